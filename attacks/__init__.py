@@ -1,0 +1,15 @@
+"""What an adversary computes from a view, and the leakage figures that follow."""
+
+from attacks.evaluation import AttackOptions, Leakage, Unlinked, attack_federation
+from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
+
+__all__ = [
+    "THREAT_MODELS",
+    "AttackOptions",
+    "Leakage",
+    "ThreatModel",
+    "Unlinked",
+    "View",
+    "attack_federation",
+    "build_view",
+]

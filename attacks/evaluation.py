@@ -1,0 +1,361 @@
+"""Leakage figures: what an attack inferred, joined with the truth afterwards.
+
+ERR: entities of the victim whose name the adversary gets right from embeddings, over all entities of the victim.
+TRR: training triples of the victim that the adversary rebuilds (head, relation and tail right), over all of them, with the
+linked pairs given to the adversary (fedr.txt's way). `Unlinked` is the honest attack without that gift. Beside each stands the
+same figure for an adversary with the same knowledge and no embeddings. Source: DESIGN "What is measured", fedr.txt 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from attacks import published
+from attacks.reconstruction import (
+    EntityGuesses,
+    Inference,
+    PairRanking,
+    expected_pairs,
+    infer_entities,
+    infer_relation_rows,
+    infer_relations,
+    nothing_to_attack,
+    rank_pairs,
+)
+from attacks.view import THREAT_MODELS, VictimView, View, build_view
+from fkgsec import estimate
+from fkgsec.data.graph import ClientGraph
+from fkgsec.errors import SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import FederationResult
+from fkgsec.randomness import generator
+
+Metric = Literal["paper", "published"]
+ALL = "all"
+BOOTSTRAP_RESAMPLES = 200
+
+
+class Unlinked(msgspec.Struct, frozen=True):
+    """Reconstruction without linked pairs: claims ranked by score over candidate (head, tail) pairs.
+
+    Attributes:
+        precision: right claims among those the adversary makes (as many as the colluder's density suggests).
+        recall: those, over the victim's training triples with a sampled head.
+        average_precision: over the whole ranking, unreachable triples counted as missed.
+        *_baseline: expectation of the same claims in random order with the majority relation.
+        num_heads, num_pairs: sampled heads and the candidate pairs they give.
+    """
+
+    precision: Estimate
+    recall: Estimate
+    average_precision: Estimate
+    precision_baseline: Estimate
+    recall_baseline: Estimate
+    average_precision_baseline: Estimate
+    num_heads: int
+    num_pairs: int
+
+
+class Leakage(msgspec.Struct, frozen=True):
+    """What one attack got of one victim (or of "all" together) under one threat model at one leak ratio.
+
+    `err_advantage` and `trr_advantage` are figure minus baseline. `reason` says why there was nothing to attack; then
+    the figures are zero. `metric` is "paper" (the definitions above) or "published" (the counts of FedR's notebooks).
+    """
+
+    attack: str
+    threat_model: str
+    metric: str
+    inference: str
+    colluder: str | None
+    victim: str
+    leak: float
+    round: int
+    err: Estimate
+    err_baseline: Estimate
+    err_advantage: float
+    trr: Estimate
+    trr_baseline: Estimate
+    trr_advantage: float
+    unlinked: Unlinked | None = None
+    reason: str | None = None
+
+
+class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the reconstruction attack.
+
+    Attributes:
+        threat: names of `THREAT_MODELS`; empty takes those that fit the algorithm (`default_threats`).
+        leak: leak ratios in (0, 1].
+        colluder: name of the colluding client; None takes the first.
+        inference: how a relation is inferred, see `attacks.reconstruction.infer_relations`.
+        metric: "paper" (DESIGN's definitions), "published" (the notebooks' counts).
+        unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
+        seed: of the leaked share and the sampled heads.
+    """
+
+    threat: tuple[str, ...] = ()
+    leak: tuple[float, ...] = (0.5,)
+    colluder: str | None = None
+    inference: Inference = "cosine"
+    metric: Metric = "paper"
+    unlinked_heads: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.threat:
+            if name not in THREAT_MODELS:
+                raise SpecError(f"threat must be one of {', '.join(THREAT_MODELS)}; got {name!r}")
+        for leak in self.leak:
+            if not 0 < leak <= 1:
+                raise SpecError(f"leak must lie in (0, 1]; got {leak}")
+        if not self.leak:
+            raise SpecError("leak needs at least one ratio")
+        if self.unlinked_heads < 0:
+            raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
+
+
+def default_threats(algorithm: str) -> tuple[str, ...]:
+    """The threat models of the papers and of practice that fit an algorithm."""
+    return {"fede": ("collusion", "identifiers"), "fedr": ("collusion", "collusion+entities")}.get(
+        algorithm, ("collusion",)
+    )
+
+
+def attack_federation(result: FederationResult, options: AttackOptions) -> tuple[list[Leakage], pd.DataFrame]:
+    """Run the reconstruction attack under every threat model and leak ratio asked for.
+
+    Returns:
+        Leakage of each victim, followed by "all", for each threat model and leak; and the score of every item (an entity
+        or a triple of a victim) as a table.
+
+    Raises:
+        ThreatModelError: the threat model does not fit the run.
+    """
+    colluder = options.colluder or result.graph.clients[0].name
+    graphs = {client.name: client for client in result.graph.clients}
+    rows: list[Leakage] = []
+    items: list[pd.DataFrame] = []
+    for name in options.threat or default_threats(result.options.algorithm):
+        for leak in options.leak:
+            view = build_view(result, THREAT_MODELS[name], colluder=colluder, leak=leak, seed=options.seed)
+            truth = [_Truth(result, graphs[victim.name]) for victim in view.victims]
+            counts = [
+                _attack_victim(view, victim, known, options) for victim, known in zip(view.victims, truth, strict=True)
+            ]
+            rows += [_leakage(view, options, colluder, [count], count.victim) for count in counts]
+            if len(counts) > 1:
+                rows.append(_leakage(view, options, colluder, counts, ALL))
+            items += [count.items.assign(threat_model=name, leak=leak) for count in counts]
+    return rows, pd.concat(items, ignore_index=True) if items else pd.DataFrame()
+
+
+class _Truth:
+    """A victim's names and training triples, for the evaluator alone."""
+
+    def __init__(self, result: FederationResult, graph: ClientGraph) -> None:
+        self.graph = graph
+        self.entity_names = np.array(result.graph.entities)[graph.entity_ids]
+        self.relation_names = np.array(result.graph.relations)[graph.relation_ids]
+        self.num_entities = graph.num_trained_entities
+
+    @property
+    def pairs(self) -> np.ndarray:
+        return self.graph.train[:, [0, 2]]
+
+    @property
+    def relations(self) -> np.ndarray:
+        return self.relation_names[self.graph.train[:, 1]]
+
+
+class _Counts(msgspec.Struct):
+    """Right guesses and expectations of one victim, before they become estimates."""
+
+    victim: str
+    num_entities: int
+    num_triples: int
+    entities: float = 0
+    entities_baseline: float = 0
+    triples: float = 0
+    triples_baseline: float = 0
+    unlinked: Unlinked | None = None
+    reason: str | None = None
+    items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
+
+
+def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> _Counts:
+    counts = _Counts(victim.name, truth.num_entities, len(truth.graph.train))
+    counts.reason = nothing_to_attack(view, victim)
+    if counts.reason:
+        return counts
+    assert view.colluder is not None
+    names = truth.entity_names[: truth.num_entities]
+    if options.metric == "published":
+        found = published.count(view, victim, names, truth.pairs, truth.relations)
+        counts.entities, counts.entities_baseline = found.entities, found.entities_baseline
+        counts.triples, counts.triples_baseline = found.triples, found.triples_baseline
+        return counts
+    guesses = infer_entities(view, victim)
+    entity_right = guesses.names == names
+    relation_guesses = _relation_guesses(view, victim, truth, options)
+    triple_right = entity_right[truth.pairs].all(axis=1) & (relation_guesses == truth.relations)
+    counts.entities, counts.triples = float(entity_right.sum()), float(triple_right.sum())
+    chance = _chance_of_name(view, victim, names)
+    counts.entities_baseline = float(chance.sum())
+    majority = truth.relations == view.colluder.majority_relation
+    counts.triples_baseline = float((chance[truth.pairs].prod(axis=1) * majority).sum())
+    counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right)
+    if options.unlinked_heads and victim.relations is None:
+        counts.unlinked = _unlinked(view, victim, truth, entity_right, chance, options)
+    return counts
+
+
+def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> np.ndarray:
+    """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii)."""
+    if victim.relations is not None:
+        return infer_relation_rows(view, victim)[truth.graph.train[:, 1]]
+    return infer_relations(view, victim, truth.pairs, options.inference)
+
+
+def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndarray:
+    """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
+    assert view.colluder is not None
+    if victim.entity_names is not None:
+        return np.ones(len(names))
+    return np.isin(names, view.colluder.entity_names) / len(view.colluder.entity_names)
+
+
+def _items(
+    victim: VictimView,
+    truth: _Truth,
+    guesses: EntityGuesses,
+    entity_right: np.ndarray,
+    relation_guesses: np.ndarray,
+    triple_right: np.ndarray,
+) -> pd.DataFrame:
+    heads, tails = truth.pairs[:, 0], truth.pairs[:, 1]
+    entities = pd.DataFrame(
+        {
+            "item": "entity",
+            "head": truth.entity_names[: truth.num_entities],
+            "guessed_head": guesses.names,
+            "score": guesses.cosines.astype(np.float64),
+            "right": entity_right,
+        }
+    )
+    triples = pd.DataFrame(
+        {
+            "item": "triple",
+            "head": truth.entity_names[heads],
+            "relation": truth.relations,
+            "tail": truth.entity_names[tails],
+            "guessed_head": guesses.names[heads],
+            "guessed_relation": relation_guesses,
+            "guessed_tail": guesses.names[tails],
+            "right": triple_right,
+        }
+    )
+    return pd.concat([entities, triples], ignore_index=True).assign(victim=victim.name)
+
+
+def _unlinked(
+    view: View, victim: VictimView, truth: _Truth, entity_right: np.ndarray, chance: np.ndarray, options: AttackOptions
+) -> Unlinked:
+    assert view.colluder is not None
+    rng = generator(options.seed, "unlinked heads", victim.name)
+    sample = min(options.unlinked_heads, truth.num_entities)
+    heads = np.sort(rng.choice(truth.num_entities, size=sample, replace=False))
+    ranking = rank_pairs(view, victim, heads)
+    place = np.full(truth.num_entities, -1)
+    place[heads] = np.arange(len(heads))
+    asked = truth.graph.train[place[truth.graph.train[:, 0]] >= 0]
+    total = len(np.unique(asked, axis=0))
+    right = _right_pairs(ranking, truth, asked, place, entity_right)
+    finite = np.isfinite(ranking.scores)
+    order = np.argsort(-ranking.scores[finite], kind="stable")
+    hits = right[finite][order]
+    head_of = np.nonzero(finite)[0][order]
+    claims = expected_pairs(view.colluder, len(hits))
+    found = int(hits[:claims].sum())
+    # In random order with the majority relation: how many candidate pairs such an adversary would have right.
+    majority = asked[truth.relation_names[asked[:, 1]] == view.colluder.majority_relation]
+    pairs = np.unique(majority[:, [0, 2]], axis=0)
+    lucky = float(chance[pairs].prod(axis=1).sum())
+    rate = lucky / len(hits)
+    return Unlinked(
+        estimate.proportion(found, claims),
+        estimate.proportion(found, total),
+        _average_precision(hits, head_of, total, len(heads), rng),
+        estimate.exact(rate, claims),
+        estimate.exact(rate * claims / max(1, total), total),
+        estimate.exact(rate * lucky / max(1, total), len(hits)),
+        len(heads),
+        len(hits),
+    )
+
+
+def _right_pairs(
+    ranking: PairRanking, truth: _Truth, asked: np.ndarray, place: np.ndarray, entity_right: np.ndarray
+) -> np.ndarray:
+    """Whether each candidate pair, with its guessed relation and names, is a training triple: bool `[H, n]`."""
+    right = np.zeros(ranking.scores.shape, dtype=bool)
+    rows, columns = place[asked[:, 0]], asked[:, 2]
+    matches = ranking.relations[rows, columns] == truth.relation_names[asked[:, 1]]
+    right[rows[matches], columns[matches]] = True
+    return right & entity_right[ranking.heads][:, None] & entity_right[None, :]
+
+
+def _average_precision(
+    hits: np.ndarray, head_of: np.ndarray, total: int, num_heads: int, rng: np.random.Generator
+) -> Estimate:
+    """Average precision of a ranking, with a bootstrap over heads (whole heads drawn with replacement)."""
+    where = np.nonzero(hits)[0]
+    if not len(where) or not total:
+        return Estimate(0.0, 0.0, 3 / max(3, total), total, "rule of three")
+    value = float((np.arange(1, len(where) + 1) / (where + 1)).sum() / total)
+    values = []
+    for _ in range(BOOTSTRAP_RESAMPLES):
+        weight = np.bincount(rng.integers(0, num_heads, num_heads), minlength=num_heads)[head_of]
+        seen, good = np.cumsum(weight)[where], np.cumsum(weight[where])
+        drawn = weight[where] > 0
+        values.append((weight[where] * good / np.maximum(seen, 1))[drawn].sum() / total)
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Estimate(value, min(value, float(low)), max(value, float(high)), total, "bootstrap over heads")
+
+
+def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence[_Counts], victim: str) -> Leakage:
+    def total(name: str) -> float:
+        return sum(getattr(count, name) for count in counts)
+
+    entities, triples = int(total("num_entities")), int(total("num_triples"))
+    err, trr = estimate.proportion(total("entities"), entities), estimate.proportion(total("triples"), triples)
+    err_baseline = estimate.exact(total("entities_baseline") / entities, entities)
+    trr_baseline = estimate.exact(total("triples_baseline") / triples, triples)
+    reasons = _distinct(count.reason for count in counts)
+    return Leakage(
+        attack="reconstruction",
+        threat_model=view.threat_model.name,
+        metric=options.metric,
+        inference=options.inference,
+        colluder=colluder if view.threat_model.colluder else None,
+        victim=victim,
+        leak=view.leak,
+        round=view.round,
+        err=err,
+        err_baseline=err_baseline,
+        err_advantage=err.value - err_baseline.value,
+        trr=trr,
+        trr_baseline=trr_baseline,
+        trr_advantage=trr.value - trr_baseline.value,
+        unlinked=counts[0].unlinked if len(counts) == 1 else None,
+        reason="; ".join(reasons) if reasons else None,
+    )
+
+
+def _distinct(reasons: Iterable[str | None]) -> list[str]:
+    return sorted({reason for reason in reasons if reason})

@@ -1,0 +1,28 @@
+"""Nearest neighbours by cosine, in blocks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK_BYTES = 64 * 2**20
+
+
+def nearest(queries: Tensor, keys: Tensor, block_bytes: int = BLOCK_BYTES) -> tuple[Tensor, Tensor]:
+    """For each query `[n, d]` the place of the most similar key `[m, d]` and their cosine: int64 `[n]`, float `[n]`.
+
+    Similarities are held for `block_bytes` at a time, never as one n x m matrix. Zero rows have cosine 0 to everything.
+    Ties go to the first key.
+    """
+    if not len(keys):
+        raise ValueError("no keys to compare with")
+    unit_keys = torch.nn.functional.normalize(keys, dim=1)
+    step = max(1, block_bytes // (len(keys) * keys.element_size()))
+    places, cosines = [], []
+    for part in queries.split(step):
+        best = (torch.nn.functional.normalize(part, dim=1) @ unit_keys.T).max(dim=1)
+        places.append(best.indices)
+        cosines.append(best.values)
+    if not places:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    return torch.cat(places), torch.cat(cosines)

@@ -1,0 +1,125 @@
+"""Knowledge-graph reconstruction: entities and triples of the victims from what the adversary saw.
+
+Threat model: any of `attacks.view.THREAT_MODELS` with a colluder; without one there is nothing to compare embeddings with.
+Source: fedr.txt section 3.1 and Algorithm 2, i) for shared entities (FedE) and ii) for shared relations (FedR).
+
+Legend: `n` rows of the victim, `P` pairs, `W` width of an entity row, `R` relations that the adversary knows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.neighbours import nearest
+from attacks.view import ColluderKnowledge, VictimView, View
+from fkgsec.kge.models import KgeModel
+
+Inference = Literal["cosine", "score"]
+BLOCK_BYTES = 64 * 2**20
+
+
+class EntityGuesses(NamedTuple):
+    """For each row of the victim the inferred name and the cosine that decided it (1 where the name was known)."""
+
+    names: np.ndarray
+    cosines: np.ndarray
+
+
+def nothing_to_attack(view: View, victim: VictimView) -> str | None:
+    """Why the attack cannot even start on this victim, or None when it can."""
+    if victim.entities is None and victim.relations is None:
+        return "no embedding of this client crossed"
+    if view.colluder is None:
+        return "no element-embedding pair is known without a colluder"
+    if victim.entities is None:
+        return "only relation embeddings crossed; no entity embedding was seen"
+    return None
+
+
+def infer_entities(view: View, victim: VictimView) -> EntityGuesses:
+    """Name every entity row of the victim: the leaked entity with the most similar embedding (Algorithm 2 lines 1-5).
+
+    With identifiers in the view the names are read, not inferred.
+    """
+    if victim.entity_names is not None:
+        return EntityGuesses(victim.entity_names, np.ones(len(victim.entity_names)))
+    assert view.colluder is not None
+    assert victim.entities is not None
+    places, cosines = nearest(victim.entities, view.colluder.entities)
+    return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
+
+
+def infer_relations(view: View, victim: VictimView, pairs: np.ndarray, by: Inference = "cosine") -> np.ndarray:
+    """Name the relation of linked pairs of the victim's rows, int64 `[P, 2]` (Algorithm 2 i).
+
+    Args:
+        by: "cosine", the paper's way: the relation vector that maximises the score, compared with the known ones by
+            cosine; "score": the known relation that maximises the score itself.
+
+    Returns: names `[P]`.
+    """
+    assert view.colluder is not None
+    assert victim.entities is not None
+    heads, tails = (victim.entities[torch.from_numpy(pairs[:, column])] for column in (0, 1))
+    return view.colluder.relation_names[best_relations(view.model, view.colluder.relations, heads, tails, by)]
+
+
+def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Tensor, by: Inference) -> np.ndarray:
+    """The place of the known relation `[R, V]` that fits each pair of rows `[P, W]` best, int64 `[P]`."""
+    if by == "cosine":
+        return nearest(model.best_relation(heads, tails), model.relation_vectors(relations))[0].numpy()
+    step = max(1, BLOCK_BYTES // (len(relations) * heads.shape[1] * heads.element_size()))
+    return np.concatenate(
+        [
+            model.score(head[:, None], relations, tail[:, None]).argmax(dim=1).numpy()
+            for head, tail in zip(heads.split(step), tails.split(step), strict=True)
+        ]
+        or [np.zeros(0, dtype=np.int64)]
+    )
+
+
+def infer_relation_rows(view: View, victim: VictimView) -> np.ndarray:
+    """Name every uploaded relation row of the victim by cosine to the known ones (Algorithm 2 ii), names `[m]`."""
+    assert view.colluder is not None
+    assert victim.relations is not None
+    known = view.model.relation_vectors(view.colluder.relations)
+    places, _ = nearest(view.model.relation_vectors(victim.relations), known)
+    return view.colluder.relation_names[places.numpy()]
+
+
+class PairRanking(NamedTuple):
+    """Candidate pairs without a hint which are linked: score and best relation of (heads[i], every row), `[H, n]` each."""
+
+    heads: np.ndarray
+    scores: np.ndarray
+    relations: np.ndarray
+
+
+def rank_pairs(view: View, victim: VictimView, heads: np.ndarray) -> PairRanking:
+    """Score every pair (head row, any row) by the known relation that fits it best; a row is not paired with itself.
+
+    Args:
+        heads: int64 `[H]` rows of the victim to take as heads (a sample, since all pairs are n squared times R scores).
+    """
+    assert view.colluder is not None
+    assert victim.entities is not None
+    rows, relations = victim.entities, view.colluder.relations
+    best_score = torch.full((len(heads), len(rows)), -torch.inf)
+    best_relation = torch.zeros(len(heads), len(rows), dtype=torch.int64)
+    anchors = rows[torch.from_numpy(heads)]
+    for place, relation in enumerate(relations):
+        scores = view.model.score_all(view.model.query(anchors, relation.expand(len(heads), -1), "tail"), rows)
+        better = scores > best_score
+        best_score = torch.where(better, scores, best_score)
+        best_relation[better] = place
+    best_score[torch.arange(len(heads)), torch.from_numpy(heads)] = -torch.inf
+    return PairRanking(heads, best_score.numpy(), view.colluder.relation_names[best_relation.numpy()])
+
+
+def expected_pairs(colluder: ColluderKnowledge, num_candidates: int) -> int:
+    """How many of the candidate pairs the adversary claims to be linked: as many as the colluder's own density suggests."""
+    return min(num_candidates, max(1, round(colluder.pair_density * num_candidates)))

@@ -1,0 +1,190 @@
+"""Threat models, and the view that an adversary has of a finished run under one of them.
+
+An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice
+handed over. It never receives a victim's graph, names or tables that did not cross; the evaluator (`attacks.evaluation`)
+joins the truth afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fkgsec.errors import ThreatModelError
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """Who colludes and what is known beforehand.
+
+    Attributes:
+        colluder: the server has one client's element-embedding pairs, at the leak ratio.
+        identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
+        victim_entities: the victims' entity embeddings, without names, reached the server by another way.
+        about: one line for tables.
+    """
+
+    name: str
+    colluder: bool
+    identifiers: bool
+    victim_entities: bool
+    about: str
+
+
+THREAT_MODELS = {
+    model.name: model
+    for model in (
+        ThreatModel("server", False, False, False, "an honest-but-curious server alone; it ignores names"),
+        ThreatModel("collusion", True, False, False, "server and one client; names are hidden (fedr.txt 3.1)"),
+        ThreatModel(
+            "collusion+entities", True, False, True, "and it has the victims' entity rows without names (fedr.txt 4.2)"
+        ),
+        ThreatModel("identifiers", True, True, False, "server and one client; the server keeps the identifier table"),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ColluderKnowledge:
+    """What the traitor hands over: element-embedding pairs of its own model, and the triples among them.
+
+    Attributes:
+        entity_names `[n]`, entities `[n, W]`: the leaked entities, after its own training of the attacked round.
+        shared_entities `[n, W]`: the same entities as the server's last broadcast gave them (what published notebooks use).
+        relation_names `[m]`, relations `[m, V]`: relations of its triples that touch a leaked entity.
+        triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
+            positions in `entity_names` (-1 for an end that was not leaked) and in `relation_names`.
+    """
+
+    entity_names: np.ndarray
+    entities: Tensor
+    shared_entities: Tensor
+    relation_names: np.ndarray
+    relations: Tensor
+    triples: np.ndarray
+
+    @property
+    def majority_relation(self) -> str:
+        """The most frequent relation of its known triples; what an adversary without embeddings would guess."""
+        return str(self.relation_names[np.bincount(self.triples[:, 1], minlength=len(self.relation_names)).argmax()])
+
+    @property
+    def pair_density(self) -> float:
+        """Share of ordered pairs of leaked entities that its triples link: how dense the adversary expects a graph to be."""
+        inside = self.triples[(self.triples[:, [0, 2]] >= 0).all(axis=1)]
+        return len(np.unique(inside[:, [0, 2]], axis=0)) / max(1, len(self.entity_names) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class VictimView:
+    """What the adversary holds of one victim: its uploads of the attacked round, in the order of the message.
+
+    Attributes:
+        entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed.
+        entity_names `[n]`: names of the rows, None unless the threat model uses identifiers.
+        origin: how `entities` got there.
+    """
+
+    name: str
+    entities: Tensor | None
+    relations: Tensor | None
+    entity_names: np.ndarray | None
+    origin: str
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Everything an attack may use."""
+
+    threat_model: ThreatModel
+    model: KgeModel
+    round: int
+    leak: float
+    colluder: ColluderKnowledge | None
+    victims: tuple[VictimView, ...]
+    seed: int
+
+
+def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder: str, leak: float, seed: int) -> View:
+    """The view of `threat_model` on a finished run, at its best round.
+
+    Args:
+        result: the run; only its transcript, the colluder's own part and, for `victim_entities`, the rows that
+            the threat model assumes to be known are taken from it.
+        colluder: name of the client that colludes; every other client is a victim.
+        leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
+            subsets of the larger ones for the same seed.
+
+    Raises:
+        ThreatModelError: unknown colluder, a leak out of range, or a run without a federation.
+    """
+    clients = result.graph.clients
+    names = [client.name for client in clients]
+    if RECIPES[result.options.algorithm].pooled:
+        raise ThreatModelError(f"{result.options.algorithm} has no federation to attack: one party holds all triples")
+    if colluder not in names:
+        raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {colluder!r}")
+    if not 0 < leak <= 1:
+        raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
+    uploads = {
+        (message.sender, message.table): message
+        for message in result.transcript.messages(result.best_round)
+        if isinstance(message, Rows) and message.receiver == SERVER
+    }
+    alignments = {
+        message.sender: message
+        for message in result.transcript.messages(0)
+        if isinstance(message, Alignment) and message.table == "entities"
+    }
+    victims = []
+    for place, client in enumerate(clients):
+        if client.name == colluder:
+            continue
+        party = client_party(client.name)
+        entities = uploads.get((party, "entities"))
+        relations = uploads.get((party, "relations"))
+        aligned = alignments.get(party)
+        rows, origin = (entities.unpack(), "uploaded") if entities else (None, "not uploaded")
+        if rows is None and threat_model.victim_entities:
+            rows, origin = result.trained[place].entities[: client.num_trained_entities], "assumed known"
+        victims.append(
+            VictimView(
+                client.name,
+                rows,
+                relations.unpack() if relations else None,
+                np.array(aligned.names[: aligned.num_uploaded]) if aligned and threat_model.identifiers else None,
+                origin,
+            )
+        )
+    knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
+    model = result.options.kge_model()
+    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), seed)
+
+
+def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed: int) -> ColluderKnowledge:
+    graph = result.graph.clients[place]
+    count = graph.num_trained_entities
+    order = generator(seed, "leaked entities", place).permutation(count)
+    leaked = np.sort(order[: max(1, int(leak * count))])
+    position = np.full(graph.num_entities, -1)
+    position[leaked] = np.arange(len(leaked))
+    ends = position[graph.train[:, [0, 2]]]
+    touching = (ends >= 0).any(axis=1)
+    relations, relation_position = np.unique(graph.train[touching, 1], return_inverse=True)
+    trained, shared = result.trained[place], result.tables[place]
+    entity_names, relation_names = np.array(result.graph.entities), np.array(result.graph.relations)
+    return ColluderKnowledge(
+        entity_names[graph.entity_ids[leaked]],
+        trained.entities[leaked],
+        shared.entities[leaked],
+        relation_names[graph.relation_ids[relations]],
+        trained.relations[relations],
+        np.stack([ends[touching, 0], relation_position, ends[touching, 1]], axis=1),
+    )

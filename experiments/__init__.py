@@ -1,0 +1,1 @@
+"""Composition root: command line, specs, run folders, records, tables and pictures."""

@@ -1,0 +1,218 @@
+"""The `fkgsec` command."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from experiments import tables
+from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
+from experiments.progress import RunProgress
+from experiments.record import encode_record, write_atomically
+from experiments.run import Finished, default_folder, execute, reuse, warnings_of
+from experiments.spec import Spec, make_spec
+from fkgsec.data.catalogue import datasets
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.folders import write_client_folders
+from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
+from fkgsec.data.statistics import graph_statistics
+from fkgsec.errors import FkgsecError, SpecError
+
+app = typer.Typer(
+    name="fkgsec",
+    help="Train federations over knowledge graphs, attack them, and see what leaks, what it costs and how good they are.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+INTERRUPTED = 130
+
+
+def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn an expected error into one line and its exit status; anything else keeps its traceback."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except FkgsecError as error:
+            typer.echo(f"fkgsec: {error}", err=True)
+            raise typer.Exit(error.exit_status) from error
+        except KeyboardInterrupt:
+            typer.echo("fkgsec: interrupted; the same command goes on from the last checkpoint", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapper
+
+
+Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
+Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
+Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
+
+
+@app.command(
+    epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
+    "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
+    "  fkgsec train --config spec.yaml --json -"
+)
+@expected_errors
+@spec_options(TRAIN_FIELDS)
+def train(
+    *, given: dict[str, Any], config: Config = None, out: Out = None, json: Json = None, quiet: Quiet = False
+) -> None:
+    """Train a federation; a killed run goes on when the same command is given again."""
+    _train_and_report(make_spec(config, given), out, json, quiet, attack=False)
+
+
+@app.command(
+    epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
+    "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
+    "  fkgsec attack --run runs/fb --threat identifiers --inference score"
+)
+@expected_errors
+@spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
+def attack(
+    *,
+    given: dict[str, Any],
+    run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
+    config: Config = None,
+    out: Out = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
+    if run is None:
+        _train_and_report(make_spec(config, given), out, json, quiet, attack=True)
+        return
+    wrong = sorted(set(given) - set(ATTACK_FIELDS))
+    if config is not None or wrong:
+        raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong) if wrong else '--config'}")
+    make_spec(None, given)  # the values are checked before anything is read
+    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    finished, graph = reuse(run, changes, out)
+    _print_finished(finished, json, quiet, warnings_of(graph))
+
+
+def _train_and_report(spec: Spec, out: Path | None, json: str | None, quiet: bool, *, attack: bool) -> None:
+    graph = spec.load_graph()
+    warnings = warnings_of(graph)
+    errors = Console(stderr=True)
+    for warning in warnings:
+        errors.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+    folder = out or default_folder(spec, graph)
+    with RunProgress(spec, errors, enabled=not quiet) as progress:
+        finished = execute(spec, graph, folder, attack=attack, observer=progress)
+    _print_finished(finished, json, quiet, [])
+
+
+def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if not quiet:
+        # Standard output belongs to the record when it was asked for there.
+        console = Console(stderr=json == "-")
+        for table in tables.run_tables(finished.record):
+            console.print(table)
+        for line in tables.reading_aid(finished.record):
+            console.print(line, soft_wrap=True, highlight=False)
+        console.print(
+            f"Written to {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True
+        )
+        console.print(", scores.parquet" if len(finished.scores) else "")
+    if json == "-":
+        sys.stdout.write(encode_record(finished.record).decode())
+    elif json is not None:
+        write_atomically(Path(json), encode_record(finished.record))
+
+
+@data_app.command("list", epilog="Example:\n\n  fkgsec data list")
+@expected_errors
+def data_list() -> None:
+    """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
+    Console().print(tables.catalogue_table(datasets()))
+
+
+@data_app.command("stats", epilog="Examples:\n\n  fkgsec data stats\n\n  fkgsec data stats --data DDB14-Fed5")
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = None) -> None:
+    """Sizes, overlap, degrees and clustering of each client, and which test triples leak into train."""
+    graph = make_spec(config, given).load_graph()
+    statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
+    if json is not None:
+        content = msgspec.json.encode(
+            {
+                "name": graph.name,
+                "hash": graph.hash,
+                "warnings": list(graph.warnings),
+                "statistics": statistics.reset_index().to_dict("records"),
+                "split_leaks": leaks.table.reset_index().to_dict("records"),
+            },
+            enc_hook=lambda value: value.item(),
+        )
+        if json == "-":
+            sys.stdout.write(content.decode() + "\n")
+        else:
+            write_atomically(Path(json), content)
+        return
+    console = Console()
+    console.print(tables.frame_table(statistics, f"{graph.name}: clients"))
+    console.print(tables.frame_table(leaks.table, "Share of evaluation triples that leak from train"))
+    for warning in (*graph.warnings, split_leak_warning(graph)):
+        if warning:
+            console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+
+
+@data_app.command(
+    "partition",
+    epilog="Example:\n\n  fkgsec data partition --data FB15k-237 --clients 3 --partition clusters --out fb-c3",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_partition(
+    *, given: dict[str, Any], out: Annotated[Path, typer.Option("--out", help="folder to write")], config: Config = None
+) -> None:
+    """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
+    graph = make_spec(config, given).load_graph()
+    write_client_folders(graph, out)
+    console = Console()
+    console.print(tables.frame_table(graph_statistics(graph), f"{graph.name}: clients"))
+    for warning in graph.warnings:
+        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+    console.print(f"Written to {out}", highlight=False)
+
+
+@data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
+@expected_errors
+def data_generate(
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
+    size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
+    seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
+) -> None:
+    """Generate the embedded consortium of hospitals and write it as client folders."""
+    graph = generate_consortium(clients=clients, size=size, seed=seed)
+    write_client_folders(graph, out)
+    Console().print(tables.frame_table(graph_statistics(graph), f"{graph.name}: clients"))
+    typer.echo(f"Written to {out}")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

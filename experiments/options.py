@@ -1,0 +1,123 @@
+"""The command line's options, made from the fields of `Spec`: one table of flags and help, no option written twice."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+import typer
+
+from attacks.evaluation import AttackOptions
+from attacks.view import THREAT_MODELS
+from experiments.spec import Spec
+from fkgsec.data.partition import PARTITIONS
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import MODELS
+
+
+class Flag(NamedTuple):
+    """How a field of `Spec` appears on the command line."""
+
+    names: tuple[str, ...]
+    help: str
+    panel: str
+
+
+DATA, ALGORITHM, TRAINING, ATTACK = "Data", "Algorithm and model", "Training", "Attack"
+
+FLAGS: dict[str, Flag] = {
+    "data": Flag(
+        ("--data",), "consortium (embedded), a catalogue name (see `fkgsec data list`), a folder or a file", DATA
+    ),
+    "clients": Flag(("--clients",), "clients to divide a graph among", DATA),
+    "partition": Flag(("--partition",), f"how to divide it: {', '.join(PARTITIONS)}", DATA),
+    "size": Flag(("--size",), "triples of the embedded consortium", DATA),
+    "algorithm": Flag(("--algorithm", "--target"), ", ".join(RECIPES), ALGORITHM),
+    "model": Flag(("--model",), ", ".join(MODELS), ALGORITHM),
+    "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
+    "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
+    "epsilon": Flag(("--epsilon",), "initial values are uniform in +-(gamma + epsilon) / dim", ALGORITHM),
+    "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
+    "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
+    "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
+    "num_negatives": Flag(("--num-negatives",), "negatives of each positive", TRAINING),
+    "temperature": Flag(("--temperature",), "of the self-adversarial weights", TRAINING),
+    "learning_rate": Flag(("--learning-rate",), "of Adam", TRAINING),
+    "eval_every": Flag(("--eval-every",), "rounds between validations", TRAINING),
+    "patience": Flag(("--patience",), "stop after so many validations without a better MRR; 0: never", TRAINING),
+    "participation": Flag(("--participation",), "share of clients that train in a round", TRAINING),
+    "negative_sides": Flag(("--negative-sides",), "corrupt tail, or both in turn", TRAINING),
+    "eval_sides": Flag(("--eval-sides",), "rank tail, or both", TRAINING),
+    "entity_scope": Flag(
+        ("--entity-scope",), "entities a client corrupts with and ranks: own, all, or published", TRAINING
+    ),
+    "seed": Flag(("--seed",), "everything random derives from it", TRAINING),
+    "device": Flag(("--device",), "auto, cpu, cuda or cuda:N", TRAINING),
+    "leak": Flag(("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK),
+    "threat": Flag(("--threat",), f"{', '.join(THREAT_MODELS)}; repeatable; default: those that fit", ATTACK),
+    "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
+    "inference": Flag(("--inference",), "relations by cosine (the paper's) or by score", ATTACK),
+    "metric": Flag(("--metric",), "paper, or published: the counts of FedR's notebooks", ATTACK),
+    "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
+}
+
+DATA_FIELDS = ("data", "clients", "partition", "size", "seed")
+ATTACK_FIELDS = tuple(name for name in AttackOptions.__struct_fields__ if name != "seed")
+TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
+
+
+def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each of these fields of `Spec`; the command receives those given as the dict `given`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> None:
+            given = {name: values.pop(name) for name in fields}
+            command(given={name: value for name, value in given.items() if value not in (None, [])}, **values)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        parameters = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=kinds[name][0],
+                default=typer.Option(
+                    None,
+                    *FLAGS[name].names,
+                    help=FLAGS[name].help + _shown_default(kinds[name][1]),
+                    rich_help_panel=FLAGS[name].panel,
+                    show_default=False,
+                ),
+            )
+            for name in fields
+        ]
+        signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *parameters])
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return wrapper
+
+    return decorate
+
+
+def _kind(kind: Any) -> Any:
+    """The option's type: what the field holds, None when not given, and a list for a repeatable option."""
+    options = [part for part in get_args(kind) if part is not type(None)]
+    if kind in (int, float, str):
+        return kind | None
+    if kind == tuple[float, ...]:
+        return list[float] | None
+    if kind == tuple[str, ...]:
+        return list[str] | None
+    return (int if options == [int] else str) | None
+
+
+def _shown_default(default: Any) -> str:
+    if default in (None, ()):
+        return ""
+    shown = ", ".join(f"{item:g}" for item in default) if isinstance(default, tuple) else default
+    return f" (default: {shown})"

@@ -1,0 +1,64 @@
+"""Progress of a run in the terminal: rounds, steps, loss, validation MRR, bytes."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from experiments.spec import Spec
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.loop import Observer
+
+
+class RunProgress(Observer):
+    """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
+
+    def __init__(self, spec: Spec, console: Console, *, enabled: bool) -> None:
+        self._console = console
+        self._lines = enabled and not console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            disable=not (enabled and console.is_terminal),
+        )
+        self._rounds = self._progress.add_task(f"{spec.algorithm} rounds", total=spec.rounds, figures="")
+        self._steps = self._progress.add_task("steps", total=None, figures="")
+        self._mrr: float | None = None
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def round_started(self, round: int, num_steps: int) -> None:
+        self._progress.reset(self._steps, total=num_steps)
+
+    def step_done(self) -> None:
+        self._progress.advance(self._steps)
+
+    def round_done(self, entry: RoundEntry) -> None:
+        self._num_bytes += entry.bytes_up + entry.bytes_down
+        if entry.valid_mrr is not None:
+            self._mrr = entry.valid_mrr
+        parts = [
+            f"loss {entry.loss:.4f}" if entry.loss is not None else "",
+            f"MRR {self._mrr:.4f}" if self._mrr is not None else "",
+            f"{self._num_bytes / 2**20:.1f} MiB",
+        ]
+        figures = "  ".join(part for part in parts if part)
+        self._progress.update(self._rounds, completed=entry.round, figures=figures)
+        if self._lines and entry.valid_mrr is not None:
+            self._console.print(f"round {entry.round}: {figures}  ({entry.seconds:.1f} s)", highlight=False)

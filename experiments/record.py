@@ -1,0 +1,190 @@
+"""The record of a run: what was asked, on which data, where, and every figure with its interval. One versioned JSON file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+import fkgsec
+from attacks.evaluation import Leakage
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import leaked_test_mask
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.evaluation import utility
+from fkgsec.federation.loop import FederationResult
+
+SCHEMA = "fkgsec/record/1"
+_PACKAGES = ("torch", "numpy", "numba", "pandas")
+
+
+class DataRecord(msgspec.Struct, frozen=True):
+    """The data of a run. `hash` is over names and triples, whatever files they came from."""
+
+    name: str
+    hash: str
+    clients: dict[str, dict[str, int]]
+    sensitive: list[str]
+    warnings: list[str]
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where a run was made. `commit` and `dirty` are None outside a git checkout."""
+
+    commit: str | None
+    dirty: bool | None
+    python: str
+    platform: str
+    versions: dict[str, str]
+    device: str
+    threads: int
+    command: str
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """Serialised bytes to and from the server, in all and for each round (round 0 is the alignment)."""
+
+    up: int
+    down: int
+    up_by_round: list[int]
+    down_by_round: list[int]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Everything that a table or a picture is made from.
+
+    Attributes:
+        utility: test figures over all clients, each client weighted by its triples.
+        utility_by_client: the same for each client.
+        utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
+        best_round: whose models were evaluated and attacked.
+    """
+
+    schema: str
+    spec: Spec
+    seed: int
+    data: DataRecord
+    environment: Environment
+    utility: dict[str, Estimate]
+    utility_by_client: dict[str, dict[str, Estimate]]
+    utility_by_leak: dict[str, dict[str, Estimate]]
+    leakage: list[Leakage]
+    bytes: Bytes
+    rounds: list[RoundEntry]
+    best_round: int
+
+
+def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) -> Record:
+    """The record of a finished run and, when it was attacked, of what leaked."""
+    graph, seed = result.graph, spec.seed
+    ranks = np.concatenate(result.test_ranks)
+    leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
+    return Record(
+        schema=SCHEMA,
+        spec=spec,
+        seed=seed,
+        data=describe_data(graph),
+        environment=describe_environment(result),
+        utility=utility(ranks, seed),
+        utility_by_client={
+            client.name: utility(client_ranks, seed)
+            for client, client_ranks in zip(graph.clients, result.test_ranks, strict=True)
+        },
+        utility_by_leak={"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
+        leakage=leakage,
+        bytes=Bytes(
+            result.transcript.num_bytes("up"),
+            result.transcript.num_bytes("down"),
+            [entry.bytes_up for entry in result.rounds],
+            [entry.bytes_down for entry in result.rounds],
+        ),
+        rounds=result.rounds,
+        best_round=result.best_round,
+    )
+
+
+def describe_data(graph: FederatedGraph) -> DataRecord:
+    """Name, hash and sizes of a federation of graphs."""
+    sizes = {
+        client.name: {
+            "entities": client.num_entities,
+            "relations": client.num_relations,
+            "train": len(client.train),
+            "valid": len(client.valid),
+            "test": len(client.test),
+        }
+        for client in graph.clients
+    }
+    return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), list(graph.warnings))
+
+
+def describe_environment(result: FederationResult) -> Environment:
+    """Versions, device, commit and command line of this process."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # Only a checkout of fkgsec itself says anything; an environment inside somebody's own repository does not.
+    root = git("rev-parse", "--show-toplevel")
+    ours = root is not None and Path(root) == here.parent
+    status = git("status", "--porcelain") if ours else None
+    device = result.options.torch_device()
+    return Environment(
+        commit=git("rev-parse", "HEAD") if ours else None,
+        dirty=bool(status) if status is not None else None,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        versions={"fkgsec": fkgsec.__version__}
+        | {name: metadata.version(name) for name in _PACKAGES if find_spec(name)},
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",
+    )
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def encode_record(record: Record) -> bytes:
+    """The record as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def read_record(path: Path) -> Record:
+    """Read record.json. Raises `RunError` when it is missing, damaged or of another schema."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error

@@ -1,0 +1,115 @@
+"""A run on disk: train (or go on, or reuse), attack, write the folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pandas as pd
+
+from attacks.evaluation import Leakage, attack_federation
+from experiments.picture import draw_picture
+from experiments.record import Record, encode_record, make_record, write_atomically
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import split_leak_warning
+from fkgsec.errors import RunError
+from fkgsec.federation import checkpoint
+from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
+
+SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
+
+
+class Finished(NamedTuple):
+    """What a command prints: the record, the per-item scores of the attack, and the folder with all of it."""
+
+    record: Record
+    scores: pd.DataFrame
+    folder: Path
+
+
+def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
+    """runs/<data>-<algorithm>-<model>-<8 digits of spec and data>: the same run finds its own folder again."""
+    digest = hashlib.sha256((run_identity(graph, spec.federation_options()) + str(spec.rounds)).encode()).hexdigest()
+    return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}-{spec.model}-{digest[:8]}"
+
+
+def warnings_of(graph: FederatedGraph) -> list[str]:
+    """What a user must know before trusting a figure on these data: the reader's warnings and the split leaks, a line each."""
+    leak = split_leak_warning(graph)
+    return [*graph.warnings, *([leak] if leak else [])]
+
+
+def execute(
+    spec: Spec, graph: FederatedGraph, folder: Path, *, attack: bool, observer: Observer | None = None
+) -> Finished:
+    """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
+
+    Raises:
+        RunError: the folder cannot be written, or holds another run.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+    options = spec.federation_options()
+    if (folder / CHECKPOINT).exists():
+        checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
+    write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
+    result = run_federation(graph, options, folder, observer)
+    return _report(spec, result, folder, attack=attack)
+
+
+def reuse(
+    folder: Path, changes: dict[str, object], out: Path | None, observer: Observer | None = None
+) -> tuple[Finished, FederatedGraph]:
+    """Attack a finished run again, with other attack options.
+
+    Args:
+        folder: the finished run. changes: attack options by name. out: where to write; None writes into `folder`.
+
+    Raises:
+        RunError: the folder holds no finished run, or the data have changed since.
+    """
+    try:
+        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
+    except OSError as error:
+        raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
+    except msgspec.MsgspecError as error:
+        raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
+    spec = msgspec.structs.replace(spec, **changes)
+    graph = spec.load_graph()
+    if not (folder / CHECKPOINT).exists():
+        raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
+    _, progress = checkpoint.load(folder / CHECKPOINT, run_identity(graph, spec.federation_options()))
+    if not progress.finished:
+        raise RunError(
+            f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
+        )
+    result = run_federation(graph, spec.federation_options(), folder, observer)
+    target = out or folder
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{target}: cannot be made ({error.strerror})") from error
+    return _report(spec, result, target, attack=True), graph
+
+
+def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
+    leakage: list[Leakage] = []
+    scores = pd.DataFrame()
+    if attack:
+        leakage, scores = attack_federation(result, spec.attack_options())
+        part = folder / (SCORES_FILE + ".part")
+        try:
+            scores.to_parquet(part, index=False)
+            part.replace(folder / SCORES_FILE)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise RunError(f"{folder / SCORES_FILE}: cannot be written ({error.strerror})") from error
+    record = make_record(spec, result, leakage)
+    write_atomically(folder / RECORD_FILE, encode_record(record))
+    write_atomically(folder / PICTURE_FILE, draw_picture(record))
+    return Finished(record, scores, folder)

@@ -1,0 +1,117 @@
+"""A run as one flat document: every option of the command line is a field here, and a key of `--config spec.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attacks.evaluation import AttackOptions, Metric
+from attacks.reconstruction import Inference
+from fkgsec.data.catalogue import load_dataset
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.partition import PARTITIONS, partition
+from fkgsec.errors import SpecError
+from fkgsec.federation.options import FederationOptions
+
+CONSORTIUM = "consortium"
+DEFAULT_CLIENTS = 3
+
+
+class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A federation, its data and the attack on it.
+
+    Attributes (beside those of `FederationOptions` and `AttackOptions`):
+        data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
+        clients: how many clients a graph is divided among; None: 3, or what the data come with.
+        partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
+        size: triples of the embedded consortium; None: its default.
+    """
+
+    data: str = CONSORTIUM
+    clients: int | None = None
+    partition: str | None = None
+    size: int | None = None
+    threat: tuple[str, ...] = ()
+    leak: tuple[float, ...] = (0.5,)
+    colluder: str | None = None
+    inference: Inference = "cosine"
+    metric: Metric = "paper"
+    unlinked_heads: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.attack_options()
+        if self.clients is not None and self.clients < 1:
+            raise SpecError(f"clients must be at least 1; got {self.clients}")
+        if self.partition is not None and self.partition not in PARTITIONS:
+            raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
+        if self.size is not None and self.size < 1:
+            raise SpecError(f"size must be at least 1; got {self.size}")
+
+    def federation_options(self) -> FederationOptions:
+        """The part that `run_federation` takes."""
+        return FederationOptions(**{name: getattr(self, name) for name in FederationOptions.__struct_fields__})
+
+    def attack_options(self) -> AttackOptions:
+        """The part that `attack_federation` takes."""
+        return AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
+
+    def load_graph(self) -> FederatedGraph:
+        """The federation of graphs that `data`, `clients`, `partition` and `size` name.
+
+        Raises:
+            DataError: the data cannot be read. SpecError: options that do not fit the data.
+        """
+        if self.data == CONSORTIUM:
+            if self.partition is not None:
+                raise SpecError(
+                    "partition does not apply to the embedded consortium, which is born divided; leave it out"
+                )
+            sizes = {} if self.size is None else {"size": self.size}
+            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, seed=self.seed, **sizes)
+        if self.size is not None:
+            raise SpecError("size applies to the embedded consortium only; leave it out")
+        graph = load_dataset(self.data)
+        if isinstance(graph, FederatedGraph):
+            if self.partition is not None:
+                raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")
+            if self.clients not in (None, len(graph.clients)):
+                raise SpecError(f"clients is {self.clients}, but {graph.name} has {len(graph.clients)}; leave it out")
+            return graph
+        return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.seed)
+
+
+def make_spec(config: Path | None, given: dict[str, Any]) -> Spec:
+    """Defaults, overridden by the YAML or JSON file, overridden by what was given (None = not given).
+
+    Raises:
+        SpecError: the file cannot be read, or a field is unknown or has a value that is not allowed; names the field.
+    """
+    fields: dict[str, Any] = {}
+    where = "options"
+    if config is not None:
+        where = str(config)
+        try:
+            loaded = msgspec.yaml.decode(config.read_bytes())
+        except OSError as error:
+            raise SpecError(f"{config}: cannot be read ({error.strerror})") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise SpecError(f"{config}: not YAML ({' '.join(str(error).split())})") from error
+        if not isinstance(loaded, dict):
+            raise SpecError(f"{config}: a mapping of options is expected, found {type(loaded).__name__}")
+        fields = {str(key): value for key, value in loaded.items()}
+    fields |= {key: value for key, value in given.items() if value is not None}
+    try:
+        return msgspec.convert(fields, Spec)
+    except msgspec.ValidationError as error:
+        raise SpecError(f"{where}: {_plain(str(error), fields)}") from error
+
+
+def _plain(message: str, fields: dict[str, Any]) -> str:
+    """msgspec's message with the field's name first and its value."""
+    text, _, path = message.partition(" - at `$.")
+    name = path.rstrip("`").split("[")[0]
+    return f"{name}: {text}; got {fields.get(name)!r}" if name else text

@@ -1,0 +1,1 @@
+"""Graphs: readers, generator, partitions, statistics and checks."""

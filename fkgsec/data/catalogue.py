@@ -1,0 +1,195 @@
+"""The published datasets by name: where their files lie, where they come from, and how one is fetched and checked.
+
+The table itself is `catalogue.json`, one line a file: path, public address, sha256, size. An address is pinned to a
+commit and given only where the hosted file is byte for byte the listed one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from fkgsec.data.download import download_files
+from fkgsec.data.folders import read_client_folders, read_tsv_folder
+from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
+from fkgsec.data.pickles import read_fede_pickle
+from fkgsec.data.readers import read_path
+from fkgsec.errors import DataError
+
+# The folder with datasets of one's own keeping, laid out as the paths in the catalogue say.
+DATA_VARIABLE = "FKGSEC_DATA"
+
+Layout = Literal["tsv-folder", "client-folders", "fede-pickle"]
+_READERS: Mapping[str, Callable[[Path], KnowledgeGraph | FederatedGraph]] = {
+    "tsv-folder": read_tsv_folder,
+    "client-folders": read_client_folders,
+    "fede-pickle": read_fede_pickle,
+}
+
+
+class DataFile(NamedTuple):
+    """One file: path under the data folder, public address (None: nowhere to download), checksum, size."""
+
+    path: str
+    address: str | None
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One dataset of the catalogue. `path` is its folder or file under the data folder."""
+
+    name: str
+    path: str
+    layout: Layout
+    description: str
+    licence: str
+    citation: str
+    files: tuple[DataFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def is_downloadable(self) -> bool:
+        return all(file.address for file in self.files)
+
+
+@cache
+def datasets() -> tuple[Dataset, ...]:
+    """The whole catalogue."""
+    table = resources.files("fkgsec.data").joinpath("catalogue.json").read_bytes()
+    return msgspec.json.decode(table, type=tuple[Dataset, ...])
+
+
+def find_dataset(name: str) -> Dataset:
+    """The dataset called `name`, in any case. Raises `DataError` with the closest names.
+
+    >>> find_dataset("fb15k-237-r3").path
+    'FB15k-237-fedlu/R3'
+    """
+    by_name = {dataset.name.casefold(): dataset for dataset in datasets()}
+    if name.casefold() in by_name:
+        return by_name[name.casefold()]
+    close = [by_name[match].name for match in difflib.get_close_matches(name.casefold(), by_name, n=3)]
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    known = ", ".join(dataset.name for dataset in datasets())
+    raise DataError(f"no dataset or path {name!r}; {hint}known datasets: {known}")
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: `$XDG_CACHE_HOME/fkgsec`, else `~/.cache/fkgsec`."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "fkgsec"
+
+
+def locate(name: str, data_dir: Path | str | None = None, progress: bool = True) -> Path:
+    """The folder or file of the dataset called `name`, every file of it checked (size and sha256).
+
+    It is looked for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; what the cache
+    lacks is downloaded into it.
+
+    Args:
+        name: of the catalogue, in any case.
+        data_dir: a data folder, in place of the environment variable.
+        progress: show a progress bar on standard error while downloading.
+
+    Raises:
+        DataError: an unknown name, a data folder that is not there or has the dataset in part, a file that differs from
+            the catalogue, or a download that failed.
+    """
+    dataset = find_dataset(name)
+    own_folder = _own_folder(data_dir)
+    if own_folder and (own_folder / dataset.path).exists():
+        for file in dataset.files:
+            _check_file(own_folder / file.path, file, dataset)
+        return own_folder / dataset.path
+    cached = cache_folder()
+    missing = [file for file in dataset.files if not _is_cached(cached / file.path, file, dataset)]
+    unreachable = [file.path for file in missing if file.address is None]
+    if unreachable:
+        raise DataError(
+            f"{dataset.name} cannot be downloaded, no stable public address is known for {unreachable[0]}"
+            f"{f' and {len(unreachable) - 1} more' if len(unreachable) > 1 else ''}; "
+            f"place its files under the folder that {DATA_VARIABLE} names, as {dataset.path}"
+        )
+    if missing:
+        wanted = [(str(file.address), cached / file.path, file.sha256, file.size_bytes) for file in missing]
+        advice = f"or place the files of {dataset.name} under the folder that {DATA_VARIABLE} names, as {dataset.path}"
+        download_files(wanted, title=dataset.name, advice=advice, progress=progress)
+    return cached / dataset.path
+
+
+def load_dataset(
+    name_or_path: str | Path, *, data_dir: Path | str | None = None, progress: bool = True
+) -> KnowledgeGraph | FederatedGraph:
+    """The dataset of that name, or what lies at that path.
+
+    A name of the catalogue comes first: a folder of the same name is meant by `./NAME` or a `Path`.
+
+    Raises:
+        DataError: neither a known name (the closest ones are given) nor a path, or what `locate` and the readers raise.
+    """
+    if isinstance(name_or_path, Path):
+        return read_path(name_or_path)
+    known = {dataset.name.casefold() for dataset in datasets()}
+    if name_or_path.casefold() not in known:
+        looks_like_path = Path(name_or_path).exists() or any(sign in name_or_path for sign in (os.sep, "/"))
+        if name_or_path and looks_like_path:
+            return read_path(Path(name_or_path).expanduser())
+    dataset = find_dataset(name_or_path)
+    graph = _READERS[dataset.layout](locate(dataset.name, data_dir, progress))
+    return replace(graph, name=dataset.name)
+
+
+def _own_folder(data_dir: Path | str | None) -> Path | None:
+    named = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE) or None
+    if named is None:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        source = "the data folder" if data_dir is not None else f"{DATA_VARIABLE} names a folder that"
+        raise DataError(f"{folder}: {source} is not there")
+    return folder
+
+
+def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
+    """Raises `DataError` unless `path` is the listed file."""
+    if not path.is_file():
+        raise DataError(f"{path}: missing, {dataset.name} needs it")
+    found_bytes = path.stat().st_size
+    if found_bytes != file.size_bytes:
+        found, expected = f"{found_bytes:,} bytes", f"{file.size_bytes:,} bytes"
+    else:
+        with path.open("rb") as content:
+            found = f"sha256 {hashlib.file_digest(content, 'sha256').hexdigest()}"
+        expected = f"sha256 {file.sha256}"
+    if found != expected:
+        raise DataError(
+            f"{path}: not the file of {dataset.name}, expected {expected}, found {found}; "
+            "to use a changed copy, give its path instead of the dataset's name"
+        )
+
+
+def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
+    """Whether the cache has the file. A damaged copy counts as missing if it can be downloaded anew, else it raises."""
+    if not path.exists():
+        return False
+    try:
+        _check_file(path, file, dataset)
+    except DataError:
+        if file.address is None:
+            raise
+        return False
+    return True

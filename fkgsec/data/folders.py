@@ -1,0 +1,205 @@
+"""Folders of tab-separated triples: one graph (`train.txt`, `valid.txt`, `test.txt`) or one such folder per client."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fkgsec.data.assembly import NamedTriples, NameList, build_federation, build_graph, natural_order
+from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
+from fkgsec.errors import DataError
+
+_TRIPLE_FIELDS = ("head", "relation", "tail")
+_DICT_FIELDS = ("id", "name")
+
+
+def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGraph:
+    """Read a folder with `train.txt`, `valid.txt` and `test.txt`: UTF-8, `head<TAB>relation<TAB>tail` a line.
+
+    `entities.dict` and `relations.dict` (`id<TAB>name` a line), where there, fix the ids and must list every name;
+    else ids follow the first appearance in train, valid, test. A byte-order mark, CRLF and blank lines at the end are
+    accepted. Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
+
+    Args:
+        folder: the folder.
+        name: what the graph is called; the folder's name when None.
+
+    Raises:
+        DataError: a missing file, a malformed or non-UTF-8 line, an empty train split, an unlisted name (`file:line`).
+    """
+    folder = Path(folder)
+    return build_graph(
+        name or folder.resolve().name,
+        _read_splits(folder),
+        entities=_read_dict(folder / "entities.dict"),
+        relations=_read_dict(folder / "relations.dict"),
+        empty=f"{folder}/{{split}}.txt",
+    )
+
+
+def read_client_folders(folder: Path | str, name: str | None = None) -> FederatedGraph:
+    """Read the layout published with FedLU: one subfolder per client with `train.txt`, `valid.txt` and `test.txt`.
+
+    Clients come in natural order (9 before 10) and share one vocabulary: that of `entities.dict` / `relations.dict` in
+    `folder` itself where there, else by first appearance. A client's own dict files (local ids) and `unlearn.txt` are
+    not read. Hidden subfolders are passed over; any other one is a client and must have the three files.
+
+    Raises:
+        DataError: no subfolder, or what `read_tsv_folder` raises.
+    """
+    folder = Path(folder)
+    subfolders = sorted(client_folders(folder), key=lambda path: natural_order(path.name))
+    if not subfolders:
+        raise DataError(
+            f"{folder}: no client subfolders (expected one per client, with train.txt, valid.txt, test.txt)"
+        )
+    return build_federation(
+        name or folder.resolve().name,
+        {path.name: _read_splits(path) for path in subfolders},
+        entities=_read_dict(folder / "entities.dict"),
+        relations=_read_dict(folder / "relations.dict"),
+        empty=f"{folder}/{{client}}/{{split}}.txt",
+    )
+
+
+def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
+    """Write the layout that `read_client_folders` reads, with root dict files so that global ids come back the same.
+
+    The folder appears whole or not at all: it is written beside its place and renamed. Reading it back gives every
+    client the same splits in the same row order, under the same ids; the clients' order becomes the natural one.
+    `sensitive` and `warnings` are not in the layout and not written.
+
+    Raises:
+        DataError: the folder is there already, cannot be written, or a name cannot stand in the layout.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise DataError(f"{folder}: is there already; name a new folder")
+    for what, names in (("entity", federated.entities), ("relation", federated.relations)):
+        for written in names:
+            if not written.strip() or any(letter in written for letter in "\t\n\r\0"):
+                raise DataError(f"{folder}: {what} {written!r} cannot stand in a tab-separated file")
+    for client in federated.clients:
+        if client.name.startswith(".") or not client.name.strip() or any(sign in client.name for sign in "/\\\0"):
+            raise DataError(f"{folder}: client name {client.name!r} cannot be a folder's name")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            whole = Path(scratch) / "out"
+            _write_all(federated, whole)
+            whole.replace(folder)
+    except (OSError, UnicodeEncodeError) as error:
+        raise DataError(f"{folder}: cannot be written ({error})") from error
+
+
+def read_triple_file(path: Path | str) -> NamedTriples:
+    """One file of tab-separated triples, by name. Raises `DataError` with `file:line`."""
+    heads, relations, tails = _read_columns(Path(path), _TRIPLE_FIELDS)
+    return NamedTriples(heads, relations, tails, partial(_line, path))
+
+
+def client_folders(folder: Path) -> list[Path]:
+    """The subfolders that are not hidden, in no order. Raises `DataError` when there is no such folder."""
+    _check_folder(folder)
+    return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def read_text(path: Path) -> str:
+    """A whole UTF-8 file without its byte-order mark, lines ended by `\\n`.
+
+    Raises:
+        DataError: an unreadable file; bytes that are not UTF-8, or a NUL, with the line.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: not UTF-8 (byte 0x{content[error.start]:02x})") from error
+    if "\0" in text:
+        raise DataError(f"{path}:{text.count(chr(10), 0, text.index(chr(0))) + 1}: a NUL byte (is the file UTF-16?)")
+    return text.replace("\r\n", "\n")
+
+
+def _line(path: Path | str, row: int) -> str:
+    return f"{path}:{row + 1}"
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+
+
+def _read_splits(folder: Path) -> dict[str, NamedTriples]:
+    _check_folder(folder)
+    missing = [f"{split}.txt" for split in SPLITS if not (folder / f"{split}.txt").is_file()]
+    if missing:
+        raise DataError(f"{folder}: missing {', '.join(missing)} (an empty file is allowed for valid.txt and test.txt)")
+    return {split: read_triple_file(folder / f"{split}.txt") for split in SPLITS}
+
+
+def _read_dict(path: Path) -> NameList | None:
+    if not path.is_file():
+        return None
+    ids, names = _read_columns(path, _DICT_FIELDS)
+    by_id: dict[int, str] = {}
+    lines: dict[str, int] = {}
+    for line, (id_, name) in enumerate(zip(ids, names, strict=True), start=1):
+        if not (id_.isascii() and id_.isdigit() and int(id_) < len(ids)):
+            raise DataError(f"{path}:{line}: id {id_!r} must be a number from 0 to {len(ids) - 1}")
+        if int(id_) in by_id:
+            raise DataError(f"{path}:{line}: id {id_} is listed twice")
+        if name in lines:
+            raise DataError(f"{path}:{line}: name {name!r} is listed twice (first in line {lines[name]})")
+        by_id[int(id_)] = name
+        lines[name] = line
+    return NameList(str(path), tuple(by_id[id_] for id_ in range(len(by_id))))
+
+
+def _read_columns(path: Path, fields: tuple[str, ...]) -> list[list[str]]:
+    """The columns of a tab-separated file. Raises `DataError` with `file:line` for the first malformed line."""
+    lines = read_text(path).split("\n")
+    while lines and not lines[-1].strip(" \r"):
+        lines.pop()
+    if not lines:
+        return [[] for _ in fields]
+    wrong = [row for row, line in enumerate(lines) if line.count("\t") != len(fields) - 1]
+    if wrong:
+        found = len(lines[wrong[0]].split("\t")) if lines[wrong[0]].strip() else "a blank line"
+        raise DataError(f"{_line(path, wrong[0])}: expected {len(fields)} tab-separated fields, found {found}")
+    cells = "\t".join(lines).split("\t")
+    columns = [cells[start :: len(fields)] for start in range(len(fields))]
+    blank = [
+        (column.index(cell), field)
+        for column, field in zip(columns, fields, strict=True)
+        for cell in set(column)
+        if not cell.strip()
+    ]
+    if blank:
+        row, field = min(blank)
+        raise DataError(f"{_line(path, row)}: the {field} field is empty")
+    return columns
+
+
+def _write_all(federated: FederatedGraph, folder: Path) -> None:
+    folder.mkdir()
+    entities = np.array(federated.entities, dtype=object)
+    relations = np.array(federated.relations, dtype=object)
+    for file_name, names in (("entities.dict", federated.entities), ("relations.dict", federated.relations)):
+        _write_text(folder / file_name, "".join(f"{id_}\t{name}\n" for id_, name in enumerate(names)))
+    for client in federated.clients:
+        (folder / client.name).mkdir()
+        for split in SPLITS:
+            triples = client.to_global(getattr(client, split))
+            rows = zip(entities[triples[:, 0]], relations[triples[:, 1]], entities[triples[:, 2]], strict=True)
+            _write_text(folder / client.name / f"{split}.txt", "".join(f"{h}\t{r}\t{t}\n" for h, r, t in rows))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

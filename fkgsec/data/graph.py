@@ -1,0 +1,208 @@
+"""Knowledge graphs and their division among clients.
+
+A triple is a row `(head, relation, tail)` of int64 ids. Global ids index the vocabularies of a graph; local ids index a
+client's own entities and relations, and `ClientGraph.entity_ids` / `relation_ids` map them back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fkgsec.errors import DataError
+
+SPLITS = ("train", "valid", "test")
+
+
+def as_triples(
+    rows: np.ndarray | Sequence[Sequence[int]], num_entities: int, num_relations: int, what: str
+) -> np.ndarray:
+    """A read-only int64 `[n, 3]` copy of `rows`; raises `DataError` on a wrong shape or an id out of range."""
+    triples = np.array(rows, dtype=np.int64)
+    if triples.size == 0:
+        triples = triples.reshape(0, 3)
+    if triples.ndim != 2 or triples.shape[1] != 3:
+        raise DataError(f"{what}: triples must have shape [n, 3], got {list(triples.shape)}")
+    if len(triples):
+        low, high = triples.min(axis=0), triples.max(axis=0)
+        if low.min() < 0 or max(high[0], high[2]) >= num_entities or high[1] >= num_relations:
+            raise DataError(
+                f"{what}: an id is out of range (entities 0..{num_entities - 1}, relations 0..{num_relations - 1}; "
+                f"found entities up to {max(high[0], high[2])}, relations up to {high[1]}, smallest {low.min()})"
+            )
+    triples.setflags(write=False)
+    return triples
+
+
+def _as_ids(ids: Iterable[int] | np.ndarray, what: str) -> np.ndarray:
+    array = np.array(ids, dtype=np.int64).reshape(-1)
+    if len(np.unique(array)) != len(array):
+        raise DataError(f"{what}: ids must be unique")
+    array.setflags(write=False)
+    return array
+
+
+def content_hash(entities: Sequence[str], relations: Sequence[str], arrays: Iterable[np.ndarray]) -> str:
+    """sha256 over names and ids: the same data gives the same hash, whatever file layout it came from."""
+    digest = hashlib.sha256()
+    for names in (entities, relations):
+        digest.update(str(len(names)).encode())
+        for name in names:
+            digest.update(name.encode() + b"\0")
+    for array in arrays:
+        digest.update(str(array.shape).encode())
+        digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeGraph:
+    """One graph with its splits, before it is divided among clients.
+
+    Attributes:
+        name: what reports call it.
+        entities, relations: vocabularies; position = global id.
+        train, valid, test: int64 `[n, 3]` global ids, read-only.
+        sensitive: names of relations whose triples must not leak (reports show them first).
+        warnings: what the reader counted and did not treat as an error, one line each.
+    """
+
+    name: str
+    entities: tuple[str, ...]
+    relations: tuple[str, ...]
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    sensitive: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            triples = as_triples(getattr(self, split), len(self.entities), len(self.relations), f"{self.name} {split}")
+            object.__setattr__(self, split, triples)
+        unknown = self.sensitive - set(self.relations)
+        if unknown:
+            raise DataError(
+                f"{self.name}: sensitive relations that the graph does not have: {', '.join(sorted(unknown))}"
+            )
+
+    @property
+    def triples(self) -> np.ndarray:
+        """All splits together, int64 `[n, 3]`, in the order train, valid, test."""
+        return np.concatenate([self.train, self.valid, self.test])
+
+    @cached_property
+    def hash(self) -> str:
+        return content_hash(self.entities, self.relations, (self.train, self.valid, self.test))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientGraph:
+    """One client's part of a federation, in local ids.
+
+    Local ids number the entities of the train split first (`num_trained_entities` of them), then those that stand in
+    valid or test alone; relations likewise. So "the rows that this client trains" is always a prefix.
+    """
+
+    name: str
+    entity_ids: np.ndarray
+    relation_ids: np.ndarray
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entity_ids", _as_ids(self.entity_ids, f"client {self.name} entities"))
+        object.__setattr__(self, "relation_ids", _as_ids(self.relation_ids, f"client {self.name} relations"))
+        for split in SPLITS:
+            triples = as_triples(
+                getattr(self, split), self.num_entities, self.num_relations, f"client {self.name} {split}"
+            )
+            object.__setattr__(self, split, triples)
+        if not len(self.train):
+            raise DataError(f"client {self.name}: the train split is empty")
+
+    @classmethod
+    def from_global(cls, name: str, train: np.ndarray, valid: np.ndarray, test: np.ndarray) -> ClientGraph:
+        """Number a client's entities and relations from triples `[n, 3]` in global ids."""
+        splits = [np.asarray(split, dtype=np.int64).reshape(-1, 3) for split in (train, valid, test)]
+
+        def numbering(columns: list[int]) -> np.ndarray:
+            trained = np.unique(splits[0][:, columns])
+            others = np.unique(np.concatenate([split[:, columns].ravel() for split in splits[1:]]))
+            return np.concatenate([trained, np.setdiff1d(others, trained)])
+
+        entity_ids, relation_ids = numbering([0, 2]), numbering([1])
+
+        def to_local(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+            order = np.argsort(ids)
+            return order[np.searchsorted(ids, values, sorter=order)] if len(values) else values
+
+        local = [
+            np.stack(
+                [to_local(entity_ids, s[:, 0]), to_local(relation_ids, s[:, 1]), to_local(entity_ids, s[:, 2])], axis=1
+            )
+            for s in splits
+        ]
+        return cls(name, entity_ids, relation_ids, *local)
+
+    @property
+    def num_entities(self) -> int:
+        return len(self.entity_ids)
+
+    @property
+    def num_relations(self) -> int:
+        return len(self.relation_ids)
+
+    @cached_property
+    def num_trained_entities(self) -> int:
+        return int(self.train[:, [0, 2]].max()) + 1
+
+    @cached_property
+    def num_trained_relations(self) -> int:
+        return int(self.train[:, 1].max()) + 1
+
+    @property
+    def triples(self) -> np.ndarray:
+        """All splits together in local ids, int64 `[n, 3]`."""
+        return np.concatenate([self.train, self.valid, self.test])
+
+    def to_global(self, triples: np.ndarray) -> np.ndarray:
+        """Local triples `[n, 3]` in global ids."""
+        return np.stack(
+            [self.entity_ids[triples[:, 0]], self.relation_ids[triples[:, 1]], self.entity_ids[triples[:, 2]]], axis=1
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedGraph:
+    """The clients' graphs over one global vocabulary. `clients` keep the order in which they were read or made."""
+
+    name: str
+    entities: tuple[str, ...]
+    relations: tuple[str, ...]
+    clients: tuple[ClientGraph, ...]
+    sensitive: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise DataError(f"{self.name}: a federation needs at least one client")
+        names = [client.name for client in self.clients]
+        if len(set(names)) != len(names):
+            raise DataError(f"{self.name}: client names must be unique, got {', '.join(names)}")
+        for client in self.clients:
+            if client.entity_ids.max() >= len(self.entities) or client.relation_ids.max() >= len(self.relations):
+                raise DataError(f"{self.name}: client {client.name} has a global id beyond the vocabularies")
+
+    @cached_property
+    def hash(self) -> str:
+        arrays = [client.to_global(getattr(client, split)) for client in self.clients for split in SPLITS]
+        return content_hash(self.entities, self.relations, arrays)
+
+    def with_warnings(self, warnings: Iterable[str]) -> FederatedGraph:
+        return replace(self, warnings=(*self.warnings, *warnings))

@@ -1,0 +1,267 @@
+"""Division of one graph among clients, and of a client's triples into train, valid and test.
+
+Legend: `n` triples, `R` relations of the graph, `C` clients.
+"""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.cluster import SpectralClustering
+
+from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
+from fkgsec.errors import DataError, SpecError
+from fkgsec.randomness import generator
+
+RATIO = (8, 1, 1)
+
+
+class TripleSplit(NamedTuple):
+    """Rows of the triples that were split, each `[*, 3]`, and what could not be had, one line each."""
+
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    warnings: tuple[str, ...]
+
+
+def split_triples(
+    triples: np.ndarray,
+    ratio: tuple[int, int, int] = RATIO,
+    *,
+    rng: np.random.Generator,
+    cover: bool = True,
+    train_only: np.ndarray | None = None,
+) -> TripleSplit:
+    """Split int64 triples `[n, 3]` at random in the given ratio, so that train knows every entity and relation.
+
+    Valid and test have `floor(n * part / sum)` triples. With `cover`, a triple that train needs in order to know an entity or
+    a relation is never drawn for them (first those with an entity that stands nowhere else, then the first triple of each
+    other entity and relation in a random order). Where too few others remain, as in sparse graphs, valid and test are made
+    smaller in the same proportion and a warning counts it: an entity that was never trained has a random embedding, its rank
+    says nothing of the model, and a smaller sample is the honest price. Without `cover`, the sizes are kept and a warning
+    counts the valid and test triples with something that train does not know.
+
+    Args:
+        ratio: parts of train, valid, test; train above 0, the others 0 or more.
+        rng: the only source of randomness.
+        train_only: bool `[n]`, triples that must not leave train (those whose inverse would leak, say).
+
+    Raises:
+        SpecError: a ratio that is not three such integers.
+        DataError: no triples, or `train_only` of another length.
+
+    Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A.
+    Differs: the papers draw without regard to coverage; their published federations cover all but a handful of entities.
+    """
+    if len(ratio) != 3 or not all(isinstance(part, int) for part in ratio) or ratio[0] <= 0 or min(ratio) < 0:
+        raise SpecError(f"ratio is {tuple(ratio)}, allowed: three integers, train above 0, valid and test 0 or more")
+    num_triples = len(triples)
+    if not num_triples:
+        raise DataError("there are no triples to split")
+    kept = np.zeros(num_triples, dtype=bool) if train_only is None else np.asarray(train_only, dtype=bool)
+    if kept.shape != (num_triples,):
+        raise DataError(f"train_only has shape {list(kept.shape)}, allowed: [{num_triples}], one per triple")
+    wanted = [num_triples * part // sum(ratio) for part in ratio[1:]]
+    order = rng.permutation(num_triples)
+    needed = kept[order] | _needed_in_train(triples[order], kept[order]) if cover else kept[order]
+    free = order[~needed]
+
+    warnings = []
+    num_valid, num_test = wanted
+    if len(free) < sum(wanted):
+        num_valid, num_test = (len(free) * size // sum(wanted) for size in wanted)
+        reason = "leave train without losing an entity or relation" if cover else "leave train"
+        warnings.append(
+            f"valid and test have {num_valid} and {num_test} triples, not {wanted[0]} and {wanted[1]} of {num_triples}: "
+            f"only {len(free)} can {reason}"
+        )
+    in_split = np.zeros(num_triples, dtype=np.int8)
+    in_split[free[:num_valid]] = 1
+    in_split[free[num_valid : num_valid + num_test]] = 2
+    train, valid, test = (triples[in_split == split] for split in range(3))
+    unseen = 0 if cover else int(_has_unseen(np.concatenate([valid, test]), train).sum())
+    if unseen:
+        warnings.append(f"{unseen} valid and test triples have an entity or relation that train does not know")
+    return TripleSplit(train, valid, test, tuple(warnings))
+
+
+def _needed_in_train(triples: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """bool `[n]`: triples that together know every entity and relation; those `kept` in train anyway come first."""
+    entities, relations = triples[:, [0, 2]], triples[:, 1]
+    forced = (
+        kept | (np.bincount(entities.ravel())[entities] == 1).any(axis=1) | (np.bincount(relations)[relations] == 1)
+    )
+    order = np.argsort(~forced, kind="stable")
+    needed = forced.copy()
+    for columns in (entities[order], relations[order][:, None]):
+        _, first = np.unique(columns.ravel(), return_index=True)
+        needed[order[first // columns.shape[1]]] = True
+    return needed
+
+
+def _has_unseen(triples: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """bool `[n]`: triples with an entity or a relation that stands in no train triple."""
+    known = np.isin(triples[:, [0, 2]], train[:, [0, 2]]).all(axis=1) & np.isin(triples[:, 1], train[:, 1])
+    return ~known
+
+
+class Assignment(NamedTuple):
+    """The client `[n]` of each triple, and what had to be counted, one line each."""
+
+    client_of: np.ndarray
+    warnings: tuple[str, ...] = ()
+
+
+def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
+    """Triples `[n, 3]` at random without replacement; numbers per client differ by one at most.
+
+    Source: FedR B.1. Differs: none.
+    """
+    return Assignment(rng.permutation(np.arange(len(triples)) % clients))
+
+
+def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
+    """Relations at random, numbers per client differ by one at most; triples `[n, 3]` follow their relation.
+
+    Source: FedS section IV.A, of FB15k-237-R3, R5 and R10. Differs: none.
+    """
+    relations, relation_of = _occurring_relations(triples, clients)
+    return Assignment(rng.permutation(np.arange(len(relations)) % clients)[relation_of])
+
+
+def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
+    """Relations clustered by the entities that they share; triples `[n, 3]` follow their relation.
+
+    Clusters are numbered by their first relation, so that another seed changes clients only where it changes a cluster.
+
+    Source: FedLU Algorithm 2. On FB15k-237 it gives the relations of the released C3 and C5 exactly, for every seed tried.
+    Differs: the Laplacian is scikit-learn's normalised one; the paper does not say which.
+    """
+    relations, relation_of = _occurring_relations(triples, clients)
+    if clients in (1, len(relations)):  # no choice is left, and the eigensolver wants one
+        return Assignment((np.arange(len(relations)) % clients)[relation_of])
+    # Lines 3 to 10: M[r, r'] = number of entities that both relations link, zero on the diagonal.
+    co_occurrence = count_co_occurrence(triples[:, 0], relation_of, triples[:, 2])
+    clustering = SpectralClustering(
+        n_clusters=clients,
+        affinity="precomputed",
+        random_state=int(rng.integers(2**31)),
+    )
+    # Line 11.
+    with python_warnings.catch_warnings(record=True) as caught:
+        python_warnings.simplefilter("always")
+        cluster_of = clustering.fit_predict(co_occurrence)
+    _, first, cluster_of = np.unique(cluster_of, return_index=True, return_inverse=True)
+    if len(first) < clients:
+        raise DataError(
+            f"{len(relations)} relations form {len(first)} clusters by co-occurrence, allowed: {clients}, one per client"
+        )
+    client_of_cluster = np.argsort(np.argsort(first))
+    warnings = [f"spectral clustering: {str(warning.message).splitlines()[0]}" for warning in caught]
+    return Assignment(client_of_cluster[cluster_of][relation_of], tuple(warnings))  # Line 12.
+
+
+def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndarray) -> np.ndarray:
+    """float64 `[R, R]`: for two relations, the number of entities that stand in triples of both; zero on the diagonal.
+
+    Source: FedLU Algorithm 2, lines 3 to 10. Differs: a sparse product does it at once.
+    """
+    ends, repeated = np.concatenate([heads, tails]), np.concatenate([relations, relations])
+    linked = sparse.csr_array((np.ones(len(ends)), (ends, repeated)))
+    linked.sum_duplicates()
+    linked.data[:] = 1.0
+    counts = (linked.T @ linked).toarray()
+    np.fill_diagonal(counts, 0.0)
+    return counts
+
+
+def _occurring_relations(triples: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of the relations that occur, and the position `[n]` among them of each triple's."""
+    relations, relation_of = np.unique(triples[:, 1], return_inverse=True)
+    if len(relations) < clients:
+        raise DataError(f"{len(relations)} relations cannot be divided among {clients} clients, one each at least")
+    return relations, relation_of
+
+
+PARTITIONS: dict[str, Callable[[np.ndarray, int, np.random.Generator], Assignment]] = {
+    "triples": assign_triples,
+    "relations": assign_relations,
+    "clusters": assign_clusters,
+}
+
+
+def partition(
+    graph: KnowledgeGraph,
+    how: str,
+    clients: int,
+    seed: int,
+    ratio: tuple[int, int, int] = RATIO,
+    *,
+    cover: bool = True,
+) -> FederatedGraph:
+    """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
+
+    The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers, so its
+    figures do not compare with those on the graph's published test split. Exact duplicates are dropped with a warning that
+    counts them. No triple then stands twice in the federation.
+
+    Args:
+        how: a name of `PARTITIONS`.
+        clients: 1 or more; they are called client-1, client-2 and so on.
+        seed: the same arguments give the same federation.
+        ratio, cover: see `split_triples`.
+
+    Raises:
+        SpecError: an unknown `how`, fewer than one client, a wrong ratio.
+        DataError: fewer triples, or relations where these are divided, than clients.
+
+    Source: see the function that `PARTITIONS` names. Differs: see there, and `split_triples` on coverage.
+    """
+    if how not in PARTITIONS:
+        raise SpecError(f"partition is {how!r}, allowed: {', '.join(PARTITIONS)}")
+    if clients < 1:
+        raise SpecError(f"clients is {clients}, allowed: 1 or more")
+    pooled = graph.triples
+    triples = np.unique(pooled, axis=0)
+    if len(triples) < clients:
+        raise DataError(
+            f"{graph.name}: {len(triples)} triples cannot be divided among {clients} clients, one each at least"
+        )
+    client_of, notes = PARTITIONS[how](triples, clients, generator(seed, "partition", how))
+    warnings = [*graph.warnings, *notes]
+    if len(triples) < len(pooled):
+        warnings.append(f"{len(pooled) - len(triples)} of {len(pooled)} triples were exact duplicates and were dropped")
+    parts = []
+    for client in range(clients):
+        name = f"client-{client + 1}"
+        split = split_triples(triples[client_of == client], ratio, rng=generator(seed, "split", client), cover=cover)
+        parts.append(ClientGraph.from_global(name, split.train, split.valid, split.test))
+        warnings.extend(f"{name}: {warning}" for warning in split.warnings)
+    return FederatedGraph(
+        name=f"{graph.name}-{how}-{clients}",
+        entities=graph.entities,
+        relations=graph.relations,
+        clients=tuple(parts),
+        sensitive=graph.sensitive,
+        warnings=tuple(warnings),
+    )
+
+
+def partition_triples(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
+    """`partition` by `assign_triples`, 8:1:1."""
+    return partition(graph, "triples", clients, seed)
+
+
+def partition_relations(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
+    """`partition` by `assign_relations`, 8:1:1."""
+    return partition(graph, "relations", clients, seed)
+
+
+def partition_clustered(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
+    """`partition` by `assign_clusters`, 8:1:1."""
+    return partition(graph, "clusters", clients, seed)

@@ -1,0 +1,162 @@
+"""Leaks between splits: evaluation triples that a client, or another, has already trained on, or nearly so.
+
+A triple leaks in one of three ways: `exact`, it stands in a train split; `inverse`, a train split links its tail to its head
+by any relation; `same_pair`, a train split links its head to its tail by another relation. Each is counted for the client's
+`own` train split and for the train splits of the `other` clients together.
+
+Legend: `n` triples of a split, `N` entities, `R` relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fkgsec.data.graph import SPLITS, FederatedGraph
+from fkgsec.errors import DataError, SpecError
+
+EVALUATION_SPLITS = ("valid", "test")
+LEAKS = ("exact_own", "exact_other", "inverse_own", "inverse_other", "same_pair_own", "same_pair_other")
+# A memorised triple ranks near 1, a clean one at 0.1 to 0.4: from such a share on, the memorised ones make the figure.
+DOMINANT_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class SplitLeaks:
+    """What `find_split_leaks` found.
+
+    Attributes:
+        table: one row per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`) its
+            share of the rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same split.
+        train_repeated: rows of each client's train split that repeat an earlier one.
+        masks: bool `[n]` per (client index, split, one of `LEAKS`).
+    """
+
+    table: pd.DataFrame
+    train_repeated: tuple[int, ...]
+    masks: Mapping[tuple[int, str, str], np.ndarray]
+
+    def share(self, leak: str, split: str = "test") -> float:
+        """Share of the federation's triples of a split with a leak; NaN if the split is empty everywhere."""
+        rows = self.table[self.table["split"] == split]
+        return float(rows[leak].sum() / rows["triples"].sum()) if rows["triples"].sum() else float("nan")
+
+
+class _Keys(NamedTuple):
+    """Packed int64 keys `[n]` of global triples and of their pairs, forth and back."""
+
+    triple: np.ndarray
+    pair: np.ndarray
+    inverse_pair: np.ndarray
+
+    @classmethod
+    def pack(cls, triples: np.ndarray, num_entities: int) -> _Keys:
+        head, relation, tail = triples.T
+        pair = head * num_entities + tail
+        return cls(relation * num_entities**2 + pair, pair, tail * num_entities + head)
+
+
+class _TrainIndex:
+    """Distinct train triples of some clients, and how many relations link each pair."""
+
+    def __init__(self, triple_keys: np.ndarray, num_entities: int) -> None:
+        self.triples = np.unique(triple_keys)
+        self.pairs, self.num_relations = np.unique(self.triples % num_entities**2, return_counts=True)
+
+    def leaks_of(self, keys: _Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """bool `[n]` each: exact, inverse, same pair under another relation."""
+        exact = np.isin(keys.triple, self.triples)
+        # A loop is its own inverse: only `exact` and `same_pair` say anything of it.
+        inverse = np.isin(keys.inverse_pair, self.pairs) & (keys.inverse_pair != keys.pair)
+        linked = np.zeros(len(keys.pair), dtype=np.int64)
+        if len(self.pairs):
+            position = np.minimum(np.searchsorted(self.pairs, keys.pair), len(self.pairs) - 1)
+            linked = np.where(self.pairs[position] == keys.pair, self.num_relations[position], 0)
+        return exact, inverse, linked > exact
+
+
+def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
+    """Count every leak from train into valid and test, within each client and across clients.
+
+    Raises:
+        DataError: so many entities and relations that a triple does not fit 63 bits.
+
+    Source: Toutanova and Chen 2015 (inverse pairs), PUBLISHED.md (the released DDB14 federations). Differs: also across
+    clients, since a federation trains on all train splits.
+    """
+    num_entities = len(federated.entities)
+    if num_entities**2 * len(federated.relations) > np.iinfo(np.int64).max:
+        raise DataError(
+            f"{federated.name}: {num_entities} entities and {len(federated.relations)} relations, allowed: "
+            f"entities^2 * relations below 2^63"
+        )
+    keys = [
+        {split: _Keys.pack(client.to_global(getattr(client, split)), num_entities) for split in SPLITS}
+        for client in federated.clients
+    ]
+    rows, masks = [], {}
+    for index, client in enumerate(federated.clients):
+        others = [other["train"].triple for position, other in enumerate(keys) if position != index]
+        own = _TrainIndex(keys[index]["train"].triple, num_entities)
+        other = _TrainIndex(np.concatenate([np.zeros(0, np.int64), *others]), num_entities)
+        for split in EVALUATION_SPLITS:
+            found = zip(own.leaks_of(keys[index][split]), other.leaks_of(keys[index][split]), strict=True)
+            by_leak = dict(zip(LEAKS, (mask for pair in found for mask in pair), strict=True))
+            masks |= {(index, split, leak): mask for leak, mask in by_leak.items()}
+            counts = {leak: int(mask.sum()) for leak, mask in by_leak.items()}
+            size = len(keys[index][split].triple)
+            shares = {f"{leak}_share": count / size if size else float("nan") for leak, count in counts.items()}
+            repeated = _count_repeated(keys[index][split].triple)
+            rows.append(
+                {"client": client.name, "split": split, "triples": size, **counts, **shares, "repeated": repeated}
+            )
+    train_repeated = tuple(_count_repeated(client["train"].triple) for client in keys)
+    return SplitLeaks(pd.DataFrame(rows), train_repeated, masks)
+
+
+def _count_repeated(triple_keys: np.ndarray) -> int:
+    return len(triple_keys) - len(np.unique(triple_keys))
+
+
+def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = "test") -> np.ndarray:
+    """bool `[n]`: triples of a client's evaluation split that stand in its own train split as they are.
+
+    Figures of the rows where it is False are the clean ones; report both.
+
+    Raises:
+        SpecError: no such client, or a split other than valid and test.
+    """
+    if not 0 <= client_index < len(federated.clients):
+        raise SpecError(f"client_index is {client_index}, allowed: 0 to {len(federated.clients) - 1}")
+    if split not in EVALUATION_SPLITS:
+        raise SpecError(f"split is {split!r}, allowed: {', '.join(EVALUATION_SPLITS)}")
+    client = federated.clients[client_index]
+    train, evaluated = (_Keys.pack(t, client.num_entities).triple for t in (client.train, getattr(client, split)))
+    return np.isin(evaluated, train)
+
+
+def split_leak_warning(federated: FederatedGraph) -> str | None:
+    """One line if test (or else valid) triples stand in their own client's train split; None if there are none."""
+    for split in reversed(EVALUATION_SPLITS):
+        masks = [leaked_test_mask(federated, index, split) for index in range(len(federated.clients))]
+        everywhere = np.concatenate(masks)
+        if not everywhere.any():
+            continue
+        clients = "/".join(_percent(mask) for mask in masks)
+        effect = "will be dominated by" if everywhere.mean() >= DOMINANT_SHARE else "counts some"
+        return (
+            f"{_percent(everywhere)} % of {split} triples stand in their own client's train split ({clients} % per client): "
+            f"MRR {effect} memorised triples; see `fkgsec data stats`"
+        )
+    return None
+
+
+def _percent(mask: np.ndarray) -> str:
+    """Share of True in whole per cent; a share that would round to nothing is not called nothing."""
+    if not mask.any():
+        return "0"
+    return f"{100 * mask.mean():.0f}" if mask.mean() >= 0.005 else "<1"

@@ -1,0 +1,68 @@
+"""Figures with their uncertainty: no metric leaves fkgsec as a bare number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+_Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A value with a 95 % interval.
+
+    Attributes:
+        value, low, high: the figure and its interval; NaN is never stored (see `nothing`).
+        n: how many items it rests on.
+        method: how the interval was made: "wilson", "bootstrap", "exact" (no sampling: low = value = high).
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+def proportion(successes: float, n: int) -> Estimate:
+    """Wilson score interval of a share. An empty sample gives value 0 with interval [0, 1].
+
+    Source: Wilson 1927.
+
+    >>> str(proportion(50, 100))
+    '0.5000 [0.4038, 0.5962]'
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must lie in 0..{n}; got {successes}")
+    if n == 0:
+        return Estimate(0.0, 0.0, 1.0, 0, "wilson")
+    share = successes / n
+    centre = (share + _Z95**2 / (2 * n)) / (1 + _Z95**2 / n)
+    half = _Z95 / (1 + _Z95**2 / n) * math.sqrt(share * (1 - share) / n + _Z95**2 / (4 * n**2))
+    return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)), n, "wilson")
+
+
+def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
+    """Mean with a percentile bootstrap interval over the items; an empty sample gives 0 with interval [0, 1]."""
+    items = np.asarray(values, dtype=np.float64)
+    n = len(items)
+    if n == 0:
+        return Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
+    per_block = max(1, 4_000_000 // n)
+    means = [
+        items[rng.integers(0, n, size=(min(per_block, resamples - done), n))].mean(axis=1)
+        for done in range(0, resamples, per_block)
+    ]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return Estimate(float(items.mean()), float(low), float(high), n, "bootstrap")
+
+
+def exact(value: float, n: int) -> Estimate:
+    """A figure without sampling error, such as an expectation computed in closed form."""
+    return Estimate(float(value), float(value), float(value), n, "exact")

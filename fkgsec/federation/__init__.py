@@ -1,0 +1,1 @@
+"""The federation: recipes, clients, messages, and the one loop."""

@@ -1,0 +1,102 @@
+"""How good the embeddings are: filtered link prediction of every client among its own entities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec import estimate
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import TrainingError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.stack import ClientStack
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import filtered_ranks, sides_of
+from fkgsec.randomness import generator
+
+HITS = (1, 3, 5, 10)
+
+
+@dataclass(frozen=True)
+class ClientTables:
+    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids."""
+
+    entities: Tensor
+    relations: Tensor
+
+
+class Evaluator:
+    """Ranks the valid or test triples of every client of a federation.
+
+    A client's candidates are the rows it keeps: its own entities, or with another `entity_scope` those of the federation.
+    Filtered by the client's own train, valid and test triples (a client knows no other). Source: FedE's and FedR's codes.
+    """
+
+    def __init__(self, graph: FederatedGraph, stack: ClientStack, options: FederationOptions, pooled: bool) -> None:
+        self._stack = stack
+        self._options = options
+        self._graph = graph
+        self._rows: list[tuple[Tensor, Tensor] | None] = [None] * len(graph.clients)
+        if pooled:
+            whole = stack.graphs[0]
+            self._rows = [
+                (
+                    _positions(whole.entity_ids, client.entity_ids).to(stack.device),
+                    _positions(whole.relation_ids, client.relation_ids).to(stack.device),
+                )
+                for client in graph.clients
+            ]
+        self._known = [
+            [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
+            for client in graph.clients
+        ]
+
+    def client_tables(self, client: int) -> ClientTables:
+        """The rows that the client would predict with."""
+        chosen = self._rows[client]
+        if chosen is None:
+            tables = (self._stack.rows("entities", client), self._stack.rows("relations", client))
+            return ClientTables(tables[0].detach(), tables[1].detach())
+        entities, relations = chosen
+        return ClientTables(
+            self._stack.tables["entities"].detach()[entities], self._stack.tables["relations"].detach()[relations]
+        )
+
+    def ranks(self, split: str) -> list[np.ndarray]:
+        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`. Raises `TrainingError` on NaN."""
+        ranks = []
+        for client, graph in enumerate(self._graph.clients):
+            tables = self.client_tables(client)
+            try:
+                ranks.append(
+                    filtered_ranks(
+                        self._stack.model, tables.entities, tables.relations, getattr(graph, split), self._known[client]
+                    )
+                )
+            except FloatingPointError as error:
+                raise TrainingError(f"client {graph.name}: {error}") from error
+        return ranks
+
+    def mrr(self, split: str) -> float | None:
+        """Mean reciprocal rank over all clients' triples (clients weighted by their number); None without triples."""
+        reciprocal = np.concatenate([1 / ranks.ravel() for ranks in self.ranks(split)])
+        return float(reciprocal.mean()) if len(reciprocal) else None
+
+
+def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:
+    """MRR (bootstrap over triples) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`."""
+    flat = ranks.ravel()
+    rng = generator(seed, "bootstrap")
+    figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1) if len(ranks) else flat, rng)}
+    for k in HITS:
+        figures[f"hits@{k}"] = estimate.proportion(int((flat <= k).sum()), len(flat))
+    return figures
+
+
+def _positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:
+    order = np.argsort(ids)
+    return torch.from_numpy(order[np.searchsorted(ids, wanted, sorter=order)])

@@ -1,0 +1,148 @@
+"""Everything that crosses between parties: typed messages, and the channel that serialises, counts and records them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.federation.recipes import Table
+
+SERVER = "server"
+Direction = Literal["up", "down"]
+
+
+def client_party(name: str) -> str:
+    """The party name of a client, kept apart from the server's."""
+    return f"client/{name}"
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
+    """What every message says of itself."""
+
+    round: int
+    sender: str
+    receiver: str
+    table: Table
+
+    @property
+    def direction(self) -> Direction:
+        return "up" if self.receiver == SERVER else "down"
+
+
+class Alignment(Message, frozen=True, tag="alignment"):
+    """Client to server, before round 1: the names of the rows it wants to receive, those that it will upload first.
+
+    Leakage: the server learns every name that the client holds. Private set union (fedr.txt Algorithm 1 line 1) is what
+    prevents that; until it is chosen, the message says it in clear, as FedE does.
+    """
+
+    names: list[str]
+    num_uploaded: int
+
+
+class Rows(Message, frozen=True, tag="rows"):
+    """Embedding rows in the order of the client's alignment: an upload (client to server) or a broadcast (back)."""
+
+    num_rows: int
+    width: int
+    data: bytes
+
+    @classmethod
+    def pack(cls, round: int, sender: str, receiver: str, table: Table, rows: Tensor) -> Rows:
+        """Serialise float32 `[n, width]` as little-endian bytes."""
+        array = np.ascontiguousarray(rows.detach().cpu().numpy(), dtype="<f4")
+        num_rows, width = array.shape
+        return cls(round, sender, receiver, table, num_rows, width, array.tobytes())
+
+    def unpack(self) -> Tensor:
+        """The rows, float32 `[num_rows, width]`, on the CPU. Raises `RunError` when the length does not fit."""
+        if len(self.data) != 4 * self.num_rows * self.width:
+            raise RunError(
+                f"message of {self.sender} in round {self.round}: {len(self.data)} bytes do not hold "
+                f"{self.num_rows} x {self.width} float32"
+            )
+        return torch.from_numpy(np.frombuffer(self.data, dtype="<f4").reshape(self.num_rows, self.width).copy())
+
+
+AnyMessage = Alignment | Rows
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """The bytes that would cross the network (msgpack)."""
+    return _encoder.encode(message)
+
+
+def decode(frame: bytes) -> AnyMessage:
+    """The message in `frame`. Raises `RunError` when it is damaged."""
+    try:
+        return _decoder.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise RunError(f"a message cannot be read: {error}") from error
+
+
+class Entry(NamedTuple):
+    """One line of the transcript."""
+
+    round: int
+    sender: str
+    receiver: str
+    kind: str
+    table: Table
+    num_bytes: int
+
+    @property
+    def direction(self) -> Direction:
+        return "up" if self.receiver == SERVER else "down"
+
+
+@dataclass
+class Transcript:
+    """What crossed: a line for every message of the run, and the serialised messages of some rounds.
+
+    Holding every upload of a long run would take gigabytes, so `frames` keeps the rounds that `retain` was told to keep
+    (the alignment, the latest and the best round); attacks work on those.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    frames: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def record(self, message: AnyMessage, frame: bytes) -> None:
+        kind = str(message.__struct_config__.tag)
+        self.entries.append(Entry(message.round, message.sender, message.receiver, kind, message.table, len(frame)))
+        self.frames.setdefault(message.round, []).append(frame)
+
+    def retain(self, rounds: set[int]) -> None:
+        """Forget the contents of every other round; the lines stay."""
+        self.frames = {number: frames for number, frames in self.frames.items() if number in rounds}
+
+    def messages(self, round: int) -> list[AnyMessage]:
+        """The messages of a retained round in the order of sending; empty when it was not retained."""
+        return [decode(frame) for frame in self.frames.get(round, [])]
+
+    def num_bytes(self, direction: Direction, round: int | None = None) -> int:
+        """Bytes in one direction, of one round or of the whole run."""
+        return sum(
+            entry.num_bytes
+            for entry in self.entries
+            if entry.direction == direction and (round is None or entry.round == round)
+        )
+
+
+@dataclass
+class Channel:
+    """The one way from party to party. What is received is what was decoded from the bytes that were counted."""
+
+    transcript: Transcript = field(default_factory=Transcript)
+
+    def send(self, message: AnyMessage) -> AnyMessage:
+        frame = encode(message)
+        self.transcript.record(message, frame)
+        return decode(frame)

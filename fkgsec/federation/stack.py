@@ -1,0 +1,76 @@
+"""Clients stacked: the tables of all of them in one tensor each, so that one step trains a minibatch of every client.
+
+Legend: `W`, `V` widths of entity and relation rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.data.graph import ClientGraph
+from fkgsec.federation.recipes import Table
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+
+class ClientStack:
+    """Entity and relation tables of several clients.
+
+    Clients are laid out by the size of their train split, largest first, so that those still busy at step s of an epoch are
+    a prefix of the rows. Callers name a client by its place in `graphs`, never by its slot.
+
+    Args:
+        graphs: one graph for each client.
+        keys: what the randomness of each client derives from; a client draws the same numbers in any stack.
+        model: gives widths and initial values.
+        seed: see `generator`.
+        device: where the tables live.
+    """
+
+    def __init__(
+        self, graphs: Sequence[ClientGraph], keys: Sequence[int], model: KgeModel, seed: int, device: torch.device
+    ) -> None:
+        self.graphs = tuple(graphs)
+        self.keys = tuple(keys)
+        self.model = model
+        self.order = sorted(range(len(graphs)), key=lambda client: (-len(graphs[client].train), client))
+        sizes = {
+            "entities": [graphs[client].num_entities for client in self.order],
+            "relations": [graphs[client].num_relations for client in self.order],
+        }
+        starts = {table: np.concatenate([[0], np.cumsum(counts)]) for table, counts in sizes.items()}
+        self._spans: dict[Table, dict[int, slice]] = {
+            table: {
+                client: slice(int(starts[table][slot]), int(starts[table][slot + 1]))
+                for slot, client in enumerate(self.order)
+            }
+            for table in ("entities", "relations")
+        }
+
+        def initial(table: Table, width: int) -> Tensor:
+            parts = [
+                model.initial_rows(count, width, generator(seed, "initial rows", table, keys[client]))
+                for client, count in zip(self.order, sizes[table], strict=True)
+            ]
+            return torch.cat(parts).to(device)
+
+        self.tables: dict[Table, Tensor] = {
+            "entities": initial("entities", model.entity_width),
+            "relations": initial("relations", model.relation_width),
+        }
+
+    def span(self, table: Table, client: int) -> slice:
+        """Where the client's rows lie in the stacked table."""
+        return self._spans[table][client]
+
+    def rows(self, table: Table, client: int) -> Tensor:
+        """The client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`."""
+        return self.tables[table][self._spans[table][client]]
+
+    @property
+    def device(self) -> torch.device:
+        return self.tables["entities"].device

@@ -1,0 +1,1 @@
+"""Knowledge-graph embedding: scoring functions, loss, negatives and ranking."""

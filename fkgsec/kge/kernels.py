@@ -1,0 +1,149 @@
+"""The hot loops: similarities, the loss over candidates with its explicit gradient, and the lookup of known triples.
+
+Legend: `B` positives, `K` candidates of each (the positive first, then negatives), `N` table rows, `W` width.
+
+On the CPU these are compiled by numba: a candidate's row is read once from the cache, used, and forgotten, where tensor
+operations write arrays of `B x K x W` numbers to memory at every step. Elsewhere (CUDA, float64) the same mathematics runs as
+torch operations over chunks; tests hold both against autograd. Sums run in a fixed order that does not depend on
+the number of threads, so on the CPU the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.kge import cpu_kernels
+
+L1, MODULUS, DOT = cpu_kernels.L1, cpu_kernels.MODULUS, cpu_kernels.DOT
+CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
+
+
+class CandidateLoss(NamedTuple):
+    """Loss of each positive `[B]`, and the gradient of its weighted sum to queries `[B, W]` and table `[N, W]`."""
+
+    losses: Tensor
+    query_gradient: Tensor
+    table_gradient: Tensor
+
+
+def similarity(kind: int, x: Tensor, y: Tensor) -> Tensor:
+    """Similarity of rows `[..., W]`, broadcast: minus L1 distance, minus summed complex moduli, or dot product."""
+    if kind == DOT:
+        return (x * y).sum(-1)
+    difference = x - y
+    if kind == L1:
+        return -difference.abs().sum(-1)
+    real, imaginary = difference.chunk(2, dim=-1)
+    return -torch.stack([real, imaginary]).norm(dim=0).sum(-1)
+
+
+def similarity_matrix(kind: int, queries: Tensor, rows: Tensor) -> Tensor:
+    """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`."""
+    if kind == DOT:
+        return queries @ rows.T
+    if _compiled(queries):
+        out = torch.empty(len(queries), len(rows))
+        cpu_kernels.similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
+        return out
+    if kind == L1:
+        return -torch.cdist(queries, rows, p=1)
+    step = max(1, CHUNK_BYTES // max(1, rows.numel() * rows.element_size()))
+    return torch.cat([similarity(kind, part[:, None], rows) for part in queries.split(step)] or [queries @ rows.T])
+
+
+def candidate_loss(
+    kind: int,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    weights: Tensor,
+    *,
+    margin: float,
+    temperature: float,
+) -> CandidateLoss:
+    """Self-adversarial negative sampling loss over given candidates, with its gradient.
+
+    Args:
+        queries: float `[B, W]`. table: float `[N, W]`.
+        candidates: int32 `[B, K]` rows of `table`; column 0 is the positive; -1 marks a candidate that does not count.
+        weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
+        margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
+
+    Loss of one positive: -log sigma(s_0) - sum_k p_k log sigma(-s_k), p = softmax(alpha s) over its negatives.
+    Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
+    """
+    if _compiled(queries):
+        coefficients = np.empty(candidates.shape, dtype=np.float32)
+        losses, query_gradient = (
+            torch.empty(len(queries)),
+            torch.empty_like(queries, memory_format=torch.contiguous_format),
+        )
+        table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
+        arrays = _array(queries), _array(table), candidates.numpy()
+        cpu_kernels.candidate_loss(
+            kind,
+            *arrays,
+            _array(weights),
+            np.float32(margin),
+            np.float32(temperature),
+            coefficients,
+            losses.numpy(),
+            query_gradient.numpy(),
+        )
+        cpu_kernels.table_gradient(kind, *arrays, coefficients, table_gradient.numpy())
+        return CandidateLoss(losses, query_gradient, table_gradient)
+    return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
+
+
+def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tensor) -> Tensor:
+    """Replace by -1 every candidate `[B, K]` that is a member of its row's group.
+
+    `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
+    """
+    if candidates.device.type == "cpu":
+        cpu_kernels.mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
+        return candidates
+    span = int(members.max()) + 1 if len(members) else 1
+    sizes = start[1:] - start[:-1]
+    keys = torch.repeat_interleave(torch.arange(len(sizes), device=members.device), sizes) * span + members
+    asked = groups[:, None] * span + candidates
+    place = torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)
+    return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
+
+
+def _compiled(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().contiguous().numpy()
+
+
+def _candidate_loss_torch(
+    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, weights: Tensor, margin: float, temperature: float
+) -> CandidateLoss:
+    B, K = candidates.shape
+    table_gradient = torch.zeros_like(table)
+    losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)
+    step = max(1, CHUNK_BYTES // (4 * K * table.shape[1] * table.element_size()))
+    for low in range(0, B, step):
+        part = slice(low, min(low + step, B))
+        chosen = candidates[part].clamp_min(0).long()
+        counts = candidates[part] >= 0
+        with torch.enable_grad():
+            query = queries[part].detach().requires_grad_()
+            rows = table[chosen].detach().requires_grad_()
+            scores = margin + similarity(kind, query[:, None], rows)
+            hidden = (temperature * scores.detach()[:, 1:]).masked_fill(~counts[:, 1:], -math.inf)
+            share = torch.nan_to_num(torch.softmax(hidden, dim=1))  # a row without any negative left has no share
+            loss = -torch.nn.functional.logsigmoid(scores[:, 0])
+            loss = loss - (share * torch.nn.functional.logsigmoid(-scores[:, 1:])).sum(1)
+            query_grad, row_grad = torch.autograd.grad((loss * weights[part]).sum(), [query, rows])
+        losses[part], query_gradient[part] = loss.detach(), query_grad
+        table_gradient.index_add_(0, chosen.flatten(), row_grad.flatten(0, 1))
+    return CandidateLoss(losses, query_gradient, table_gradient)

@@ -1,0 +1,80 @@
+"""Negative samples, and the lookup of known triples that keeps true ones out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.kge import kernels
+from fkgsec.kge.models import Side
+
+
+@dataclass(frozen=True, eq=False)
+class KnownTriples:
+    """For each (anchor, relation) of a set of triples, the entities that complete it, as compressed sorted rows.
+
+    On side "tail" the anchor is the head and members are tails; on side "head" the other way round.
+
+    Attributes:
+        keys: int64 `[G]`, sorted, anchor * num_relations + relation.
+        start: int64 `[G + 2]`; the extra last group is empty and stands for "nothing known".
+        members: int32, sorted within a group, without duplicates.
+    """
+
+    side: Side
+    num_relations: int
+    keys: np.ndarray
+    start: np.ndarray
+    members: np.ndarray
+
+    @classmethod
+    def build(cls, triples: np.ndarray, side: Side, num_relations: int) -> KnownTriples:
+        """Index triples `[n, 3]`; duplicates count once."""
+        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        keys = triples[:, anchor] * num_relations + triples[:, 1]
+        pairs = np.unique(np.stack([keys, triples[:, candidate]], axis=1), axis=0)
+        unique, counts = np.unique(pairs[:, 0], return_counts=True)
+        start = np.concatenate([[0], np.cumsum(counts), [len(pairs)]]).astype(np.int64)
+        return cls(side, num_relations, unique, start, pairs[:, 1].astype(np.int32))
+
+    def groups(self, triples: np.ndarray) -> np.ndarray:
+        """The group of each triple's (anchor, relation), int64 `[n]`; the empty last group when it is not known."""
+        keys = triples[:, 0 if self.side == "tail" else 2] * self.num_relations + triples[:, 1]
+        place = np.searchsorted(self.keys, keys)
+        found = place < len(self.keys)
+        found[found] = self.keys[place[found]] == keys[found]
+        return np.where(found, place, len(self.keys)).astype(np.int64)
+
+    def expand(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All members of the given groups: (position in `groups`, member), both int64 `[total]`."""
+        sizes = self.start[groups + 1] - self.start[groups]
+        position = np.repeat(np.arange(len(groups)), sizes)
+        offset = np.arange(len(position)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return position, self.members[np.repeat(self.start[groups], sizes) + offset].astype(np.int64)
+
+
+class NegativeSampler:
+    """Draws negatives for one client: uniform over `candidates` (int `[n]`), known training triples masked by -1.
+
+    Source: FedR's code (a client corrupts with its own entities). Differs: the code redraws false negatives until 256 are
+    left; here they are masked out, which leaves the distribution of the rest unchanged and needs no second draw.
+    """
+
+    def __init__(self, train: np.ndarray, *, num_relations: int, candidates: np.ndarray) -> None:
+        self._candidates = candidates.astype(np.int32)
+        self._known = {side: KnownTriples.build(train, side, num_relations) for side in ("tail", "head")}
+        self._groups = {side: torch.from_numpy(known.groups(train)) for side, known in self._known.items()}
+        self._tensors = {
+            side: (torch.from_numpy(known.start), torch.from_numpy(known.members))
+            for side, known in self._known.items()
+        }
+
+    def sample(self, rows: np.ndarray, num_negatives: int, side: Side, rng: np.random.Generator) -> Tensor:
+        """Negatives int32 `[len(rows), num_negatives]` of the training triples with these row numbers, on the CPU."""
+        drawn = rng.integers(0, len(self._candidates), size=(len(rows), num_negatives), dtype=np.int32)
+        return kernels.mask_known(
+            torch.from_numpy(self._candidates[drawn]), self._groups[side][rows], *self._tensors[side]
+        )
