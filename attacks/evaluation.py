@@ -208,7 +208,7 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     chance = _chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
     majority = truth.relations == view.colluder.majority_relation
-    counts.triples_baseline = float((chance[truth.pairs].prod(axis=1) * majority).sum())
+    counts.triples_baseline = float((_chance_of_pair(chance, truth.pairs) * majority).sum())
     counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right)
     if options.unlinked_heads and victim.relations is None:
         counts.unlinked = _unlinked(view, victim, truth, entity_right, chance, options)
@@ -228,6 +228,11 @@ def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.nda
     if victim.entity_names is not None:
         return np.ones(len(names))
     return np.isin(names, view.colluder.entity_names) / len(view.colluder.entity_names)
+
+
+def _chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """The chance that both names of a pair are right; the two ends of a self-loop are one row, drawn once."""
+    return np.where(pairs[:, 0] == pairs[:, 1], chance[pairs[:, 0]], chance[pairs].prod(axis=1))
 
 
 def _items(
@@ -273,8 +278,8 @@ def _unlinked(
     ranking = rank_pairs(view, victim, heads)
     place = np.full(truth.num_entities, -1)
     place[heads] = np.arange(len(heads))
-    asked = truth.graph.train[place[truth.graph.train[:, 0]] >= 0]
-    total = len(np.unique(asked, axis=0))
+    asked = np.unique(truth.graph.train[place[truth.graph.train[:, 0]] >= 0], axis=0)
+    total = len(asked)
     right = _right_pairs(ranking, truth, asked, place, entity_right)
     finite = np.isfinite(ranking.scores)
     order = np.argsort(-ranking.scores[finite], kind="stable")
@@ -283,20 +288,43 @@ def _unlinked(
     claims = expected_pairs(view.colluder, len(hits))
     found = int(hits[:claims].sum())
     # In random order with the majority relation: how many candidate pairs such an adversary would have right.
-    majority = asked[truth.relation_names[asked[:, 1]] == view.colluder.majority_relation]
-    pairs = np.unique(majority[:, [0, 2]], axis=0)
-    lucky = float(chance[pairs].prod(axis=1).sum())
-    rate = lucky / len(hits)
+    majority = asked[truth.relation_names[asked[:, 1]] == view.colluder.majority_relation][:, [0, 2]]
+    lucky, precisions = _random_order(majority[majority[:, 0] != majority[:, 1]], chance, len(hits))
+    rate = lucky / max(1, len(hits))
     return Unlinked(
         estimate.proportion(found, claims),
         estimate.proportion(found, total),
-        _average_precision(hits, head_of, total, len(heads), rng),
+        _average_precision(hits, head_of, np.bincount(place[asked[:, 0]], minlength=len(heads)), rng),
         estimate.exact(rate, claims),
         estimate.exact(rate * claims / max(1, total), total),
-        estimate.exact(rate * lucky / max(1, total), len(hits)),
+        estimate.exact(precisions / max(1, total), len(hits)),
         len(heads),
         len(hits),
     )
+
+
+def _random_order(pairs: np.ndarray, chance: np.ndarray, num_candidates: int) -> tuple[float, float]:
+    """Of `num_candidates` pairs in random order, of which `pairs` `[k, 2]` are right when both their names are.
+
+    Returns: the expected number that is right, and the expected sum over these of the precision down to their rank.
+
+    Each row's name is drawn once, with the same `chance` or none, so two pairs that share rows are not independent.
+    """
+    pairs = pairs[chance[pairs].all(axis=1)]
+    if not len(pairs):
+        return 0.0, 0.0
+    row_chance = float(chance[pairs[0, 0]])
+    degree = np.bincount(pairs.ravel())
+    codes = pairs[:, 0] * len(degree) + pairs[:, 1]
+    sharing_two = int(np.isin(pairs[:, 1] * len(degree) + pairs[:, 0], codes).sum())
+    sharing_one = int((degree * (degree - 1)).sum()) - 2 * sharing_two
+    sharing_none = len(pairs) * (len(pairs) - 1) - sharing_one - sharing_two
+    right = len(pairs) * row_chance**2
+    both_right = sharing_none * row_chance**4 + sharing_one * row_chance**3 + sharing_two * row_chance**2
+    # A right pair at rank i, a uniform rank, has the precision 1 / i, plus that of every other right pair before it.
+    harmonic = float((1 / np.arange(1, num_candidates + 1)).sum())
+    others = both_right * (num_candidates - harmonic) / max(1, num_candidates - 1)
+    return right, (right * harmonic + others) / num_candidates
 
 
 def _right_pairs(
@@ -311,19 +339,24 @@ def _right_pairs(
 
 
 def _average_precision(
-    hits: np.ndarray, head_of: np.ndarray, total: int, num_heads: int, rng: np.random.Generator
+    hits: np.ndarray, head_of: np.ndarray, triples_of_head: np.ndarray, rng: np.random.Generator
 ) -> Estimate:
-    """Average precision of a ranking, with a bootstrap over heads (whole heads drawn with replacement)."""
-    where = np.nonzero(hits)[0]
-    if not len(where) or not total:
+    """Average precision of a ranking, with a bootstrap over heads (whole heads drawn with replacement).
+
+    Args:
+        hits: bool `[n]` in the order of the ranking; head_of: place of the head `[n]` among the sampled ones.
+        triples_of_head: triples to be found `[heads]`, whether or not a pair of the ranking reaches them.
+    """
+    where, total, num_heads = np.nonzero(hits)[0], int(triples_of_head.sum()), len(triples_of_head)
+    if not len(where):
         return Estimate(0.0, 0.0, 3 / max(3, total), total, "rule of three")
     value = float((np.arange(1, len(where) + 1) / (where + 1)).sum() / total)
     values = []
     for _ in range(BOOTSTRAP_RESAMPLES):
-        weight = np.bincount(rng.integers(0, num_heads, num_heads), minlength=num_heads)[head_of]
+        drawn = np.bincount(rng.integers(0, num_heads, num_heads), minlength=num_heads)
+        weight = drawn[head_of]
         seen, good = np.cumsum(weight)[where], np.cumsum(weight[where])
-        drawn = weight[where] > 0
-        values.append((weight[where] * good / np.maximum(seen, 1))[drawn].sum() / total)
+        values.append((weight[where] * good / np.maximum(seen, 1)).sum() / max(1, drawn @ triples_of_head))
     low, high = np.quantile(values, [0.025, 0.975])
     return Estimate(value, min(value, float(low)), max(value, float(high)), total, "bootstrap over heads")
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from experiments import tables
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
@@ -24,6 +25,7 @@ from fkgsec.data.folders import write_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import FkgsecError, SpecError
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S
 
 app = typer.Typer(
     name="fkgsec",
@@ -59,6 +61,9 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
 Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
 Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
+CheckpointEvery = Annotated[
+    float, typer.Option("--checkpoint-every", help="seconds between checkpoints; 0: after every round", min=0)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 
 
@@ -70,10 +75,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tabl
 @expected_errors
 @spec_options(TRAIN_FIELDS)
 def train(
-    *, given: dict[str, Any], config: Config = None, out: Out = None, json: Json = None, quiet: Quiet = False
+    *,
+    given: dict[str, Any],
+    config: Config = None,
+    out: Out = None,
+    json: Json = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    quiet: Quiet = False,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    _train_and_report(make_spec(config, given), out, json, quiet, attack=False)
+    _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=False)
 
 
 @app.command(
@@ -90,11 +101,12 @@ def attack(
     config: Config = None,
     out: Out = None,
     json: Json = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
     if run is None:
-        _train_and_report(make_spec(config, given), out, json, quiet, attack=True)
+        _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=True)
         return
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
     if config is not None or wrong:
@@ -105,7 +117,9 @@ def attack(
     _print_finished(finished, json, quiet, warnings_of(graph))
 
 
-def _train_and_report(spec: Spec, out: Path | None, json: str | None, quiet: bool, *, attack: bool) -> None:
+def _train_and_report(
+    spec: Spec, out: Path | None, json: str | None, checkpoint_every: float, quiet: bool, *, attack: bool
+) -> None:
     graph = spec.load_graph()
     warnings = warnings_of(graph)
     errors = Console(stderr=True)
@@ -113,7 +127,7 @@ def _train_and_report(spec: Spec, out: Path | None, json: str | None, quiet: boo
         errors.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
     folder = out or default_folder(spec, graph)
     with RunProgress(spec, errors, enabled=not quiet) as progress:
-        finished = execute(spec, graph, folder, attack=attack, observer=progress)
+        finished = execute(spec, graph, folder, attack=attack, observer=progress, checkpoint_every_s=checkpoint_every)
     _print_finished(finished, json, quiet, [])
 
 
@@ -123,8 +137,7 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
     if not quiet:
         # Standard output belongs to the record when it was asked for there.
         console = Console(stderr=json == "-")
-        for table in tables.run_tables(finished.record):
-            console.print(table)
+        _print_tables(console, tables.run_tables(finished.record))
         for line in tables.reading_aid(finished.record):
             console.print(line, soft_wrap=True, highlight=False)
         console.print(
@@ -135,6 +148,12 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         sys.stdout.write(encode_record(finished.record).decode())
     elif json is not None:
         write_atomically(Path(json), encode_record(finished.record))
+
+
+def _print_tables(console: Console, shown: list[Table]) -> None:
+    for table in shown:
+        console.print(table)
+        console.print()
 
 
 @data_app.command("list", epilog="Example:\n\n  fkgsec data list")
@@ -168,8 +187,7 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
             write_atomically(Path(json), content)
         return
     console = Console()
-    console.print(tables.frame_table(statistics, f"{graph.name}: clients"))
-    console.print(tables.frame_table(leaks.table, "Share of evaluation triples that leak from train"))
+    _print_tables(console, tables.statistics_tables(graph, statistics, leaks))
     for warning in (*graph.warnings, split_leak_warning(graph)):
         if warning:
             console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
@@ -188,7 +206,7 @@ def data_partition(
     graph = make_spec(config, given).load_graph()
     write_client_folders(graph, out)
     console = Console()
-    console.print(tables.frame_table(graph_statistics(graph), f"{graph.name}: clients"))
+    _print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
     console.print(f"Written to {out}", highlight=False)
@@ -205,7 +223,7 @@ def data_generate(
     """Generate the embedded consortium of hospitals and write it as client folders."""
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     write_client_folders(graph, out)
-    Console().print(tables.frame_table(graph_statistics(graph), f"{graph.name}: clients"))
+    _print_tables(Console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     typer.echo(f"Written to {out}")
 
 

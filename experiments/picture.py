@@ -76,7 +76,7 @@ def _draw_leakage(axes: Axes, record: Record) -> None:
             [place + 0.18 for place in places],
             color="black",
             lw=2,
-            label="without embeddings" if offset else None,
+            label="without embeddings" if offset else "_",
         )
     small = len(rows) > 6
     axes.set_xticks(range(len(rows)), labels, fontsize=6 if small else 8, rotation=60 if small else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,14 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
 from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.loop import (
+    CHECKPOINT,
+    CHECKPOINT_EVERY_S,
+    FederationResult,
+    Observer,
+    run_federation,
+    run_identity,
+)
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
 
@@ -31,8 +38,8 @@ class Finished(NamedTuple):
 
 
 def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
-    """runs/<data>-<algorithm>-<model>-<8 digits of spec and data>: the same run finds its own folder again."""
-    digest = hashlib.sha256((run_identity(graph, spec.federation_options()) + str(spec.rounds)).encode()).hexdigest()
+    """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
+    digest = run_identity(graph, spec.federation_options())
     return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}-{spec.model}-{digest[:8]}"
 
 
@@ -43,7 +50,13 @@ def warnings_of(graph: FederatedGraph) -> list[str]:
 
 
 def execute(
-    spec: Spec, graph: FederatedGraph, folder: Path, *, attack: bool, observer: Observer | None = None
+    spec: Spec,
+    graph: FederatedGraph,
+    folder: Path,
+    *,
+    attack: bool,
+    observer: Observer | None = None,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -58,12 +71,12 @@ def execute(
     if (folder / CHECKPOINT).exists():
         checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
     write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
-    result = run_federation(graph, options, folder, observer)
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s)
     return _report(spec, result, folder, attack=attack)
 
 
 def reuse(
-    folder: Path, changes: dict[str, object], out: Path | None, observer: Observer | None = None
+    folder: Path, changes: Mapping[str, object], out: Path | None, observer: Observer | None = None
 ) -> tuple[Finished, FederatedGraph]:
     """Attack a finished run again, with other attack options.
 

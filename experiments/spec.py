@@ -18,6 +18,7 @@ from fkgsec.federation.options import FederationOptions
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
+DEFAULT_SIZE = 13_500
 
 
 class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +28,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
-        size: triples of the embedded consortium; None: its default.
+        size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
     """
 
     data: str = CONSORTIUM
@@ -70,8 +71,8 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise SpecError(
                     "partition does not apply to the embedded consortium, which is born divided; leave it out"
                 )
-            sizes = {} if self.size is None else {"size": self.size}
-            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, seed=self.seed, **sizes)
+            size = DEFAULT_SIZE if self.size is None else self.size
+            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.seed)
         if self.size is not None:
             raise SpecError("size applies to the embedded consortium only; leave it out")
         graph = load_dataset(self.data)

@@ -2,111 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
+from rich import box
 from rich.table import Table
 
 from attacks.evaluation import ALL, Leakage
 from attacks.view import THREAT_MODELS
 from experiments.record import Record
 from fkgsec.data.catalogue import Dataset
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import LEAKS, SplitLeaks
 from fkgsec.estimate import Estimate
 
 
 def run_tables(record: Record) -> list[Table]:
-    """Leakage (when the run was attacked), utility, and what it cost."""
-    tables = [_leakage_table(record)] if record.leakage else []
-    if any(row.unlinked for row in record.leakage):
-        tables.append(_unlinked_table(record))
-    return [*tables, _utility_table(record), _cost_table(record)]
+    """Leakage (when the run was attacked), utility, and what it cost. Each fits 80 columns."""
+    return [*_leakage_tables(record), _utility_table(record), _cost_table(record)]
 
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
+    if not record.leakage:
+        return []
     lines = [
-        f"{name}: {THREAT_MODELS[name].about}." for name in dict.fromkeys(row.threat_model for row in record.leakage)
+        "ERR: entities named right from their embeddings. TRR: training triples rebuilt when the linked pairs are given. "
+        "base: the same adversary without embeddings; only the difference is what the embeddings leak. "
+        "Ranges are 95 % intervals."
     ]
-    if record.leakage:
+    if any(row.unlinked for row in record.leakage):
         lines.append(
-            "ERR: entities named right from their embeddings. TRR: training triples rebuilt when the linked pairs are given. "
-            "'Without' is the same adversary without embeddings; only the difference is leakage of the embeddings."
+            "Not told which pairs are linked, the adversary claims as many triples as the colluder's own density suggests: "
+            "precision and recall of those claims, AP over the whole ranking (200 sampled heads unless told otherwise)."
         )
-    for reason in dict.fromkeys(row.reason for row in record.leakage if row.reason):
-        lines.append(f"Nothing to attack: {reason}.")
-    return lines
+    reasons = dict.fromkeys(row.reason for row in record.leakage if row.reason)
+    return [*lines, *(f"Nothing to attack: {reason}." for reason in reasons)]
 
 
-def _leakage_table(record: Record) -> Table:
-    table = Table(title=f"Reconstruction ({record.leakage[0].metric} definitions, round {record.best_round})")
-    for name in ("threat model", "leak", "victim"):
-        table.add_column(name)
-    for name in ("entities", "ERR", "without", "triples", "TRR", "without"):
-        table.add_column(name, justify="right")
+def _leakage_tables(record: Record) -> list[Table]:
+    """One table for each threat model and leak ratio, and one for the attack without linked pairs where it ran."""
+    groups: dict[tuple[str, float], list[Leakage]] = {}
     for row in record.leakage:
-        table.add_row(
-            row.threat_model,
-            f"{row.leak:g}",
-            row.victim,
-            str(row.err.n),
-            _share(row.err, row),
-            f"{row.err_baseline.value:.4f}",
-            str(row.trr.n),
-            _share(row.trr, row),
-            f"{row.trr_baseline.value:.4f}",
-            style="bold" if row.victim == ALL else None,
-            end_section=row.victim == ALL,
-        )
+        groups.setdefault((row.threat_model, row.leak), []).append(row)
+    tables = []
+    for (threat, leak), rows in groups.items():
+        about = f"{threat}, leak {leak:g}, round {record.best_round}: {THREAT_MODELS[threat].about}"
+        table = _table(f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "triples", "TRR", "base")
+        for row in rows:
+            table.add_row(
+                row.victim,
+                str(row.err.n),
+                _share(row.err, row),
+                f"{row.err_baseline.value:.3f}",
+                str(row.trr.n),
+                _share(row.trr, row),
+                f"{row.trr_baseline.value:.3f}",
+                style="bold" if row.victim == ALL else None,
+            )
+        tables.append(table)
+        if any(row.unlinked for row in rows):
+            tables.append(_unlinked_table(rows))
+    return tables
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+    )
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
     return table
 
 
+def _interval(figure: Estimate) -> str:
+    low, high = (f"{bound:.3f}".removeprefix("0") for bound in (figure.low, figure.high))
+    return f"{figure.value:.3f} {low}–{high}"
+
+
 def _share(figure: Estimate, row: Leakage) -> str:
-    return "nothing to attack" if row.reason else str(figure)
+    return "nothing to attack" if row.reason else _interval(figure)
 
 
-def _unlinked_table(record: Record) -> Table:
-    table = Table(title="Reconstruction without knowing which pairs are linked (sampled heads)")
-    for name in ("threat model", "leak", "victim"):
-        table.add_column(name)
-    for name in ("precision", "without", "recall", "average precision", "without"):
-        table.add_column(name, justify="right")
-    for row in record.leakage:
+def _unlinked_table(rows: list[Leakage]) -> Table:
+    table = _table("  without being told which pairs are linked", "victim", "precision", "recall", "AP", "base")
+    for row in rows:
         if row.unlinked:
             table.add_row(
-                row.threat_model,
-                f"{row.leak:g}",
                 row.victim,
-                str(row.unlinked.precision),
-                f"{row.unlinked.precision_baseline.value:.1e}",
-                str(row.unlinked.recall),
-                str(row.unlinked.average_precision),
-                f"{row.unlinked.average_precision_baseline.value:.1e}",
+                _interval(row.unlinked.precision),
+                _interval(row.unlinked.recall),
+                f"{row.unlinked.average_precision.value:.3f}",
+                f"{row.unlinked.average_precision_baseline.value:.0e}",
             )
     return table
 
 
 def _utility_table(record: Record) -> Table:
-    table = Table(title=f"Utility: filtered link prediction on test triples, sides {record.spec.eval_sides}")
-    table.add_column("client")
     names = list(record.utility)
-    for name in names:
-        table.add_column(name.upper() if name == "mrr" else name, justify="right")
-    rows: Mapping[str, dict[str, Estimate]] = dict(record.utility_by_client)
-    for client, figures in rows.items():
-        table.add_row(client, *(f"{figures[name].value:.4f}" for name in names))
-    table.add_section()
-    table.add_row("all", *(str(record.utility[name]) for name in names), style="bold")
+    title = f"Utility: filtered link prediction on test triples (sides: {record.spec.eval_sides})"
+    table = _table(title, "client", "triples", *(name.upper() if name == "mrr" else name for name in names))
+    rows = dict(record.utility_by_client)
     if record.utility_by_leak["leaked"]["mrr"].n:
-        for kind, figures in record.utility_by_leak.items():
-            table.add_row(f"{kind} (n={figures['mrr'].n})", *(f"{figures[name].value:.4f}" for name in names))
+        rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
+    for client, figures in rows.items():
+        table.add_row(client, str(figures["mrr"].n), *(f"{figures[name].value:.3f}" for name in names))
+    total = record.utility
+    shown = [_interval(total["mrr"]), *(f"{total[name].value:.3f}" for name in names[1:])]
+    table.add_row("all", str(total["mrr"].n), *shown, style="bold")
     return table
 
 
 def _cost_table(record: Record) -> Table:
-    table = Table(title="Cost")
-    for name in ("rounds", "kept", "bytes up", "bytes down", "up per round", "seconds", "device"):
-        table.add_column(name, justify="right")
+    table = _table("Cost", "rounds", "kept", "bytes up", "bytes down", "up per round", "seconds", "device")
     trained = record.rounds[1:]
     table.add_row(
         str(len(trained)),
@@ -120,28 +130,37 @@ def _cost_table(record: Record) -> Table:
     return table
 
 
-def frame_table(frame: pd.DataFrame, title: str) -> Table:
-    """Any data frame with its index; floats with four digits."""
-    table = Table(title=title)
-    shown = frame.reset_index()
-    for name in shown.columns:
-        table.add_column(str(name), justify="left" if shown[name].dtype.kind not in "iuf" else "right")
-    for row in shown.itertuples(index=False):
-        table.add_row(*(_cell(value) for value in row))
-    return table
+_LEAK_WORDS = {
+    "exact": "the same triple stands",
+    "inverse": "its inverse pair (t, *, h) stands",
+    "same_pair": "its pair (h, *, t) stands",
+}
+
+
+def statistics_tables(graph: FederatedGraph, statistics: pd.DataFrame, leaks: SplitLeaks) -> list[Table]:
+    """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
+    columns = [client.name for client in graph.clients]
+    sizes = _table(f"{graph.name}: clients", "", *statistics["client"].astype(str))
+    for name in statistics.columns.drop("client"):
+        sizes.add_row(str(name).replace("_", " "), *(_cell(value) for value in statistics[name]))
+    tables = [sizes]
+    for split, rows in leaks.table.groupby("split", sort=False):
+        table = _table(f"Of the {split} triples of a client, in train (share)", "", *columns)
+        for leak in LEAKS:
+            kind, _, where = leak.rpartition("_")
+            whose = "in its own train" if where == "own" else "in another client's"
+            table.add_row(f"{_LEAK_WORDS[kind]} {whose}", *(f"{share:.3f}" for share in rows[f"{leak}_share"]))
+        tables.append(table)
+    return tables
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if float(value).is_integer() else f"{value:.4f}"
 
 
 def catalogue_table(known: Iterable[Dataset]) -> Table:
     """The known datasets."""
-    table = Table(title="Known datasets, beside the embedded default 'consortium'")
-    for name in ("name", "layout", "licence", "what"):
-        table.add_column(name)
+    table = _table("Known datasets, beside the embedded default 'consortium'", "name", "layout", "licence")
     for dataset in known:
-        table.add_row(dataset.name, dataset.layout, dataset.licence, dataset.description)
+        table.add_row(dataset.name, dataset.layout, dataset.licence)
     return table

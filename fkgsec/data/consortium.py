@@ -1,8 +1,8 @@
 """The embedded dataset: hospitals that hold their patients' records and parts of the public medical knowledge.
 
-Every number of it is drawn, nobody's record is in it. It has what the published graphs have (Zipf degrees, areas, inverse,
-symmetric, composed, one-to-many and many-to-one relations) and what they lack and an evaluation of privacy needs: triples
-that are somebody's secret, in relations that are marked as sensitive.
+Every number of it is drawn, nobody's record is in it. It has what the published graphs have (Zipf degrees, areas,
+inverse, symmetric, composed, one-to-many and many-to-one relations) and what they lack and an evaluation of privacy
+needs: triples that are somebody's secret, in relations that are marked as sensitive.
 
 Legend: `T` topics, `C` hospitals.
 """
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fkgsec.data.consortium_world import ENTITIES_PER_TOPIC, Kind, World
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.data.partition import split_triples
 from fkgsec.errors import SpecError
@@ -49,31 +50,6 @@ _PUBLIC_BUDGET = {
     "treats": 0.25, "contraindicated_for": 0.08, "interacts_with": 0.14, "associated_with": 0.11, "targets": 0.10,
     "shares_pathway": 0.07, "belongs_to_class": 0.06, "subtype_of": 0.07, "presents_with": 0.08, "managed_by": 0.04,
 }  # fmt: skip
-_KINDS_PER_TOPIC = {"diagnosis": 10, "drug": 9, "gene": 7, "symptom": 4, "procedure": 4, "class": 1}
-_ENTITIES_PER_TOPIC = sum(_KINDS_PER_TOPIC.values())
-
-# Words for one disease area: diagnosis, drug, gene, symptom, procedure, class. Names only; nothing is claimed by them.
-_AREAS = tuple(
-    dict(zip(_KINDS_PER_TOPIC, line.split(), strict=True))
-    for line in (
-        "asthma budesolin ORMD wheeze spirometry bronchodilators",
-        "cardiopathy olsartan SCNX palpitation stenting sartans",
-        "diabetes gliptaxin TCFL thirst insulin-pump gliptins",
-        "arthritis tocimab HLDR joint-pain arthroscopy interleukin-blockers",
-        "melanoma vemurax BRFA skin-lesion excision kinase-inhibitors",
-        "leukaemia imatonib ABLX fatigue marrow-transplant tyrosine-blockers",
-        "epilepsy levetrax KCNR seizure electrography anticonvulsants",
-        "depression sertralan SLCT low-mood psychotherapy serotonergics",
-        "hepatitis sofobuvan IFNX jaundice liver-biopsy antivirals",
-        "nephropathy finerolin APOM oedema dialysis antagonists",
-        "colitis mesalaxin NODR abdominal-pain colonoscopy salicylates",
-        "sepsis meropexam TLRX fever lavage carbapenems",
-        "migraine ergotrilan CACN headache nerve-block triptans",
-        "anaemia epoetan HBBX pallor transfusion erythropoietics",
-        "psoriasis secukilab CARD rash phototherapy biologics",
-        "osteoporosis alendrex COLA fracture densitometry bisphosphonates",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -81,30 +57,34 @@ class ConsortiumParameters:
     """What the generated consortium is like. The defaults are held against `fkgsec data stats` of real graphs.
 
     Attributes:
-        public_share: share of all triples that state public knowledge. Just under half: patients come first, yet there is
-            enough shared vocabulary for a federation to gain from.
+        public_share: share of all triples that state public knowledge. Just under half: patients come first, yet there
+            is enough shared vocabulary for a federation to gain from.
         mean_degree: mean number of triples at an entity. DDB14 has 9.7, FB15k-237 42.7, WN18RR 4.5.
-        patient_triples: mean number of triples of a patient; below `mean_degree`, since records are shorter than textbooks.
-        zipf_exponent: popularity of the k-th entity of a kind is `k ** -zipf_exponent`. The log-log slope of degrees over
-            the top tenth of entities is -0.47 by default and steeper in larger consortia (-0.56 at 100,000 triples); it is
-            -0.66 in DDB14, -0.63 in FB15k-237, -0.49 in WN18RR. The largest hub is in 2.5 % of triples, 2.8 % in FB15k-237.
-        topic_focus: probability that a fact stays within one topic (some 35 entities). Plain TransE on the pooled default
-            reaches a filtered MRR of 0.34, as on FB15k-237; the most frequent tail or head of the relation has 0.08, chance
-            0.004.
+        patient_triples: mean number of triples of a patient; below `mean_degree`, since records are shorter than
+            textbooks.
+        zipf_exponent: popularity of the k-th entity of a kind is `k ** -zipf_exponent`. The log-log slope of degrees
+            over the top tenth of entities is -0.48 by default and steeper in larger consortia (-0.56 at 100,000
+            triples); it is -0.66 in DDB14, -0.63 in FB15k-237, -0.49 in WN18RR. The largest hub is in 2.5 % of
+            triples, 2.8 % in FB15k-237.
+        topic_focus: probability that a fact stays within one topic (some 35 entities). Plain TransE on the pooled
+            default reaches a filtered MRR of 0.32 to 0.34 by seed, about as on FB15k-237; the most frequent tail or
+            head of the relation has 0.08, chance 0.004.
         area_focus: probability that a fact that leaves its topic stays within the disease area.
-        composed_share: probability that a patient's prescription, symptom, procedure or variant follows from a diagnosis
-            by a public fact (diagnosed_with o is_treated_by => prescribed), and a drug's target from what it treats.
-            The public fact may stand at another hospital: that is what federation has to give.
-        stated_twice: share of symmetric and of treats facts that stand in both directions; the others stand in one, drawn
-            at random. FB15k-237 has 11 % of its triples in symmetric pairs and 28 % with an inverse pair, the default 4 %
-            and 10 %.
-        overlap: share of public facts that a second hospital holds too; by default 3 to 4 % of all triples repeat one of
-            another hospital. Partitions of published graphs have none; hospitals read the same textbooks.
-        transfer_share: share of patients that a second hospital knows too. Their triples still stand at one hospital each.
-        area_concentration: Dirichlet concentration of a hospital's interest in the areas. 2 makes specialised hospitals, less
-            so than FedLU's clustered partitions; large values make them alike.
-        size_exponent: the k-th hospital has patients in proportion to `k ** -size_exponent`; clients of real federations
-            are uneven, so that a mean and a weighted mean differ.
+        composed_share: probability that a patient's prescription, symptom, procedure or variant follows from a
+            diagnosis by a public fact (diagnosed_with o is_treated_by => prescribed), and a drug's target from what it
+            treats. The public fact may stand at another hospital: that is what federation has to give.
+        stated_twice: share of symmetric and of treats facts that stand in both directions; the others stand in one,
+            drawn at random. FB15k-237 has 11 % of its triples in symmetric pairs and 28 % with an inverse pair, the
+            default 4 % and 10 %.
+        overlap: share of public facts that a second hospital holds too; by default 3 to 4 % of all triples repeat one
+            of another hospital. Partitions of published graphs have none; hospitals read the same textbooks.
+        comorbidity: share of a patient's diagnoses that belong to a second illness, in a topic of its own.
+        transfer_share: share of patients that a second hospital knows too. Their triples still stand at one hospital
+            each.
+        area_concentration: Dirichlet concentration of a hospital's interest in the areas. 2 makes specialised
+            hospitals, less so than FedLU's clustered partitions; large values make them alike.
+        size_exponent: the k-th hospital has patients in proportion to `k ** -size_exponent`; clients of real
+            federations are uneven, so that a mean and a weighted mean differ.
     """
 
     public_share: float = 0.45
@@ -116,6 +96,7 @@ class ConsortiumParameters:
     composed_share: float = 0.8
     stated_twice: float = 0.3
     overlap: float = 0.08
+    comorbidity: float = 0.25
     transfer_share: float = 0.03
     area_concentration: float = 2.0
     size_exponent: float = 0.25
@@ -149,84 +130,6 @@ class _Held(NamedTuple):
     triples: np.ndarray
 
 
-class _Kind(NamedTuple):
-    """Entities of one kind, sorted by topic. `topic_bounds` is `[T + 1]`; `edges`, `[n + 1]`, are cumulative popularities."""
-
-    name: str
-    first_id: int
-    topics: np.ndarray
-    topic_bounds: np.ndarray
-    popularity: np.ndarray
-    edges: np.ndarray
-
-    @property
-    def num_entities(self) -> int:
-        return len(self.topics)
-
-    def draw_between(self, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One entity id by popularity from each range `low <= position < high`."""
-        start, stop = self.edges[low], self.edges[high]
-        position = np.searchsorted(self.edges, start + rng.random(len(low)) * (stop - start), side="right") - 1
-        return self.first_id + np.clip(position, low, high - 1)  # rounding may step over an edge
-
-    def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        return self.draw_between(np.zeros(count, np.int64), np.full(count, self.num_entities), rng)
-
-
-class _World:
-    """The public vocabulary: topics within areas, and the kinds of entities in them. Ids count through the kinds."""
-
-    def __init__(self, num_topics: int, parameters: ConsortiumParameters, rng: np.random.Generator) -> None:
-        self.parameters = parameters
-        self.num_topics, self.num_areas = num_topics, min(len(_AREAS), num_topics)
-        self.area_of_topic = np.arange(num_topics) * self.num_areas // num_topics
-        self.area_bounds = np.searchsorted(self.area_of_topic, np.arange(self.num_areas + 1))
-        self.kinds: dict[str, _Kind] = {}
-        self.num_entities = 0
-        for name, per_topic in _KINDS_PER_TOPIC.items():
-            self.kinds[name] = kind = self._make_kind(name, per_topic * num_topics, rng)
-            self.num_entities += kind.num_entities
-        self.topic_of_entity = np.concatenate([kind.topics for kind in self.kinds.values()])
-
-    def _make_kind(self, name: str, count: int, rng: np.random.Generator) -> _Kind:
-        # One entity of each kind in every topic, so that no draw meets an empty topic; the others anywhere.
-        topics = np.sort(
-            np.concatenate([np.arange(self.num_topics), rng.integers(self.num_topics, size=count - self.num_topics)])
-        )
-        popularity = (1.0 + rng.permutation(count)) ** -self.parameters.zipf_exponent
-        bounds = np.searchsorted(topics, np.arange(self.num_topics + 1))
-        return _Kind(
-            name, self.num_entities, topics, bounds, popularity, np.concatenate([[0.0], np.cumsum(popularity)])
-        )
-
-    def draw_near(self, kind_name: str, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One entity id of a kind for each of `topics`: from the topic itself, else from its area, else from anywhere."""
-        kind, chance = self.kinds[kind_name], rng.random((2, len(topics)))
-        areas = self.area_of_topic[topics]
-        in_topic = chance[0] < self.parameters.topic_focus
-        in_area = chance[1] < self.parameters.area_focus
-        first = np.where(in_topic, topics, np.where(in_area, self.area_bounds[areas], 0))
-        last = np.where(in_topic, topics + 1, np.where(in_area, self.area_bounds[areas + 1], self.num_topics))
-        return kind.draw_between(kind.topic_bounds[first], kind.topic_bounds[last], rng)
-
-    def follow(self, facts: np.ndarray, starts: np.ndarray, kind_name: str, rng: np.random.Generator) -> np.ndarray:
-        """An end of a fact `[n, 2]` (start, end) for each of `starts`, with `composed_share`; else `draw_near`."""
-        ordered = facts[np.argsort(facts[:, 0], kind="stable")]
-        low, high = (np.searchsorted(ordered[:, 0], starts, side=side) for side in ("left", "right"))
-        followed = (rng.random(len(starts)) < self.parameters.composed_share) & (high > low)
-        ends = self.draw_near(kind_name, self.topic_of_entity[starts], rng)
-        position = low + (rng.random(len(starts)) * (high - low)).astype(np.int64)
-        ends[followed] = ordered[position[followed], 1]
-        return ends
-
-    def entity_names(self) -> list[str]:
-        return [
-            f"{name}:{_AREAS[area][name]}-{number:03d}"
-            for name, kind in self.kinds.items()
-            for number, area in enumerate(self.area_of_topic[kind.topics].tolist(), start=1)
-        ]
-
-
 def _distinct(rows: np.ndarray) -> np.ndarray:
     """The first of all rows that agree in their first two columns, in their order."""
     if not len(rows):
@@ -249,7 +152,7 @@ def _draw_distinct(count: int, draw_rows: Callable[[int], np.ndarray], first: np
     return rows[:count]
 
 
-def _draw_facts(world: _World, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Public facts as pairs `[n, 2]` (head, tail) per relation; `count` of them in all, each stated once."""
     kinds, topic_of = world.kinds, world.topic_of_entity
     budget = {relation: round(share * count) for relation, share in _PUBLIC_BUDGET.items()}
@@ -290,7 +193,7 @@ def _draw_facts(world: _World, count: int, rng: np.random.Generator) -> dict[str
 
     facts["contraindicated_for"] = _draw_distinct(budget["contraindicated_for"], draw_contraindicated)
 
-    # One class per drug (now and then a second one), drugs in a random order.
+    # One class per drug, for as many drugs as the budget allows.
     drug = kinds["drug"]
     drugs = drug.first_id + rng.permutation(drug.num_entities)
     every_drug = np.stack([drugs, world.draw_near("class", topic_of[drugs], rng)], axis=1)
@@ -299,8 +202,8 @@ def _draw_facts(world: _World, count: int, rng: np.random.Generator) -> dict[str
     return facts
 
 
-def _draw_hierarchy(kind: _Kind, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`subtype_of` pairs: in each topic a tree of three children a node, and grandparents where parents do not suffice."""
+def _draw_hierarchy(kind: Kind, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`subtype_of` pairs: in each topic a tree, three children to a node; grandparents where these do not suffice."""
     position = np.arange(kind.num_entities)
     root = kind.topic_bounds[kind.topics]
     parent = np.where(position > root, root + (position - root - 1) // 3, position)
@@ -313,13 +216,21 @@ def _draw_hierarchy(kind: _Kind, count: int, rng: np.random.Generator) -> np.nda
     return kind.first_id + rows[:count]
 
 
-def _state_facts(world: _World, facts: dict[str, np.ndarray], interest: np.ndarray, rng: np.random.Generator) -> _Held:
+def _state_facts(
+    world: World,
+    facts: dict[str, np.ndarray],
+    interest: np.ndarray,
+    *,
+    parameters: ConsortiumParameters,
+    rng: np.random.Generator,
+) -> _Held:
     """Statements of the facts by the hospitals that hold them; `interest` is `[C, areas]`, positive."""
-    parameters, num_clients = world.parameters, len(interest)
+    num_clients = len(interest)
     opposite = {a: b for pair in INVERSE_RELATIONS for a, b in (pair, pair[::-1])} | {r: r for r in SYMMETRIC_RELATIONS}
     rows = np.concatenate([np.insert(pairs, 1, RELATIONS.index(relation), axis=1) for relation, pairs in facts.items()])
     opposite_of = np.array([RELATIONS.index(opposite[r]) if r in opposite else -1 for r in RELATIONS])[rows[:, 1]]
-    # A hospital holds the facts of the areas that it works in; a second one, drawn alike among the others, some of them.
+    # A hospital holds the facts of the areas that it works in; a second one holds some of
+    # them too, drawn alike among the others.
     weight = interest[:, world.area_of_topic[world.topic_of_entity[rows[:, 0]]]]
     owner = _draw_hospital(weight, rng)
     has_second = rng.random(len(rows)) < (parameters.overlap if num_clients > 1 else 0.0)
@@ -343,47 +254,59 @@ def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (edges < rng.random(weight.shape[1]) * edges[-1]).sum(axis=0) if weight.shape[1] else np.zeros(0, np.int64)
 
 
-def _draw_records(
-    world: _World,
-    facts: dict[str, np.ndarray],
-    interest: np.ndarray,
-    patients_at: np.ndarray,
-    count: int,
-    rng: np.random.Generator,
-) -> _Held:
-    """About `count` triples of patients. `patients_at` is `[C]`; patients are numbered after the world's entities."""
-    parameters, num_clients = world.parameters, len(interest)
-    home = np.repeat(np.arange(num_clients), patients_at)
-    # A stay is a patient at a hospital; transferred patients have a second stay.
-    transferred = np.flatnonzero(rng.random(len(home)) < (parameters.transfer_share if num_clients > 1 else 0.0))
-    elsewhere = (home[transferred] + rng.integers(1, max(num_clients, 2), size=len(transferred))) % num_clients
-    stay_patient = np.concatenate([np.arange(len(home)), transferred])
-    stay_hospital = np.concatenate([home, elsewhere])
+class _Stays(NamedTuple):
+    """The patient and the hospital of each stay, and what each patient suffers from: topics `[2, patients]`."""
 
+    patient: np.ndarray
+    hospital: np.ndarray
+    topics: np.ndarray
+
+
+def _admit_patients(
+    world: World, interest: np.ndarray, patients_at: np.ndarray, *, transfer_share: float, rng: np.random.Generator
+) -> _Stays:
+    """One stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred."""
+    num_clients = len(interest)
+    home = np.repeat(np.arange(num_clients), patients_at)
+    transferred = np.flatnonzero(rng.random(len(home)) < (transfer_share if num_clients > 1 else 0.0))
+    elsewhere = (home[transferred] + rng.integers(1, max(num_clients, 2), size=len(transferred))) % num_clients
     # Two topics each: what the patient came for and another illness, both as common as their diagnoses at the hospital.
     diagnosis = world.kinds["diagnosis"]
-    topic_weight = np.add.reduceat(diagnosis.popularity, diagnosis.topic_bounds[:-1]) * interest[:, world.area_of_topic]
-    edges = np.cumsum(topic_weight, axis=1)
+    weight = np.add.reduceat(diagnosis.popularity, diagnosis.topic_bounds[:-1]) * interest[:, world.area_of_topic]
+    edges = np.cumsum(weight, axis=1)
     edges = edges / edges[:, -1:] + np.arange(num_clients)[:, None]
     found = np.searchsorted(edges.ravel(), home + rng.random((2, len(home))), side="right")
-    patient_topics = np.minimum(found - home * world.num_topics, world.num_topics - 1)
+    topics = np.minimum(found - home * world.num_topics, world.num_topics - 1)
+    return _Stays(np.concatenate([np.arange(len(home)), transferred]), np.concatenate([home, elsewhere]), topics)
 
-    def draw_diagnoses(stays: np.ndarray) -> np.ndarray:
-        patients = stay_patient[stays]
-        topics = patient_topics[(rng.random(len(stays)) < 0.25).astype(np.int64), patients]
-        return np.stack([patients, world.draw_near("diagnosis", topics, rng), stay_hospital[stays]], axis=1)
+
+def _draw_records(
+    world: World,
+    facts: dict[str, np.ndarray],
+    stays: _Stays,
+    count: int,
+    *,
+    parameters: ConsortiumParameters,
+    rng: np.random.Generator,
+) -> _Held:
+    """About `count` triples of patients; patients are numbered after the world's entities."""
+
+    def draw_diagnoses(stay: np.ndarray) -> np.ndarray:
+        patients = stays.patient[stay]
+        topics = stays.topics[(rng.random(len(stay)) < parameters.comorbidity).astype(np.int64), patients]
+        return np.stack([patients, world.draw_near("diagnosis", topics, rng), stays.hospital[stay]], axis=1)
 
     # Records differ in length as popularities do, but less: exponent halved. Every stay has one diagnosis at least.
-    length_edges = np.cumsum((1.0 + rng.permutation(len(stay_patient))) ** (-parameters.zipf_exponent / 2))
+    length_edges = np.cumsum((1.0 + rng.permutation(len(stays.patient))) ** (-parameters.zipf_exponent / 2))
 
     def draw_stays(num_rows: int) -> np.ndarray:
         return np.searchsorted(length_edges, rng.random(num_rows) * length_edges[-1], side="right")
 
     budget = {relation: round(share * count) for relation, share in _PATIENT_BUDGET.items()}
     diagnosed = _draw_distinct(
-        max(budget["diagnosed_with"], len(stay_patient)),
+        max(budget["diagnosed_with"], len(stays.patient)),
         lambda num_rows: draw_diagnoses(draw_stays(num_rows)),
-        draw_diagnoses(np.arange(len(stay_patient))),
+        draw_diagnoses(np.arange(len(stays.patient))),
     )
 
     def draw_from_diagnoses(known: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
@@ -421,22 +344,22 @@ def generate_consortium(
     """A federation of `clients` hospitals with about `size` triples in all, split 8:1:1 at each of them.
 
     Entities are named for reports (`hospital-2/patient-017`, `diagnosis:asthma-012`). A patient's triples stand at one
-    hospital each, and nearly all patients are known to one hospital only; public facts stand at the hospitals that work in
-    their area. All relations about patients are `sensitive`. Diseases, drugs and the rest fall into topics within areas;
-    popularity follows Zipf's law; a patient's prescriptions follow mostly from the diagnoses by `is_treated_by`, which
-    another hospital may hold. No client holds a triple twice.
+    hospital each, and nearly all patients are known to one hospital only; public facts stand at the hospitals that
+    work in their area. All relations about patients are `sensitive`. Diseases, drugs and the rest fall into topics
+    within areas; popularity follows Zipf's law; a patient's prescriptions follow mostly from the diagnoses by
+    `is_treated_by`, which another hospital may hold. No client holds a triple twice.
 
-    Inverse leakage: facts that a client holds in both directions (`stated_twice`) stand in its train split, both of them, as
-    does every other triple whose two entities are linked twice there. So no test triple of a client has its inverse pair, or its
-    pair under another relation, in the client's own train split (FB15k-237 is cleaned likewise; WN18RR has 35 %). Inverse
-    and symmetric relations are still tested, by the facts that stand in one direction. Across clients, a test triple may
-    stand in another's train split as it is, by `overlap` (at most `2 * overlap / (1 + overlap)` of public ones; by default
-    4 % of all), never as an inverse or under another relation.
+    Inverse leakage: facts that a client holds in both directions (`stated_twice`) stand in its train split, both of
+    them, as does every other triple whose two entities are linked twice there. So no test triple of a client has its
+    inverse pair, or its pair under another relation, in the client's own train split (FB15k-237 is cleaned likewise;
+    WN18RR has 35 %). Inverse and symmetric relations are still tested, by the facts that stand in one direction.
+    Across clients, a test triple may stand in another's train split as it is, by `overlap` (at most `2 * overlap / (1
+    + overlap)` of public ones; by default 4 % of all), never as an inverse or under another relation.
 
     Args:
         clients: hospitals, 1 or more.
-        size: triples in the federation, train, valid and test; met within a few per cent, `SMALLEST_SIZE_PER_CLIENT` per
-            client or more. 300,000 take a second or two.
+        size: triples in the federation, train, valid and test; met within a few per cent, `SMALLEST_SIZE_PER_CLIENT`
+            per client or more. 300,000 take a second or two.
         seed: 0 or more; the same arguments give the same graph.
         parameters: `ConsortiumParameters()` if not given.
 
@@ -457,7 +380,14 @@ def generate_consortium(
     num_records = round(size * (1 - parameters.public_share))
     num_patients = max(clients, round(num_records / parameters.patient_triples))
     num_public = 2 * size / parameters.mean_degree - num_patients
-    world = _World(max(1, round(num_public / _ENTITIES_PER_TOPIC)), parameters, rng)
+    world = World(
+        max(1, round(num_public / ENTITIES_PER_TOPIC)),
+        zipf_exponent=parameters.zipf_exponent,
+        topic_focus=parameters.topic_focus,
+        area_focus=parameters.area_focus,
+        composed_share=parameters.composed_share,
+        rng=rng,
+    )
     hospital_size = np.arange(1.0, clients + 1) ** -parameters.size_exponent
     taste = rng.dirichlet(np.full(world.num_areas, parameters.area_concentration), size=clients)
     interest = np.maximum(taste, 1e-9) * hospital_size[:, None]
@@ -467,8 +397,9 @@ def generate_consortium(
     reversible = sum(_PUBLIC_BUDGET[relation] for relation in ("treats", *SYMMETRIC_RELATIONS))
     triples_per_fact = (1 + parameters.stated_twice * reversible) * (1 + parameters.overlap * (clients > 1))
     facts = _draw_facts(world, max(round((size - num_records) / triples_per_fact), len(_PUBLIC_BUDGET) * 2), rng)
-    stated = _state_facts(world, facts, interest, rng)
-    records = _draw_records(world, facts, interest, patients_at, num_records, rng)
+    stated = _state_facts(world, facts, interest, parameters=parameters, rng=rng)
+    stays = _admit_patients(world, interest, patients_at, transfer_share=parameters.transfer_share, rng=rng)
+    records = _draw_records(world, facts, stays, num_records, parameters=parameters, rng=rng)
 
     # Only what a triple mentions becomes part of the vocabulary; patients are numbered within their home hospital.
     triples = np.concatenate([stated.triples, records.triples])

@@ -39,12 +39,13 @@ def split_triples(
 ) -> TripleSplit:
     """Split int64 triples `[n, 3]` at random in the given ratio, so that train knows every entity and relation.
 
-    Valid and test have `floor(n * part / sum)` triples. With `cover`, a triple that train needs in order to know an entity or
-    a relation is never drawn for them (first those with an entity that stands nowhere else, then the first triple of each
-    other entity and relation in a random order). Where too few others remain, as in sparse graphs, valid and test are made
-    smaller in the same proportion and a warning counts it: an entity that was never trained has a random embedding, its rank
-    says nothing of the model, and a smaller sample is the honest price. Without `cover`, the sizes are kept and a warning
-    counts the valid and test triples with something that train does not know.
+    Valid and test have `floor(n * part / sum)` triples. With `cover`, a triple that train needs in order to know an
+    entity or a relation is never drawn for them (first those with an entity that stands nowhere else, then the first
+    triple of each other entity and relation in a random order). Where too few others remain, as in sparse graphs,
+    valid and test are made smaller in the same proportion and a warning counts it: an entity that was never trained
+    has a random embedding, its rank says nothing of the model, and a smaller sample is the honest price. Without
+    `cover`, the sizes are kept and a warning counts the valid and test triples with something that train does not
+    know.
 
     Args:
         ratio: parts of train, valid, test; train above 0, the others 0 or more.
@@ -56,7 +57,8 @@ def split_triples(
         DataError: no triples, or `train_only` of another length.
 
     Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A.
-    Differs: the papers draw without regard to coverage; their published federations cover all but a handful of entities.
+    Differs: the papers draw without regard to coverage; their published federations cover all but a handful of
+        entities.
     """
     if len(ratio) != 3 or not all(isinstance(part, int) for part in ratio) or ratio[0] <= 0 or min(ratio) < 0:
         raise SpecError(f"ratio is {tuple(ratio)}, allowed: three integers, train above 0, valid and test 0 or more")
@@ -139,7 +141,8 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
 
     Clusters are numbered by their first relation, so that another seed changes clients only where it changes a cluster.
 
-    Source: FedLU Algorithm 2. On FB15k-237 it gives the relations of the released C3 and C5 exactly, for every seed tried.
+    Source: FedLU Algorithm 2. On FB15k-237 it gives the relations of the released C3 and C5 exactly, for every seed
+        tried.
     Differs: the Laplacian is scikit-learn's normalised one; the paper does not say which.
     """
     relations, relation_of = _occurring_relations(triples, clients)
@@ -206,9 +209,9 @@ def partition(
 ) -> FederatedGraph:
     """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
 
-    The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers, so its
-    figures do not compare with those on the graph's published test split. Exact duplicates are dropped with a warning that
-    counts them. No triple then stands twice in the federation.
+    The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers,
+    so its figures do not compare with those on the graph's published test split. Exact duplicates are dropped with a
+    warning that counts them. No triple then stands twice in the federation.
 
     Args:
         how: a name of `PARTITIONS`.

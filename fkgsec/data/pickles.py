@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -154,12 +156,20 @@ def _load(path: Path) -> object:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     try:
+        _check_sizes(content)
         return _InertUnpickler(content, path).load()
     except DataError:
         raise
     except Exception as error:  # a damaged or hostile pickle can raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = textwrap.shorten(str(error), 160) or type(error).__name__
         raise DataError(f"{path}: damaged or not a pickle ({reason})") from error
+
+
+def _check_sizes(content: bytes) -> None:
+    """Raise before a few bytes make the unpickler allocate gigabytes: by a length (`genops` checks) or a memo index."""
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(content):
+            raise pickle.UnpicklingError(f"{opcode.name} beyond the size of the file")
 
 
 # From what was recorded to checked triples.

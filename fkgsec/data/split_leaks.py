@@ -1,8 +1,8 @@
 """Leaks between splits: evaluation triples that a client, or another, has already trained on, or nearly so.
 
-A triple leaks in one of three ways: `exact`, it stands in a train split; `inverse`, a train split links its tail to its head
-by any relation; `same_pair`, a train split links its head to its tail by another relation. Each is counted for the client's
-`own` train split and for the train splits of the `other` clients together.
+A triple leaks in one of three ways: `exact`, it stands in a train split; `inverse`, a train split links its tail to
+its head by any relation; `same_pair`, a train split links its head to its tail by another relation. Each is counted
+for the client's `own` train split and for the train splits of the `other` clients together.
 
 Legend: `n` triples of a split, `N` entities, `R` relations.
 """
@@ -30,8 +30,9 @@ class SplitLeaks:
     """What `find_split_leaks` found.
 
     Attributes:
-        table: one row per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`) its
-            share of the rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same split.
+        table: one row per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`)
+            its share of the rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same
+            split.
         train_repeated: rows of each client's train split that repeat an earlier one.
         masks: bool `[n]` per (client index, split, one of `LEAKS`).
     """
@@ -42,8 +43,9 @@ class SplitLeaks:
 
     def share(self, leak: str, split: str = "test") -> float:
         """Share of the federation's triples of a split with a leak; NaN if the split is empty everywhere."""
-        rows = self.table[self.table["split"] == split]
-        return float(rows[leak].sum() / rows["triples"].sum()) if rows["triples"].sum() else float("nan")
+        chosen = (self.table["split"] == split).to_numpy()
+        leaked, triples = (int(self.table[column].to_numpy()[chosen].sum()) for column in (leak, "triples"))
+        return leaked / triples if triples else float("nan")
 
 
 class _Keys(NamedTuple):
@@ -85,8 +87,8 @@ def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
     Raises:
         DataError: so many entities and relations that a triple does not fit 63 bits.
 
-    Source: Toutanova and Chen 2015 (inverse pairs), PUBLISHED.md (the released DDB14 federations). Differs: also across
-    clients, since a federation trains on all train splits.
+    Source: Toutanova and Chen 2015 (inverse pairs), the federations released with FedR (exact copies). Differs: also
+    across clients, since a federation trains on all train splits.
     """
     num_entities = len(federated.entities)
     if num_entities**2 * len(federated.relations) > np.iinfo(np.int64).max:

@@ -52,7 +52,7 @@ def graph_statistics(federated: FederatedGraph) -> pd.DataFrame:
         }
     )
     columns = ["client", "clients", "entities", "relations", *SPLITS, "distinct_triples", "shared_entities"]
-    return pd.DataFrame(rows)[[*columns, "mean_degree", "max_degree", "clustering"]]
+    return pd.DataFrame(rows, columns=[*columns, "mean_degree", "max_degree", "clustering"])
 
 
 def _describe(triples: np.ndarray) -> dict[str, float]:
@@ -73,10 +73,11 @@ def _describe(triples: np.ndarray) -> dict[str, float]:
 def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
     """Local clustering coefficient of each entity, float64 `[N]` in 0..1; 0 below two neighbours.
 
-    `edges` is int64 `[n, 2]`; direction, repetition and loops are ignored. The mean is Watts and Strogatz's coefficient.
+    `edges` is int64 `[n, 2]`; direction, repetition and loops are ignored. The mean is Watts and Strogatz's
+    coefficient.
 
-    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges turned towards the larger degree,
-    so that hubs do not make the sparse products dense.
+    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges turned towards the larger
+    degree, so that hubs do not make the sparse products dense.
     """
     low, high = edges.min(axis=1), edges.max(axis=1)
     simple = np.unique((low * num_entities + high)[low != high])
@@ -85,8 +86,8 @@ def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
     turned = (degree[low] > degree[high]) | ((degree[low] == degree[high]) & (low > high))
     source, target = np.where(turned, high, low), np.where(turned, low, high)
     towards = sparse.csr_array((np.ones(len(source)), (source, target)), shape=(num_entities, num_entities))
-    # A triangle a -> b -> c, a -> c is found at its edge a -> c for a and c, and at its edge b -> c for b. Out-degrees are
-    # small, in-degrees of hubs are not: no product may sum over what points to a hub twice.
+    # A triangle a -> b -> c, a -> c is found at its edge a -> c for a and c, and at its edge b -> c for b. Out-degrees
+    # are small, in-degrees of hubs are not: no product may sum over what points to a hub twice.
     over_middle = (towards @ towards) * towards
     over_first = (towards.T @ towards) * towards
     triangles = over_middle.sum(axis=1) + over_middle.sum(axis=0) + over_first.sum(axis=1)

@@ -156,8 +156,8 @@ def round_half_up(value: float) -> int:
 
 
 def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
-    """What a checkpoint must agree with: data and options, but not the device or the number of rounds to go."""
-    fields = msgspec.structs.asdict(msgspec.structs.replace(options, rounds=1, device="auto"))
+    """What a checkpoint must agree with: data and options, except the device."""
+    fields = msgspec.structs.asdict(msgspec.structs.replace(options, device="auto"))
     return hashlib.sha256(msgspec.json.encode([graph.hash, fields], order="sorted")).hexdigest()
 
 
@@ -195,13 +195,13 @@ def run_federation(
         tensors, progress = checkpoint.load(path, progress.identity)
         best = _restore(federation, tensors)
         transcript.entries = list(progress.entries)
-        for entry in progress.rounds:
-            observer.round_done(entry)
     else:
         started = time.perf_counter()
         federation.align()
         progress.rounds.append(_entry(transcript, 0, None, None, started))
 
+    for entry in progress.rounds:
+        observer.round_done(entry)
     saved_at = time.perf_counter()
     while not progress.finished and len(progress.rounds) <= options.rounds:
         number, started = len(progress.rounds), time.perf_counter()

@@ -84,7 +84,7 @@ def candidate_loss(
             torch.empty_like(queries, memory_format=torch.contiguous_format),
         )
         table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
-        arrays = _array(queries), _array(table), candidates.numpy()
+        arrays = _array(queries), _array(table), _array(candidates)
         cpu_kernels.candidate_loss(
             kind,
             *arrays,
@@ -108,7 +108,9 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     if candidates.device.type == "cpu":
         cpu_kernels.mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
         return candidates
-    span = int(members.max()) + 1 if len(members) else 1
+    if not len(members):
+        return candidates
+    span = int(members.max()) + 1
     sizes = start[1:] - start[:-1]
     keys = torch.repeat_interleave(torch.arange(len(sizes), device=members.device), sizes) * span + members
     asked = groups[:, None] * span + candidates

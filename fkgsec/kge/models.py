@@ -123,7 +123,7 @@ class KgeModel:
         return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """What a candidate is compared with; anchors `[..., W]` are heads on side "tail", tails on "head"; relations `[..., V]`."""
+        """What a candidate is compared with. Anchors `[..., W]` are heads on side "tail", else tails; relations `[..., V]`."""
         relation = self.relation_vectors(relations)
         if self.name == "transe":
             return anchors + relation if side == "tail" else anchors - relation

@@ -313,6 +313,8 @@ _ARRAY = _global(b"numpy.core.multiarray", b"_reconstruct") + b"(" + _global(b"n
         b"Pid\n.",  # a persistent id
         b"\x82\x01.",  # an extension code
         b"\x8e" + struct.pack("<Q", 2**62) + b"x.",  # more bytes than there are
+        b"\x96" + struct.pack("<Q", 2**33) + b"x.",
+        b"]r" + struct.pack("<I", 2**31) + b".",  # a memo of gigabytes
         b"0.",
         b"",
         b"PK\x03\x04",

@@ -1,0 +1,42 @@
+# Everything sets itself up: a machine with Python 3.11+ and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/demo
+
+.PHONY: demo test test-slow check format bench clean
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.run  ## train FedE on the embedded hospitals, attack it, print what leaked
+	rm -rf $(RUN)
+	$(BIN)/fkgsec attack --target fede --leak 0.5 --rounds 60 --out $(RUN)
+
+test: $(VENV)/.dev  ## all tests but those marked slow or gpu
+	$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/.dev  ## the long ones; give FKGSEC_DATA for those on published data
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(VENV)/.dev  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
+	$(BIN)/python -m experiments.bench
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

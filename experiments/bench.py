@@ -1,0 +1,142 @@
+"""`make bench`: seconds per round and per validation beside this machine's floor, and how they grow with the data.
+
+The floor of a round is the larger of two bounds, both measured here in the same run:
+
+* operations: what the loss and its gradient need, over this machine's peak (a float32 matrix product);
+* bytes: each candidate's row read twice (score, gradient to the query), each table row of a step read once and its
+  gradient written once, and Adam's seven passes over the parameters, over this machine's copy bandwidth. Rows come from
+  caches as often as from memory, so a ratio near 1 means that caches made up for what a kernel cannot reach.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fkgsec.data.catalogue import DATA_VARIABLE, load_dataset
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
+from fkgsec.federation.loop import Federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.models import MODELS
+
+# One batch element against one candidate, for each number of the row: subtract, magnitude, add; and for the gradient to the
+# query and to the row: compare, multiply, add each.
+OPERATIONS = {"transe": 3 + 2 * 3, "rotate": 4 + 2 * 4, "distmult": 2 + 2 * 2, "complex": 2 + 2 * 2}
+SIZES = (5_000, 15_000, 50_000, 150_000, 300_000)
+
+
+def best_of(count: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of `count` runs, after one that is not counted."""
+    work()
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure_floor() -> tuple[float, float]:
+    """Bytes per second of a copy of 512 MB (read and written), operations per second of a float32 matrix product."""
+    source, target = torch.ones(2**27), torch.empty(2**27)
+    bandwidth = 2 * source.nbytes / best_of(5, lambda: target.copy_(source))
+    x = torch.randn(2048, 2048)
+    return bandwidth, 2 * 2048**3 / best_of(5, lambda: x @ x)
+
+
+def needs_of_round(federation: Federation) -> tuple[float, float]:
+    """Bytes and operations of one round as the module's docstring counts them."""
+    options, model = federation.options, federation.stack.model
+    row_bytes = 4 * model.entity_width
+    triples = options.local_epochs * sum(len(graph.train) for graph in federation.stack.graphs)
+    candidates = triples * (1 + options.num_negatives)
+    steps = [options.local_epochs * -(-len(graph.train) // options.batch_size) for graph in federation.stack.graphs]
+    tables = sum(
+        count * (graph.num_entities * row_bytes + graph.num_relations * 4 * model.relation_width)
+        for count, graph in zip(steps, federation.stack.graphs, strict=True)
+    )
+    num_bytes = 2 * candidates * row_bytes + 2 * tables + 7 * tables
+    return num_bytes, float(candidates) * model.entity_width * OPERATIONS[model.name]
+
+
+def time_round(federation: Federation, count: int) -> float:
+    """Seconds of local training, upload, aggregation and broadcast."""
+    federation.align()
+    everybody = list(range(len(federation.parties)))
+
+    def one_round() -> None:
+        federation.trainer.reset_optimizer()
+        federation.trainer.train_round(1, everybody)
+        federation.upload(1, everybody)
+        federation.broadcast(1)
+        federation.channel.transcript.retain(set())
+
+    return best_of(count, one_round)
+
+
+def bench_graph() -> FederatedGraph:
+    """DDB14-Fed5 where the data folder is there, else a consortium of its size."""
+    if os.environ.get(DATA_VARIABLE):
+        graph = load_dataset("DDB14-Fed5")
+        assert not isinstance(graph, KnowledgeGraph)
+        return graph
+    return generate_consortium(clients=5, size=44_500, seed=0)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="runs, of which the fastest counts")] = 3,
+    growth: Annotated[bool, typer.Option(help="also measure growth from 5k to 300k triples")] = True,
+) -> None:
+    """Print the tables of `make bench`."""
+    console = Console(width=None if Console().is_terminal else 120)
+    bandwidth, peak = measure_floor()
+    graph = bench_graph()
+    options = FederationOptions(negative_sides="tail", eval_sides="tail", device="cpu")
+    console.print(
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads: copy {bandwidth / 1e9:.1f} GB/s, "
+        f"matrix product {peak / 1e9:.0f} GFLOP/s"
+    )
+    rounds = Table(
+        title=f"One round on {graph.name}: dim 128, batch 512, 256 negatives, 3 local epochs, {len(graph.clients)} clients"
+    )
+    for name in ("algorithm", "model", "s/round", "triples/s", "floor bytes s", "floor ops s", "ratio to floor", "validation s"):
+        rounds.add_column(name, justify="right")
+    cases = [("fede", model, "own") for model in MODELS] + [("fedr", "transe", "own"), ("fede", "transe", "all")]
+    for algorithm, model, scope in cases:
+        chosen = msgspec.structs.replace(options, algorithm=algorithm, model=model, entity_scope=scope)
+        federation = Federation(graph, chosen)
+        seconds = time_round(federation, repeats)
+        num_bytes, operations = needs_of_round(federation)
+        floors = num_bytes / bandwidth, operations / peak
+        validation = best_of(repeats, lambda federation=federation: federation.evaluator.mrr("valid"))
+        triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
+        rounds.add_row(
+            f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
+            f"{floors[1]:.2f}", f"{seconds / max(floors):.1f}", f"{validation:.2f}",
+        )  # fmt: skip
+    console.print(rounds)
+    if growth:
+        sizes = Table(title="Growth: FedE, TransE, one local epoch, 3 clients, embedded consortium")
+        for name in ("train triples", "s/round", "triples/s"):
+            sizes.add_column(name, justify="right")
+        for size in SIZES:
+            grown = generate_consortium(clients=3, size=size, seed=0)
+            federation = Federation(grown, msgspec.structs.replace(options, local_epochs=1))
+            seconds = time_round(federation, 1)
+            count = sum(len(client.train) for client in grown.clients)
+            sizes.add_row(f"{count:,}", f"{seconds:.2f}", f"{count / seconds:,.0f}")
+        console.print(sizes)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,171 @@
+"""Runs to attack: short trained federations, and planted ones whose right answers are known by construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.view import View
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import ModelName
+
+BEST_ROUND, LAST_ROUND = 2, 3
+NUM_RELATIONS = 5
+NONE = np.zeros((0, 3), dtype=np.int64)
+
+Runs = dict[str, FederationResult]
+MakeResult = Callable[..., FederationResult]
+Flatten = Callable[[View], dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="session")
+def trained_runs() -> Runs:
+    """Three hospitals, two rounds of FedE and of FedR."""
+    graph = generate_consortium(clients=3, size=400, seed=5)
+    options = FederationOptions(
+        dim=16, gamma=4, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64, num_negatives=8,
+        learning_rate=0.05, device="cpu",
+    )  # fmt: skip
+    return {name: run_federation(graph, msgspec.structs.replace(options, algorithm=name)) for name in ("fede", "fedr")}
+
+
+def make_result(
+    graph: FederatedGraph,
+    trained: Sequence[ClientTables],
+    shared: Sequence[ClientTables],
+    *,
+    algorithm: str = "fede",
+    model: ModelName = "transe",
+    dim: int = 16,
+    participants: Sequence[str] | None = None,
+) -> FederationResult:
+    """A finished run with these tables; uploads of other rounds than the best are noise.
+
+    Args:
+        trained, shared: every client's tables before and after the broadcast of the best round, in its local ids.
+        participants: clients that upload; all if not given.
+    """
+    options = FederationOptions(algorithm=algorithm, model=model, dim=dim, rounds=LAST_ROUND, device="cpu")
+    channel = Channel()
+    noise = torch.Generator().manual_seed(99)
+    for table in RECIPES[algorithm].shared:
+        for place, client in enumerate(graph.clients):
+            party = client_party(client.name)
+            vocabulary, ids, count = {
+                "entities": (graph.entities, client.entity_ids, client.num_trained_entities),
+                "relations": (graph.relations, client.relation_ids, client.num_trained_relations),
+            }[table]
+            channel.send(Alignment(0, party, SERVER, table, [vocabulary[number] for number in ids], count))
+            for round in (1, BEST_ROUND, LAST_ROUND):
+                rows = getattr(trained[place], table)[:count]
+                if round != BEST_ROUND:
+                    rows = torch.randn(rows.shape, generator=noise)
+                if participants is None or client.name in participants:
+                    channel.send(Rows.pack(round, party, SERVER, table, rows))
+                channel.send(Rows.pack(round, SERVER, party, table, getattr(shared[place], table)))
+    return FederationResult(graph, options, [], BEST_ROUND, list(shared), list(trained), [], channel.transcript)
+
+
+@pytest.fixture(scope="session")
+def fabricate() -> MakeResult:
+    return make_result
+
+
+@pytest.fixture(scope="session")
+def planted() -> MakeResult:
+    """A factory of planted runs, see `_planted`."""
+    return _planted
+
+
+def _planted(
+    model: ModelName = "transe",
+    algorithm: str = "fede",
+    *,
+    noise: float = 1e-3,
+    shuffled: bool = False,
+    clusters: int = 12,
+    seed: int = 7,
+) -> FederationResult:
+    """Clients that hold the same vectors up to `noise`, with tail = head acted on by relation in every triple.
+
+    Cluster `c` is a hub and one leaf for each relation: (hub, k, leaf k). The colluder holds the first two thirds of the
+    clusters without the last relation, victim a the last two thirds, victim b every second. Each client tests the hub
+    of a cluster that it does not train on. `shuffled` permutes the victims' entity rows.
+    """
+    dim, size = 16, NUM_RELATIONS + 1
+    kge = KgeModel(model, dim)
+    rng = torch.Generator().manual_seed(seed)
+    hubs, relations = _random_rows(kge, clusters + 1, kge.entity_width, rng), _random_relations(kge, rng)
+    leaves = kge.query(hubs[:, None], relations, "tail")
+    entities = torch.cat([hubs[:, None], leaves], dim=1).reshape(-1, kge.entity_width)
+
+    def triples(chosen: range, num_relations: int) -> np.ndarray:
+        return np.array([(c * size, k, c * size + 1 + k) for c in chosen for k in range(num_relations)])
+
+    third = clusters // 3
+    parts = {
+        "colluder": triples(range(2 * third), NUM_RELATIONS - 1),
+        "victim a": triples(range(third, clusters), NUM_RELATIONS),
+        "victim b": triples(range(0, clusters, 2), NUM_RELATIONS),
+    }
+    outside = np.array([(clusters * size, 0, 0 * size), (clusters * size, 0, size)])
+    clients = tuple(ClientGraph.from_global(name, part, NONE, outside) for name, part in parts.items())
+    names = tuple(f"c{number // size}/{number % size}" for number in range(len(entities)))
+    graph = FederatedGraph("planted", names, tuple(f"r{k}" for k in range(NUM_RELATIONS)), clients)
+
+    def noisy(rows: Tensor) -> Tensor:
+        return rows + noise * torch.randn(rows.shape, generator=rng)
+
+    shared = [
+        ClientTables(entities[client.entity_ids.tolist()], relations[client.relation_ids.tolist()])
+        for client in clients
+    ]
+    trained = []
+    for tables, client in zip(shared, clients, strict=True):
+        rows = noisy(tables.entities)
+        if shuffled and client.name != "colluder":
+            rows = rows[torch.randperm(len(rows), generator=rng)]
+        trained.append(ClientTables(rows, noisy(tables.relations)))
+    return make_result(graph, trained, shared, algorithm=algorithm, model=model, dim=dim)
+
+
+def _random_rows(kge: KgeModel, count: int, width: int, rng: torch.Generator) -> Tensor:
+    """Rows on which acting can be undone: any for TransE, signs for DistMult, unit complex numbers for the others."""
+    if kge.name == "transe":
+        return torch.randn(count, width, generator=rng)
+    if kge.name == "distmult":
+        return torch.randint(0, 2, (count, width), generator=rng) * 2.0 - 1
+    phase = (torch.rand(count, width // 2, generator=rng) * 2 - 1) * math.pi
+    return torch.cat([torch.cos(phase), torch.sin(phase)], dim=1)
+
+
+def _random_relations(kge: KgeModel, rng: torch.Generator) -> Tensor:
+    if kge.name == "rotate":
+        return (torch.rand(NUM_RELATIONS, kge.dim, generator=rng) * 2 - 1) * kge.initial_range
+    return _random_rows(kge, NUM_RELATIONS, kge.relation_width, rng)
+
+
+@pytest.fixture(scope="session")
+def flatten() -> Flatten:
+    """Every array of a view by name, to compare views."""
+
+    def flat(view: View) -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {"round": np.array(view.round)}
+        if view.colluder:
+            arrays |= {f"colluder {name}": np.asarray(value) for name, value in vars(view.colluder).items()}
+        for victim in view.victims:
+            for name, value in vars(victim).items():
+                arrays[f"{victim.name} {name}"] = np.asarray("absent" if value is None else value)
+        return arrays
+
+    return flat

@@ -1,0 +1,140 @@
+"""The leak check against loops over sets of triples, and on the released federation that leaks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
+from fkgsec.data.pickles import read_fede_pickle
+from fkgsec.data.split_leaks import (
+    EVALUATION_SPLITS,
+    LEAKS,
+    find_split_leaks,
+    leaked_test_mask,
+    split_leak_warning,
+)
+from fkgsec.errors import DataError, SpecError
+
+DATA = os.environ.get("FKGSEC_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="FKGSEC_DATA is not set")
+
+Triple = tuple[int, int, int]
+triple = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 4))
+split = st.lists(triple, max_size=25)
+clients = st.lists(st.tuples(st.lists(triple, min_size=1, max_size=25), split, split), min_size=1, max_size=4)
+
+
+def federate(parts: list[tuple[list[Triple], list[Triple], list[Triple]]], num_entities: int = 5) -> FederatedGraph:
+    graphs = [
+        ClientGraph.from_global(str(index), *(np.array(rows, np.int64).reshape(-1, 3) for rows in part))
+        for index, part in enumerate(parts)
+    ]
+    return FederatedGraph("small", tuple(map(str, range(num_entities))), ("r", "s", "t"), tuple(graphs))
+
+
+def naive_leaks(evaluated: Triple, train: set[Triple]) -> tuple[bool, bool, bool]:
+    head, relation, tail = evaluated
+    return (
+        evaluated in train,
+        any((h, t) == (tail, head) for h, _, t in train) and head != tail,
+        any((h, t) == (head, tail) and r != relation for h, r, t in train),
+    )
+
+
+@settings(deadline=None)
+@given(clients)
+def test_every_leak_is_found_and_no_other(parts: list[tuple[list[Triple], list[Triple], list[Triple]]]) -> None:
+    leaks = find_split_leaks(federate(parts))
+    for index, part in enumerate(parts):
+        own = set(part[0])
+        other = {row for position, (train, _, _) in enumerate(parts) if position != index for row in train}
+        assert leaks.train_repeated[index] == len(part[0]) - len(own)
+        for name, rows in zip(EVALUATION_SPLITS, part[1:], strict=True):
+            by_kind = [(naive_leaks(row, own), naive_leaks(row, other)) for row in rows]
+            for position, leak in enumerate(LEAKS):
+                expected = [found[position % 2][position // 2] for found in by_kind]
+                assert leaks.masks[index, name, leak].tolist() == expected
+            (row,) = leaks.table[(leaks.table["client"] == str(index)) & (leaks.table["split"] == name)].to_dict(
+                "records"
+            )
+            assert (row["triples"], row["repeated"]) == (len(rows), len(rows) - len(set(rows)))
+            assert [row[leak] for leak in LEAKS] == [leaks.masks[index, name, leak].sum() for leak in LEAKS]
+            assert leaked_test_mask(federate(parts), index, name).tolist() == [row in own for row in rows]
+
+
+def test_shares_by_hand() -> None:
+    train = [(0, 0, 1), (0, 0, 1), (1, 1, 2), (3, 0, 3)]
+    test = [(0, 0, 1), (1, 0, 0), (1, 2, 2), (3, 0, 3), (3, 1, 3), (4, 0, 0), (4, 0, 0), (2, 2, 4)]
+    leaks = find_split_leaks(federate([(train, [], test), ([(4, 0, 0)], [(0, 0, 1)], [])]))
+    assert leaks.train_repeated == (1, 0)
+    assert leaks.share("exact_own") == 2 / 8
+    assert leaks.share("exact_other") == 2 / 8
+    assert leaks.share("inverse_own") == 1 / 8
+    assert leaks.share("same_pair_own") == 2 / 8
+    assert leaks.share("exact_other", "valid") == 1.0
+    table = leaks.table.set_index(["client", "split"])
+    assert table.loc[("0", "test"), "repeated"] == 1
+    assert np.isnan(table.loc[("1", "test"), "exact_own_share"])
+    assert np.isnan(find_split_leaks(federate([(train, [], [])])).share("exact_own"))
+
+
+def test_the_warning_says_how_much_and_what_follows() -> None:
+    train = [(h, 0, t) for h in range(5) for t in range(5)]
+    fresh = [(h, 1, t) for h in range(5) for t in range(5)]
+    clean = federate([(train, fresh, fresh)])
+    assert split_leak_warning(clean) is None
+    dominated = federate([(train, [], [*train[:5], *fresh[:5]]), (train, [], fresh[:10])])
+    assert split_leak_warning(dominated) == (
+        "25 % of test triples stand in their own client's train split (50/0 % per client): MRR will be dominated by "
+        "memorised triples; see `fkgsec data stats`"
+    )
+    few = federate([(train, [], [train[0], *fresh * 12])])
+    assert split_leak_warning(few) == (
+        "<1 % of test triples stand in their own client's train split (<1 % per client): MRR counts some memorised "
+        "triples; see `fkgsec data stats`"
+    )
+    assert (split_leak_warning(federate([(train, train[:1], fresh)])) or "").startswith("100 % of valid triples")
+
+
+def test_a_clean_consortium_does_not_warn() -> None:
+    assert split_leak_warning(generate_consortium(3, 1000)) is None
+
+
+def test_wrong_arguments_and_ids_that_do_not_fit() -> None:
+    federated = federate([([(0, 0, 1)], [], [])])
+    with pytest.raises(SpecError, match="client_index is 1, allowed: 0 to 0"):
+        leaked_test_mask(federated, 1)
+    with pytest.raises(SpecError, match="split is 'train', allowed: valid, test"):
+        leaked_test_mask(federated, 0, "train")
+
+    class Many(tuple[str, ...]):
+        def __len__(self) -> int:
+            return 2**31
+
+    huge = FederatedGraph("huge", Many(("a", "b")), ("r", "s", "t"), federated.clients)
+    with pytest.raises(DataError, match=r"huge: 2147483648 entities and 3 relations, allowed: .*2\^63"):
+        find_split_leaks(huge)
+
+
+@needs_data
+def test_the_released_ddb14_federation_leaks_as_published() -> None:
+    federated = read_fede_pickle(Path(DATA or "") / "DDB14-fedr/DDB14-Fed5.pkl")
+    leaks = find_split_leaks(federated)
+    tests = leaks.table[leaks.table["split"] == "test"]
+    assert [round(100 * share) for share in tests["exact_own_share"]] == [78, 43, 33, 24, 21]
+    # FedR's rerun: 1,772 leaked test triples of 4,460 in all.
+    assert (tests["exact_own"].sum(), tests["triples"].sum()) == (1772, 4460)
+    rows = sum(len(getattr(client, name)) for client in federated.clients for name in SPLITS)
+    assert rows == 44_561
+    warning = split_leak_warning(federated)
+    assert warning is not None
+    assert warning.startswith(
+        "40 % of test triples stand in their own client's train split (78/43/33/24/21 % per client)"
+    )

@@ -1,0 +1,115 @@
+"""Statistics against networkx and against figures counted by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.data.statistics import UNION, graph_statistics, local_clustering
+
+DATA = os.environ.get("FKGSEC_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="FKGSEC_DATA is not set")
+
+
+def naive_clustering(edges: np.ndarray, num_entities: int) -> list[float]:
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(num_entities))
+    graph.add_edges_from((a, b) for a, b in edges.tolist() if a != b)
+    coefficients = networkx.clustering(graph)
+    assert isinstance(coefficients, dict)
+    return [coefficients[entity] for entity in range(num_entities)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=50))
+def test_clustering_is_that_of_networkx(pairs: list[tuple[int, int]]) -> None:
+    edges = np.array(pairs)
+    assert local_clustering(edges, 9) == pytest.approx(naive_clustering(edges, 9))
+
+
+def test_clustering_of_a_graph_with_hubs_is_that_of_networkx() -> None:
+    graph = generate_consortium(1, 3000).clients[0]
+    edges = graph.triples[:, [0, 2]]
+    expected = naive_clustering(edges, graph.num_entities)
+    assert local_clustering(edges, graph.num_entities) == pytest.approx(expected)
+    assert 0.05 < np.mean(expected) < 0.6
+
+
+def test_a_federation_by_hand() -> None:
+    none = np.zeros((0, 3), np.int64)
+    # A triangle 0 1 2 with one edge in both directions and one triple twice; client b shares entities 2 and 3 of four.
+    a = ClientGraph.from_global(
+        "a", np.array([[0, 0, 1], [1, 0, 2], [2, 1, 1], [2, 0, 3]]), none, np.array([[0, 0, 2], [0, 0, 1]])
+    )
+    b = ClientGraph.from_global("b", np.array([[2, 2, 3], [3, 2, 4], [4, 2, 4]]), np.array([[5, 2, 4]]), none)
+    federated = FederatedGraph("hand", tuple("uvwxyz"), ("r", "s", "t"), (a, b))
+    table = graph_statistics(federated)
+    assert table["client"].tolist() == ["a", "b", UNION]
+    columns = [
+        "clients",
+        "entities",
+        "relations",
+        "train",
+        "valid",
+        "test",
+        "distinct_triples",
+        "shared_entities",
+        "max_degree",
+    ]
+    assert table[columns].to_numpy().tolist() == [
+        [1, 4, 2, 4, 0, 2, 5, 2, 4],
+        [1, 4, 1, 3, 1, 0, 4, 2, 4],
+        [2, 6, 3, 7, 1, 2, 9, 2, 5],
+    ]
+    assert table["mean_degree"].tolist() == pytest.approx([10 / 4, 8 / 4, 18 / 6])
+    assert table["clustering"].tolist() == pytest.approx([(1 + 1 + 1 / 3) / 4, 0, (1 + 1 + 1 / 3) / 6])
+
+
+def test_one_client_is_its_own_union() -> None:
+    table = graph_statistics(generate_consortium(1, 500))
+    client, union = table.drop(columns="client").to_numpy().tolist()
+    assert client == union
+    assert table["shared_entities"].tolist() == [0, 0]
+
+
+def test_shared_entities_of_the_consortium() -> None:
+    federated = generate_consortium(3, 2000)
+    names = [{federated.entities[i] for i in client.entity_ids} for client in federated.clients]
+    expected = [len(own & set.union(*names[:k], *names[k + 1 :])) for k, own in enumerate(names)]
+    union = sum(sum(name in own for own in names) > 1 for name in federated.entities)
+    assert graph_statistics(federated)["shared_entities"].tolist() == [*expected, union]
+
+
+@needs_data
+def test_fb15k_237_has_its_published_figures() -> None:
+    assert DATA is not None
+    ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
+
+    def read(split: str) -> np.ndarray:
+        lines = (Path(DATA or "") / f"FB15k-237/{split}.txt").read_text().splitlines()
+        return np.array(
+            [
+                [ids[i % 2].setdefault(name, len(ids[i % 2])) for i, name in enumerate(line.split("\t"))]
+                for line in lines
+            ]
+        )
+
+    client = ClientGraph.from_global("all", *(read(split) for split in ("train", "valid", "test")))
+    row = graph_statistics(FederatedGraph("FB15k-237", tuple(ids[0]), tuple(ids[1]), (client,))).iloc[0]
+    assert [row[column] for column in ("entities", "relations", "train", "valid", "test")] == [
+        14_541,
+        237,
+        272_115,
+        17_535,
+        20_466,
+    ]
+    assert (row["max_degree"], row["distinct_triples"]) == (8642, 310_116)
+    assert row["mean_degree"] == pytest.approx(42.654, abs=1e-3)

@@ -1,0 +1,73 @@
+"""Messages, channel and transcript: what is counted is what was serialised."""
+
+import msgspec
+import pytest
+import torch
+
+from fkgsec.errors import RunError
+from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, Transcript, client_party, decode, encode
+
+
+def test_rows_survive_the_wire() -> None:
+    rows = torch.randn(5, 3)
+    message = Rows.pack(2, client_party("a"), SERVER, "entities", rows)
+    assert torch.equal(decode(encode(message)).unpack(), rows)
+    assert message.direction == "up"
+    assert Rows.pack(2, SERVER, client_party("a"), "entities", rows).direction == "down"
+
+
+def test_rows_are_contiguous_little_endian_float32() -> None:
+    message = Rows.pack(1, SERVER, "client/a", "relations", torch.arange(6.0).reshape(2, 3).T)
+    assert (message.num_rows, message.width) == (3, 2)
+    assert message.data == b"".join(
+        bytes(bytearray(x)) for x in torch.tensor([0.0, 3, 1, 4, 2, 5]).numpy().view("<u1").reshape(6, 4)
+    )
+
+
+def test_the_frame_is_msgpack_that_anybody_can_read() -> None:
+    frame = encode(Alignment(0, "client/a", SERVER, "entities", ["x", "y"], 1))
+    assert msgspec.msgpack.decode(frame) == {
+        "kind": "alignment",
+        "round": 0,
+        "sender": "client/a",
+        "receiver": "server",
+        "table": "entities",
+        "names": ["x", "y"],
+        "num_uploaded": 1,
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "kind", "empty"])
+def test_a_damaged_frame_is_an_error(damage: str) -> None:
+    frame = encode(Rows.pack(1, "client/a", SERVER, "entities", torch.zeros(2, 2)))
+    broken = {"cut": frame[:-3], "kind": frame.replace(b"rows", b"rowz", 1), "empty": b""}[damage]
+    with pytest.raises(RunError, match="a message cannot be read"):
+        decode(broken)
+
+
+def test_rows_of_the_wrong_length_are_an_error() -> None:
+    message = Rows(3, "client/a", SERVER, "entities", 2, 2, b"\0" * 12)
+    with pytest.raises(RunError, match=r"message of client/a in round 3: 12 bytes do not hold 2 x 2 float32"):
+        message.unpack()
+
+
+def test_the_transcript_counts_and_forgets_contents_but_never_lines() -> None:
+    channel = Channel()
+    sizes = {}
+    for number in range(4):
+        message = Rows.pack(number, "client/a", SERVER, "entities", torch.zeros(number + 1, 2))
+        channel.send(message)
+        sizes[number] = len(encode(message))
+    transcript = channel.transcript
+    transcript.retain({0, 3})
+    assert set(transcript.frames) == {0, 3}
+    assert transcript.messages(2) == []
+    assert [entry.num_bytes for entry in transcript.entries] == list(sizes.values())
+    assert transcript.num_bytes("up") == sum(sizes.values())
+    assert transcript.num_bytes("up", 2) == sizes[2]
+    assert transcript.num_bytes("down") == 0
+
+
+def test_an_empty_transcript() -> None:
+    assert Transcript().messages(1) == []
+    assert Transcript().num_bytes("up") == 0

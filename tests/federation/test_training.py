@@ -1,0 +1,172 @@
+"""Local training: stacked equals one by one, and both equal a naive loop with torch's own autograd and Adam."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import TrainingError
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.stack import ClientStack
+from fkgsec.federation.training import LocalTrainer
+from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.randomness import generator
+
+CPU = torch.device("cpu")
+replace = msgspec.structs.replace
+
+
+def stack_of(graphs: list[ClientGraph], keys: list[int], options: FederationOptions) -> ClientStack:
+    return ClientStack(graphs, keys, options.kge_model(), options.seed, CPU)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_stacked_training_equals_training_one_by_one(
+    model: str, uneven: FederatedGraph, options: FederationOptions
+) -> None:
+    options = replace(options, model=model)
+    clients = list(uneven.clients)
+    stacked = stack_of(clients, [0, 1, 2], options)
+    together = LocalTrainer(stacked, options)
+    losses = [together.train_round(number, [0, 1, 2]) for number in (1, 2)]
+    for place, client in enumerate(clients):
+        alone = stack_of([client], [place], options)
+        trainer = LocalTrainer(alone, options)
+        for number in (1, 2):
+            loss = trainer.train_round(number, [0])[0]
+            assert loss == pytest.approx(losses[number - 1][place], abs=1e-5)
+        for table in ("entities", "relations"):
+            torch.testing.assert_close(stacked.rows(table, place), alone.rows(table, 0), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "fedr"])
+def test_a_federation_equals_the_naive_loop(algorithm: str, uneven: FederatedGraph, options: FederationOptions) -> None:
+    """Two rounds, kept at the last one: every client ends with the tables of `naive_federation`."""
+    options = replace(options, algorithm=algorithm, eval_every=2)
+    result = run_federation(uneven, options)
+    federation_by_hand = naive_federation(uneven, options)
+    for place, tables in enumerate(result.tables):
+        torch.testing.assert_close(tables.entities, federation_by_hand[place]["entities"], atol=1e-5, rtol=0)
+        torch.testing.assert_close(tables.relations, federation_by_hand[place]["relations"], atol=1e-5, rtol=0)
+
+
+def naive_federation(graph: FederatedGraph, options: FederationOptions) -> list[dict[str, Tensor]]:
+    """FedE or FedR in plain words: each client alone, autograd over the whole formula, dictionaries on the server."""
+    table, ids = ("entities", "entity_ids") if options.algorithm == "fede" else ("relations", "relation_ids")
+    model = options.kge_model()
+    stack = stack_of(list(graph.clients), [0, 1, 2], options)
+    clients = [
+        {name: stack.rows(name, place).detach().clone() for name in ("entities", "relations")} for place in range(3)
+    ]
+    order: list[int] = []
+    for client in graph.clients:
+        order += [number for number in getattr(client, ids).tolist() if number not in order]
+    width = model.entity_width if table == "entities" else model.relation_width
+    first = model.initial_rows(len(order), width, generator(options.seed, "initial rows", table, "server"))
+    shared = {number: first[place] for place, number in enumerate(order)}
+    for number in range(options.rounds + 1):
+        if number:
+            for place, client in enumerate(graph.clients):
+                naive_local_round(client, place, clients[place], number, options)
+            for row in order:
+                uploads = []
+                for place, client in enumerate(graph.clients):
+                    column = [0, 2] if table == "entities" else [1]
+                    held = getattr(client, ids)[np.unique(client.train[:, column])].tolist()
+                    if row in held:
+                        uploads.append(clients[place][table][getattr(client, ids).tolist().index(row)])
+                if uploads:
+                    shared[row] = torch.stack(uploads).mean(0)
+        for place, client in enumerate(graph.clients):
+            clients[place][table] = torch.stack([shared[row] for row in getattr(client, ids).tolist()])
+    return clients
+
+
+def naive_local_round(
+    client: ClientGraph, key: int, tables: dict[str, Tensor], number: int, options: FederationOptions
+) -> None:
+    """One client's epochs with nn-style parameters, a new torch Adam, and the loss written out for each positive."""
+    model: KgeModel = options.kge_model()
+    entities, relations = (tables[name].clone().requires_grad_() for name in ("entities", "relations"))
+    adam = torch.optim.Adam([entities, relations], lr=options.learning_rate)
+    sampler = NegativeSampler(
+        client.train, num_relations=client.num_relations, candidates=np.arange(client.num_trained_entities)
+    )
+    for epoch in range(options.local_epochs):
+        shuffled = generator(options.seed, "shuffle", key, number, epoch).permutation(len(client.train))
+        draws = generator(options.seed, "negatives", key, number, epoch)
+        for step, low in enumerate(range(0, len(shuffled), options.batch_size)):
+            rows = shuffled[low : low + options.batch_size]
+            side = "head" if (step + epoch + number) % 2 else "tail"
+            negatives = sampler.sample(rows, options.num_negatives, side, draws)
+            positive_loss, negative_loss = [], []
+            for (head, relation, tail), wrong in zip(client.train[rows], negatives, strict=True):
+                kept = wrong[wrong >= 0].long()
+                heads = entities[kept] if side == "head" else entities[head].expand(len(kept), -1)
+                tails = entities[kept] if side == "tail" else entities[tail].expand(len(kept), -1)
+                scores = model.score(heads, relations[relation].expand(len(kept), -1), tails)
+                weights = torch.softmax(options.temperature * scores, 0).detach()
+                negative_loss.append(-(weights * torch.nn.functional.logsigmoid(-scores)).sum())
+                score = model.score(entities[head], relations[relation], entities[tail])
+                positive_loss.append(-torch.nn.functional.logsigmoid(score))
+            loss = (torch.stack(positive_loss).mean() + torch.stack(negative_loss).mean()) / 2
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    tables["entities"], tables["relations"] = entities.detach(), relations.detach()
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: FederationOptions) -> None:
+    stack = stack_of(list(uneven.clients), [0, 1, 2], options)
+    stack.rows("relations", 1)[0, 0] = float("nan")
+    before = {table: stack.tables[table].clone() for table in ("entities", "relations")}
+    trainer = LocalTrainer(stack, options)
+    with pytest.raises(
+        TrainingError, match=r"loss of client large is nan in round 7, epoch 1, step \d+; lower learning_rate"
+    ):
+        # Adam would spread the NaN to the whole row at the first step; the error comes before that.
+        trainer.train_round(7, [0, 1, 2])
+    finite = ~torch.isnan(before["relations"])
+    assert torch.isfinite(stack.tables["relations"][finite]).all()
+    assert torch.isfinite(stack.tables["entities"]).all()
+
+
+def test_clients_that_sit_out_a_round_keep_their_tables(uneven: FederatedGraph, options: FederationOptions) -> None:
+    stack = stack_of(list(uneven.clients), [0, 1, 2], options)
+    before = [stack.rows("entities", place).clone() for place in range(3)]
+    assert set(LocalTrainer(stack, options).train_round(1, [0, 2])) == {0, 2}
+    assert torch.equal(stack.rows("entities", 1), before[1])
+    assert not torch.equal(stack.rows("entities", 0), before[0])
+    assert not torch.equal(stack.rows("entities", 2), before[2])
+
+
+def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, options: FederationOptions) -> None:
+    """`single` keeps its moments: two rounds of one epoch differ from two rounds with a new Adam."""
+    stacks = [stack_of(list(uneven.clients), [0, 1, 2], options) for _ in range(2)]
+    trainers = [LocalTrainer(stack, options) for stack in stacks]
+    for number in (1, 2):
+        trainers[1].reset_optimizer()
+        for trainer in trainers:
+            trainer.train_round(number, [0, 1, 2])
+    assert not torch.allclose(stacks[0].tables["entities"], stacks[1].tables["entities"], atol=1e-5)
+
+
+def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGraph, options: FederationOptions) -> None:
+    """FedE's code beside FedR takes the client's number of entities for a bound on global ids."""
+    result = run_federation(uneven, replace(options, entity_scope="published", rounds=1, local_epochs=1))
+    assert {tables.entities.shape[0] for tables in result.tables} == {len(uneven.entities)}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS)
+def test_cuda_trains_as_the_cpu_does(model: str, consortium: FederatedGraph, options: FederationOptions) -> None:
+    options = replace(options, model=model, rounds=1)
+    cpu = run_federation(consortium, options)
+    cuda = run_federation(consortium, replace(options, device="cuda"))
+    for left, right in zip(cpu.tables, cuda.tables, strict=True):
+        torch.testing.assert_close(left.entities, right.entities, atol=1e-3, rtol=0)
+    assert cuda.rounds[1].loss == pytest.approx(cpu.rounds[1].loss, abs=1e-4)

@@ -1,0 +1,160 @@
+"""Known triples against a dictionary of sets; negatives against what a careful person would draw from a hat."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fkgsec.kge.models import Side
+from fkgsec.kge.negatives import KnownTriples, NegativeSampler
+
+SIDES: tuple[Side, ...] = ("tail", "head")
+NUM_RELATIONS = 3
+every_side = pytest.mark.parametrize("side", SIDES)
+triple_lists = st.lists(st.tuples(st.integers(0, 5), st.integers(0, NUM_RELATIONS - 1), st.integers(0, 5)), max_size=30)
+
+
+def as_triples(rows: list[tuple[int, int, int]]) -> np.ndarray:
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def completions(triples: np.ndarray, side: Side) -> dict[tuple[int, int], set[int]]:
+    """For each (anchor, relation), the entities that complete it."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for head, relation, tail in triples.tolist():
+        anchor, member = (head, tail) if side == "tail" else (tail, head)
+        found[anchor, relation].add(member)
+    return found
+
+
+def anchor_of(triple: list[int], side: Side) -> tuple[int, int]:
+    return (triple[0] if side == "tail" else triple[2], triple[1])
+
+
+@every_side
+class TestKnownTriples:
+    @settings(max_examples=60, deadline=None)
+    @given(rows=triple_lists, asked=triple_lists)
+    def test_equals_a_dictionary_of_sets(
+        self, side: Side, rows: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
+    ) -> None:
+        known = KnownTriples.build(as_triples(rows), side, NUM_RELATIONS)
+        expected = completions(as_triples(rows), side)
+        questions = as_triples(rows + asked)  # known and, mostly, unknown ones
+        groups = known.groups(questions)
+        for triple, group in zip(questions.tolist(), groups, strict=True):
+            members = known.members[known.start[group] : known.start[group + 1]].tolist()
+            assert members == sorted(expected.get(anchor_of(triple, side), set()))
+        position, member = known.expand(groups)
+        pairs = [
+            (place, entity)
+            for place, triple in enumerate(questions.tolist())
+            for entity in sorted(expected.get(anchor_of(triple, side), set()))
+        ]
+        assert list(zip(position.tolist(), member.tolist(), strict=True)) == pairs
+
+    def test_documented_arrays(self, side: Side) -> None:
+        known = KnownTriples.build(as_triples([(1, 2, 4), (1, 2, 0), (0, 1, 4), (1, 2, 4)]), side, NUM_RELATIONS)
+        expected = {"tail": ([1, 5], [0, 1, 3, 3], [4, 0, 4]), "head": ([2, 13, 14], [0, 1, 2, 3, 3], [1, 0, 1])}[side]
+        assert (known.keys.tolist(), known.start.tolist(), known.members.tolist()) == expected
+        assert (known.keys.dtype, known.start.dtype, known.members.dtype) == (np.int64, np.int64, np.int32)
+
+    def test_nothing_known(self, side: Side) -> None:
+        known = KnownTriples.build(as_triples([]), side, NUM_RELATIONS)
+        groups = known.groups(as_triples([(0, 0, 0), (5, 2, 5)]))
+        assert groups.tolist() == [0, 0]
+        assert [part.tolist() for part in known.expand(groups)] == [[], []]
+        assert known.groups(as_triples([])).shape == (0,)
+
+    def test_ids_beyond_32_bits_of_key(self, side: Side) -> None:
+        triples = as_triples([(3_000_000, 999, 3_000_001), (3_000_001, 0, 3_000_000)])
+        known = KnownTriples.build(triples, side, num_relations=1000)
+        position, member = known.expand(known.groups(triples))
+        assert position.tolist() == [0, 1]
+        assert member.tolist() == triples[:, 2 if side == "tail" else 0].tolist()
+
+    def test_repeated_and_unordered_groups_expand_in_the_order_asked(self, side: Side) -> None:
+        triples = as_triples([(0, 0, 0), (0, 0, 0), (4, 1, 4)])
+        known = KnownTriples.build(triples, side, NUM_RELATIONS)
+        position, member = known.expand(np.array([1, 2, 0, 1]))
+        assert position.tolist() == [0, 2, 3]
+        assert member.tolist() == [4, 0, 4]
+
+
+# Entities 0 to 19, of which the client draws from the even ones: (0, 0) has three known tails, one of them odd.
+TRAIN = as_triples([(0, 0, 2), (0, 0, 4), (0, 0, 7), (0, 1, 6), (8, 0, 2), (10, 1, 6)])
+CANDIDATES = np.arange(0, 20, 2)
+# What is false and can be drawn for each training triple.
+DRAWABLE = {
+    "tail": [set(range(0, 20, 2)) - known for known in ({2, 4}, {2, 4}, {2, 4}, {6}, {2}, {6})],
+    "head": [set(range(0, 20, 2)) - known for known in ({0, 8}, {0}, {0}, {0, 10}, {0, 8}, {0, 10})],
+}
+
+
+def sampler(candidates: np.ndarray = CANDIDATES, train: np.ndarray = TRAIN) -> NegativeSampler:
+    return NegativeSampler(train, num_relations=NUM_RELATIONS, candidates=candidates)
+
+
+@every_side
+class TestNegativeSampler:
+    @settings(max_examples=40, deadline=None)
+    @given(rows=triple_lists.filter(bool), seed=st.integers(0, 2**32 - 1))
+    def test_a_negative_is_a_candidate_and_never_true(
+        self, side: Side, rows: list[tuple[int, int, int]], seed: int
+    ) -> None:
+        train, candidates = as_triples(rows), np.array([0, 2, 3, 5])
+        order = np.random.default_rng(seed).permutation(len(train))
+        negatives = sampler(candidates, train).sample(order, 20, side, np.random.default_rng(seed))
+        assert negatives.shape == (len(train), 20)
+        true = completions(train, side)
+        for triple, drawn in zip(train[order].tolist(), negatives.tolist(), strict=True):
+            assert set(drawn) <= {-1, 0, 2, 3, 5} - true[anchor_of(triple, side)]
+
+    def test_uniform_over_what_is_false(self, side: Side) -> None:
+        rows = np.arange(len(TRAIN))
+        negatives = sampler().sample(rows, 20_000, side, np.random.default_rng(0)).numpy()
+        for drawn, expected in zip(negatives, DRAWABLE[side], strict=True):
+            values, counts = np.unique(drawn[drawn >= 0], return_counts=True)
+            assert set(values.tolist()) == expected
+            assert stats.chisquare(counts).pvalue > 1e-3
+
+    def test_masks_true_ones_and_does_not_redraw_them(self, side: Side) -> None:
+        rows = np.arange(len(TRAIN))
+        negatives = sampler().sample(rows, 20_000, side, np.random.default_rng(1)).numpy()
+        for drawn, drawable in zip(negatives, DRAWABLE[side], strict=True):
+            masked = int((drawn == -1).sum())
+            assert stats.binomtest(masked, len(drawn), 1 - len(drawable) / len(CANDIDATES)).pvalue > 1e-3
+
+    def test_a_repeated_candidate_is_drawn_more_often(self, side: Side) -> None:
+        negatives = sampler(np.array([12, 12, 12, 14])).sample(np.array([0]), 20_000, side, np.random.default_rng(2))
+        assert float((negatives == 12).double().mean()) == pytest.approx(0.75, abs=0.02)
+
+    def test_rows_name_training_triples_in_any_order(self, side: Side) -> None:
+        rows = np.array([5, 0, 5, 3])
+        negatives = sampler().sample(rows, 400, side, np.random.default_rng(3)).tolist()
+        assert [set(drawn) - {-1} for drawn in negatives] == [DRAWABLE[side][row] for row in rows]
+
+    def test_all_masked_when_every_candidate_is_true(self, side: Side) -> None:
+        everywhere = as_triples([(1, 0, e) if side == "tail" else (e, 0, 1) for e in range(6)])
+        negatives = sampler(np.arange(6), everywhere).sample(np.arange(6), 50, side, np.random.default_rng(0))
+        assert bool((negatives == -1).all())
+
+    def test_depends_on_the_generator_only(self, side: Side) -> None:
+        rows = np.arange(len(TRAIN))
+        one = sampler()
+        first = one.sample(rows, 30, side, np.random.default_rng(9))
+        again = one.sample(rows, 30, side, np.random.default_rng(9))
+        fresh = sampler().sample(rows, 30, side, np.random.default_rng(9))
+        other = one.sample(rows, 30, side, np.random.default_rng(10))
+        assert first.tolist() == again.tolist() == fresh.tolist()
+        assert first.tolist() != other.tolist()
+
+    def test_candidates_are_left_alone(self, side: Side) -> None:
+        candidates = CANDIDATES.astype(np.int32)
+        sampler(candidates).sample(np.arange(len(TRAIN)), 100, side, np.random.default_rng(0))
+        assert candidates.tolist() == CANDIDATES.tolist()

@@ -1,0 +1,253 @@
+"""Filtered ranks against a Python loop with frequent ties, and against PyKEEN's evaluator on Nations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fkgsec.kge.models import MODELS, KgeModel, ModelName, Side
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import filtered_ranks, sides_of
+
+SIDES: tuple[Side, ...] = ("tail", "head")
+NUM_ENTITIES, NUM_RELATIONS = 23, 4
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def quarters(rows: Tensor) -> Tensor:
+    """Rounded to multiples of 1/4: sums and products of these are exact in float32, and often equal."""
+    return (rows * 4).round() / 4
+
+
+def tied_rows(model: KgeModel, seed: int) -> tuple[Tensor, Tensor]:
+    """Entities and relations, with the rows of 9 distinct entities repeated."""
+    rng = np.random.default_rng(seed)
+    distinct = quarters(model.initial_rows(9, model.entity_width, rng))
+    relations = model.initial_rows(NUM_RELATIONS, model.relation_width, rng)
+    # RotatE's phases stay generic, so that only equal entities tie: its moduli are not exact.
+    return distinct[rng.integers(0, 9, NUM_ENTITIES)], relations if model.name == "rotate" else quarters(relations)
+
+
+def random_triples(count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    limits = NUM_ENTITIES, NUM_RELATIONS, NUM_ENTITIES
+    return np.stack([rng.integers(0, limit, count) for limit in limits], axis=1)
+
+
+def index(triples: np.ndarray, sides: tuple[Side, ...] = SIDES) -> list[KnownTriples]:
+    return [KnownTriples.build(triples, side, NUM_RELATIONS) for side in sides]
+
+
+def naive_ranks(
+    model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, known: np.ndarray
+) -> np.ndarray:
+    """One score at a time, in float64; scores within 1e-4 are a tie, and none may come near that bound."""
+    entities, relations = entities.double(), relations.double()
+    true = set(map(tuple, known.tolist()))
+
+    def score(head: int, relation: int, tail: int) -> float:
+        return float(model.score(entities[head], relations[relation], entities[tail]))
+
+    ranks = []
+    for head, relation, tail in triples.tolist():
+        own = score(head, relation, tail)
+        for rivals in (
+            [(head, relation, e) for e in range(NUM_ENTITIES) if e != tail],
+            [(e, relation, tail) for e in range(NUM_ENTITIES) if e != head],
+        ):
+            differences = [score(*rival) - own for rival in rivals if rival not in true]
+            assert not any(1e-6 < abs(d) < 1e-3 for d in differences), "choose another seed"
+            optimistic = 1 + sum(d > 1e-4 for d in differences)
+            pessimistic = 1 + sum(d > -1e-4 for d in differences)
+            ranks.append((optimistic + pessimistic) / 2)
+    return np.array(ranks).reshape(-1, 2)
+
+
+class TestAgainstLoop:
+    @every_model
+    @pytest.mark.parametrize("seed", [0, 1])
+    @pytest.mark.parametrize("block_bytes", [1, 4 * NUM_ENTITIES * 7, 2**20])
+    def test_known_and_unknown_triples_with_ties(self, name: ModelName, seed: int, block_bytes: int) -> None:
+        model = KgeModel(name, dim=3)
+        entities, relations = tied_rows(model, seed)
+        known = random_triples(250, seed + 100)
+        triples = np.concatenate([known[:15], random_triples(15, seed + 200)])
+        expected = naive_ranks(model, entities, relations, triples, known)
+        assert (expected % 1 == 0.5).any()  # some ties are even in number, so a rank ends in a half
+        ranks = filtered_ranks(model, entities, relations, triples, index(known), block_bytes)
+        assert ranks.dtype == np.float64
+        np.testing.assert_array_equal(ranks, expected)
+
+    @every_model
+    def test_nothing_known(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=3)
+        entities, relations = tied_rows(model, seed=2)
+        triples, nothing = random_triples(10, 3), np.empty((0, 3), dtype=np.int64)
+        expected = naive_ranks(model, entities, relations, triples, nothing)
+        np.testing.assert_array_equal(filtered_ranks(model, entities, relations, triples, index(nothing)), expected)
+
+    @every_model
+    def test_blocks_do_not_change_ranks(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=32)
+        rng = np.random.default_rng(4)
+        entities = model.initial_rows(NUM_ENTITIES, model.entity_width, rng)
+        relations = model.initial_rows(NUM_RELATIONS, model.relation_width, rng)
+        triples = random_triples(60, 5)
+        whole = filtered_ranks(model, entities, relations, triples, index(triples))
+        single = filtered_ranks(model, entities, relations, triples, index(triples), block_bytes=1)
+        np.testing.assert_array_equal(single, whole)
+
+    def test_columns_follow_known(self) -> None:
+        model = KgeModel(dim=3)
+        rows, triples = tied_rows(model, seed=6), random_triples(20, 7)
+        both = filtered_ranks(model, *rows, triples, index(triples))
+        for column, side in enumerate(SIDES):
+            alone = filtered_ranks(model, *rows, triples, index(triples, (side,)))
+            np.testing.assert_array_equal(alone, both[:, [column]])
+        assert (both[:, 0] != both[:, 1]).any()
+
+    def test_no_triples(self) -> None:
+        model = KgeModel(dim=3)
+        ranks = filtered_ranks(model, *tied_rows(model, 0), random_triples(0, 0), index(random_triples(5, 0)))
+        assert ranks.shape == (0, 2)
+
+
+class TestByHand:
+    """TransE in one dimension: entities on a line at 0, 1, 2, 3, 4, and a relation that moves by one."""
+
+    entities = torch.arange(5.0)[:, None]
+    relations = torch.ones(NUM_RELATIONS, 1)
+
+    def rank(self, triple: tuple[int, int, int], known: list[tuple[int, int, int]]) -> list[float]:
+        rows = np.array(known, dtype=np.int64).reshape(-1, 3)
+        model = KgeModel(dim=1)
+        return filtered_ranks(model, self.entities, self.relations, np.array([triple]), index(rows))[0].tolist()
+
+    def test_perfect(self) -> None:
+        assert self.rank((1, 0, 2), [(1, 0, 2)]) == [1, 1]
+
+    def test_a_tie_is_shared(self) -> None:
+        # 1 moves to 2; tail 3 is as far as tail 1 and farther than 2. Head 1 for tail 3 is as far as head 3.
+        assert self.rank((1, 0, 3), [(1, 0, 3)]) == [2.5, 2.5]
+
+    def test_known_competitors_do_not_count(self) -> None:
+        assert self.rank((1, 0, 3), [(1, 0, 3), (1, 0, 2)]) == [1.5, 2.5]
+        assert self.rank((1, 0, 3), [(1, 0, 3), (1, 0, 1), (1, 0, 2), (2, 0, 3)]) == [1, 1.5]
+
+    def test_a_triple_that_is_not_known_itself(self) -> None:
+        assert self.rank((1, 0, 3), [(1, 0, 2)]) == [1.5, 2.5]
+        assert self.rank((1, 0, 3), [(1, 1, 2)]) == [2.5, 2.5]  # known of another relation: no filter
+
+
+class TestConstantModel:
+    """Equal entities: every rank is the middle one, neither the first nor the last."""
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(
+                name, marks=pytest.mark.xfail(strict=True, reason="the BLAS product gives equal rows unequal scores")
+            )
+            if name in ("distmult", "complex")
+            else name
+            for name in MODELS
+        ],
+    )
+    def test_middle_rank(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=100)
+        rng = np.random.default_rng(0)
+        for size, count in [(5, 1), (5, 20), (7, 3), (13, 20), (101, 5)]:
+            entities = model.initial_rows(1, model.entity_width, rng).repeat(size, 1)
+            relations = model.initial_rows(NUM_RELATIONS, model.relation_width, rng)
+            triples = random_triples(count, 1) % np.array([size, NUM_RELATIONS, size])
+            ranks = filtered_ranks(model, entities, relations, triples, index(triples[:0]))
+            np.testing.assert_array_equal(ranks, (size + 1) / 2)
+
+    @every_model
+    def test_middle_of_those_that_are_not_known(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=4)
+        entities = torch.full((NUM_ENTITIES, model.entity_width), 0.25)
+        relations = torch.full((NUM_RELATIONS, model.relation_width), 0.5)
+        known = np.array([(0, 0, tail) for tail in range(8)])
+        ranks = filtered_ranks(model, entities, relations, known[:1], index(known, ("tail",)))
+        assert ranks.tolist() == [[(NUM_ENTITIES - 7 + 1) / 2]]
+
+
+class TestNotFinite:
+    @every_model
+    @pytest.mark.parametrize("side", SIDES)
+    @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("row", [1, 2])
+    def test_row_of_the_triple_raises(self, name: ModelName, side: Side, number: float, row: int) -> None:
+        model = KgeModel(name, dim=3)
+        entities, relations = tied_rows(model, seed=0)
+        entities[row, 0] = number
+        triples = np.array([[1, 0, 2]])
+        with pytest.raises(FloatingPointError, match=r"^a score is not finite; the embeddings hold NaN or infinity$"):
+            filtered_ranks(model, entities, relations, triples, index(triples, (side,)))
+
+    def test_relation_raises(self) -> None:
+        model = KgeModel(dim=3)
+        entities, relations = tied_rows(model, seed=0)
+        relations[0] = math.nan
+        with pytest.raises(FloatingPointError, match="not finite"):
+            filtered_ranks(model, entities, relations, np.array([[1, 0, 2]]), index(random_triples(3, 0)))
+
+    @every_model
+    @pytest.mark.xfail(strict=True, reason="a competitor with a NaN score silently counts as worse")
+    def test_row_of_a_competitor_raises(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=3)
+        entities, relations = tied_rows(model, seed=0)
+        entities[5] = math.nan
+        with pytest.raises(FloatingPointError, match="not finite"):
+            filtered_ranks(model, entities, relations, np.array([[1, 0, 2]]), index(random_triples(3, 0)))
+
+
+def test_sides_of() -> None:
+    assert sides_of("tail") == ("tail",)
+    assert sides_of("both") == ("tail", "head")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+class TestPykeen:
+    """TransE with the L1 norm on PyKEEN's own copy of Nations, with the same embeddings."""
+
+    @pytest.mark.parametrize("tied", [False, True], ids=["random", "many ties"])
+    def test_same_scores_ranks_and_mrr(self, tied: bool) -> None:
+        pytest.importorskip("pykeen")
+        from pykeen.datasets import Nations
+        from pykeen.evaluation import RankBasedEvaluator
+        from pykeen.models import TransE
+
+        nations = Nations()
+        splits = [factory.mapped_triples for factory in (nations.training, nations.validation, nations.testing)]
+        test = splits[2]
+        model = KgeModel("transe", dim=4)
+        rng = np.random.default_rng(0)
+        entities = model.initial_rows(nations.num_entities, model.entity_width, rng)
+        relations = model.initial_rows(nations.num_relations, model.relation_width, rng)
+        if tied:
+            entities, relations = entities.round(), relations.round()
+
+        theirs = TransE(triples_factory=nations.training, embedding_dim=4, scoring_fct_norm=1, random_seed=0)
+        with torch.no_grad():
+            theirs.entity_representations[0]._embeddings.weight.copy_(entities)
+            theirs.relation_representations[0]._embeddings.weight.copy_(relations)
+            score = model.score(entities[test[:, 0]], relations[test[:, 1]], entities[test[:, 2]])
+            torch.testing.assert_close(score - model.gamma, theirs.score_hrt(test).squeeze(1), rtol=1e-5, atol=1e-5)
+        evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False)
+        result = evaluator.evaluate(theirs, test, additional_filter_triples=splits[:2], batch_size=64, use_tqdm=False)
+
+        every = torch.cat(splits).numpy()
+        known = [KnownTriples.build(every, side, nations.num_relations) for side in SIDES]
+        ranks = filtered_ranks(model, entities, relations, test.numpy(), known)
+        for column, side in enumerate(SIDES):
+            expected = np.concatenate(evaluator.ranks[side, "realistic"])
+            np.testing.assert_allclose(ranks[:, column], expected, rtol=0, atol=1e-9)
+        assert (ranks % 1 == 0.5).any() == tied
+        mrr = result.get_metric("both.realistic.inverse_harmonic_mean_rank")
+        assert (1 / ranks).mean() == pytest.approx(mrr, abs=1e-6)  # PyKEEN's mean is in float32

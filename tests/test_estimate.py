@@ -1,0 +1,104 @@
+"""Intervals against published values, scipy and simulated coverage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fkgsec import estimate
+from fkgsec.estimate import Estimate
+
+
+class TestProportion:
+    @pytest.mark.parametrize(
+        ("successes", "n", "low", "high"),
+        [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    )
+    def test_published_values(self, successes: int, n: int, low: float, high: float) -> None:
+        """Newcombe 1998, Table I, method 3 (score method without continuity correction)."""
+        figure = estimate.proportion(successes, n)
+        assert (figure.low, figure.high) == pytest.approx((low, high), abs=5e-5)
+
+    @given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+    def test_equals_scipy(self, counts: tuple[int, int]) -> None:
+        successes, n = counts
+        figure = estimate.proportion(successes, n)
+        interval = stats.binomtest(successes, n).proportion_ci(method="wilson")
+        assert figure.value == successes / n
+        assert (figure.low, figure.high) == pytest.approx((interval.low, interval.high), rel=1e-9, abs=1e-12)
+        assert 0 <= figure.low <= figure.value <= figure.high <= 1
+        assert (figure.n, figure.method) == (n, "wilson")
+
+    @pytest.mark.parametrize("n", [1, 3, 7, 10, 49, 1000])
+    def test_all_or_none_still_has_a_width(self, n: int) -> None:
+        none, every = estimate.proportion(0, n), estimate.proportion(n, n)
+        assert none.low == 0.0
+        assert every.high == 1.0
+        assert none.high == pytest.approx(1 - every.low) != 0.0
+
+    def test_empty_sample_says_nothing(self) -> None:
+        assert estimate.proportion(0, 0) == Estimate(0.0, 0.0, 1.0, 0, "wilson")
+
+    @pytest.mark.parametrize(("successes", "n"), [(-1, 10), (11, 10), (1, 0), (0, -1), (math.nan, 10)])
+    def test_impossible_counts(self, successes: float, n: int) -> None:
+        with pytest.raises(ValueError, match=rf"^successes must lie in 0\.\.{n}; got {successes}$"):
+            estimate.proportion(successes, n)
+
+
+class TestMean:
+    @pytest.mark.parametrize("draw", ["normal", "exponential"])
+    def test_interval_covers_the_true_mean(self, draw: str) -> None:
+        rng = np.random.default_rng(0)
+        covered = 0
+        for _ in range(300):
+            items = rng.normal(1.0, size=60) if draw == "normal" else rng.exponential(size=60)
+            figure = estimate.mean(items, rng, resamples=400)
+            covered += figure.low <= 1.0 <= figure.high
+        assert 0.88 <= covered / 300 <= 0.985  # nominally 0.95; a percentile bootstrap of 60 items falls a little short
+
+    def test_width_is_that_of_the_normal_interval(self) -> None:
+        items = np.random.default_rng(1).normal(5.0, 2.0, size=40_000)  # more than one block of resamples
+        figure = estimate.mean(items, np.random.default_rng(2), resamples=250)
+        assert figure.value == pytest.approx(items.mean())
+        assert figure.low < figure.value < figure.high
+        assert figure.high - figure.low == pytest.approx(2 * 1.96 * 2.0 / math.sqrt(40_000), rel=0.2)
+        assert (figure.n, figure.method) == (40_000, "bootstrap")
+
+    def test_depends_on_the_generator_only(self) -> None:
+        items = [0.1, 0.5, 0.9, 0.3]
+        first, again = (estimate.mean(items, np.random.default_rng(3)) for _ in range(2))
+        assert first == again
+        assert first == estimate.mean(np.array(items), np.random.default_rng(3))
+
+    @pytest.mark.parametrize("items", [[0.25], [0.25] * 9])
+    def test_equal_items_have_no_width(self, items: list[float]) -> None:
+        figure = estimate.mean(items, np.random.default_rng(0))
+        assert figure == Estimate(0.25, 0.25, 0.25, len(items), "bootstrap")
+
+    def test_empty_sample_says_nothing(self) -> None:
+        assert estimate.mean([], np.random.default_rng(0)) == Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
+
+
+def test_exact_has_no_width() -> None:
+    assert estimate.exact(0.25, 7) == Estimate(0.25, 0.25, 0.25, 7, "exact")
+
+
+@pytest.mark.xfail(strict=True, reason="the docstring of Estimate says that NaN is never stored; nothing checks it")
+@pytest.mark.parametrize(
+    "make",
+    [lambda: estimate.exact(math.nan, 3), lambda: estimate.mean([1.0, math.nan], np.random.default_rng(0))],
+    ids=["exact", "mean"],
+)
+def test_nan_is_never_stored(make: Callable[[], Estimate]) -> None:
+    with pytest.raises(ValueError, match="nan"):
+        make()
+
+
+def test_prints_with_its_interval() -> None:
+    assert str(Estimate(0.123449, 0.1, 0.98765, 5, "exact")) == "0.1234 [0.1000, 0.9877]"

@@ -1,0 +1,37 @@
+"""The exported names: adding or removing one is a decision, not an accident."""
+
+import attacks
+import fkgsec
+
+
+def test_exported_names_of_fkgsec() -> None:
+    assert sorted(fkgsec.__all__) == [
+        "ClientGraph",
+        "Estimate",
+        "FederatedGraph",
+        "FederationOptions",
+        "FederationResult",
+        "FkgsecError",
+        "KgeModel",
+        "KnowledgeGraph",
+        "generate_consortium",
+        "load_dataset",
+        "partition",
+        "read_path",
+        "run_federation",
+    ]
+    assert all(hasattr(fkgsec, name) for name in fkgsec.__all__)
+
+
+def test_exported_names_of_attacks() -> None:
+    assert set(attacks.__all__) == {
+        "THREAT_MODELS",
+        "AttackOptions",
+        "Leakage",
+        "ThreatModel",
+        "Unlinked",
+        "View",
+        "attack_federation",
+        "build_view",
+    }
+    assert all(hasattr(attacks, name) for name in attacks.__all__)
