@@ -9,13 +9,14 @@ same figure for an adversary with the same knowledge and no embeddings. Source: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from attacks import published
+from attacks.prior import guess_relations
 from attacks.reconstruction import (
     EntityGuesses,
     Inference,
@@ -65,7 +66,8 @@ class Leakage(msgspec.Struct, frozen=True):
     """What one attack got of one victim (or of "all" together) under one threat model at one leak ratio.
 
     `err_advantage` and `trr_advantage` are figure minus baseline. `reason` says why there was nothing to attack; then
-    the figures are zero. `metric` is "paper" (the definitions above) or "published" (the counts of FedR's notebooks).
+    the figures are zero ("all" has one only when no victim could be attacked). `metric` is "paper" (the definitions above)
+    or "published" (the counts of FedR's notebooks).
     """
 
     attack: str
@@ -81,6 +83,7 @@ class Leakage(msgspec.Struct, frozen=True):
     err_advantage: float
     trr: Estimate
     trr_baseline: Estimate
+    trr_prior: Estimate
     trr_advantage: float
     unlinked: Unlinked | None = None
     reason: str | None = None
@@ -114,6 +117,9 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
+        for name, allowed in (("inference", get_args(Inference)), ("metric", get_args(Metric))):
+            if getattr(self, name) not in allowed:
+                raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
         if not self.leak:
             raise SpecError("leak needs at least one ratio")
         if self.unlinked_heads < 0:
@@ -183,6 +189,7 @@ class _Counts(msgspec.Struct):
     entities_baseline: float = 0
     triples: float = 0
     triples_baseline: float = 0
+    triples_prior: float = 0
     unlinked: Unlinked | None = None
     reason: str | None = None
     items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
@@ -199,6 +206,7 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
         found = published.count(view, victim, names, truth.pairs, truth.relations)
         counts.entities, counts.entities_baseline = found.entities, found.entities_baseline
         counts.triples, counts.triples_baseline = found.triples, found.triples_baseline
+        counts.triples_prior = found.triples_baseline
         return counts
     guesses = infer_entities(view, victim)
     entity_right = guesses.names == names
@@ -207,16 +215,24 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     counts.entities, counts.triples = float(entity_right.sum()), float(triple_right.sum())
     chance = _chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
-    majority = truth.relations == view.colluder.majority_relation
-    counts.triples_baseline = float((_chance_of_pair(chance, truth.pairs) * majority).sum())
+    pair_chance = _chance_of_pair(chance, truth.pairs)
+    counts.triples_baseline = float(pair_chance @ (truth.relations == view.colluder.majority_relation))
+    counts.triples_prior = counts.triples_baseline
+    if victim.entity_names is not None:
+        heads, tails = (victim.entity_names[truth.pairs[:, end]] for end in (0, 1))
+        counts.triples_prior = float(pair_chance @ (guess_relations(view.colluder, heads, tails) == truth.relations))
     counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right)
-    if options.unlinked_heads and victim.relations is None:
+    if options.unlinked_heads:
         counts.unlinked = _unlinked(view, victim, truth, entity_right, chance, options)
     return counts
 
 
 def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> np.ndarray:
-    """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii)."""
+    """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
+
+    Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so FedR's
+    TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
+    """
     if victim.relations is not None:
         return infer_relation_rows(view, victim)[truth.graph.train[:, 1]]
     return infer_relations(view, victim, truth.pairs, options.inference)
@@ -366,10 +382,12 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         return sum(getattr(count, name) for count in counts)
 
     entities, triples = int(total("num_entities")), int(total("num_triples"))
-    err, trr = estimate.proportion(total("entities"), entities), estimate.proportion(total("triples"), triples)
+    reasons = _distinct(count.reason for count in counts) if all(count.reason for count in counts) else []
+    err = _measured(total("entities"), entities, reasons)
+    trr = _measured(total("triples"), triples, reasons)
     err_baseline = estimate.exact(total("entities_baseline") / entities, entities)
     trr_baseline = estimate.exact(total("triples_baseline") / triples, triples)
-    reasons = _distinct(count.reason for count in counts)
+    trr_prior = estimate.exact(total("triples_prior") / triples, triples)
     return Leakage(
         attack="reconstruction",
         threat_model=view.threat_model.name,
@@ -384,10 +402,19 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         err_advantage=err.value - err_baseline.value,
         trr=trr,
         trr_baseline=trr_baseline,
-        trr_advantage=trr.value - trr_baseline.value,
+        trr_prior=trr_prior,
+        trr_advantage=trr.value - max(trr_baseline.value, trr_prior.value),
         unlinked=counts[0].unlinked if len(counts) == 1 else None,
         reason="; ".join(reasons) if reasons else None,
     )
+
+
+def _measured(right: float, n: int, reasons: list[str]) -> Estimate:
+    """The share with its interval. A figure that was not measured is zero with no certainty at all."""
+    if reasons:
+        return Estimate(0.0, 0.0, 1.0, n, "not attacked")
+    # FedR's notebooks divide a number of entities by a number of triples: a ratio that can pass 1, without an interval.
+    return estimate.proportion(right, n) if right <= n else estimate.exact(right / n, n)
 
 
 def _distinct(reasons: Iterable[str | None]) -> list[str]:

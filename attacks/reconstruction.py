@@ -34,7 +34,7 @@ def nothing_to_attack(view: View, victim: VictimView) -> str | None:
     if victim.entities is None and victim.relations is None:
         return "no embedding of this client crossed"
     if view.colluder is None:
-        return "no element-embedding pair is known without a colluder"
+        return "no element-embedding pair is known without a colluder (the names themselves crossed in clear, in the alignment)"
     if victim.entities is None:
         return "only relation embeddings crossed; no entity embedding was seen"
     return None

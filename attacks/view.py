@@ -84,7 +84,9 @@ class ColluderKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class VictimView:
-    """What the adversary holds of one victim: its uploads of the attacked round, in the order of the message.
+    """What the adversary holds of one victim: its last upload up to the attacked round, in the order of the message.
+
+    That order follows the vocabulary (`ClientGraph.from_global`), which says something of the names; no attack here uses it.
 
     Attributes:
         entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed.
@@ -135,7 +137,8 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
     uploads = {
         (message.sender, message.table): message
-        for message in result.transcript.messages(result.best_round)
+        for number in sorted(result.transcript.latest_uploads(result.best_round))
+        for message in result.transcript.messages(number)
         if isinstance(message, Rows) and message.receiver == SERVER
     }
     alignments = {
@@ -172,7 +175,8 @@ def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed:
     graph = result.graph.clients[place]
     count = graph.num_trained_entities
     order = generator(seed, "leaked entities", place).permutation(count)
-    leaked = np.sort(order[: max(1, int(leak * count))])
+    num_leaked = max(1, int(leak * count + 1e-9))  # 0.29 * 100 is 28.999...
+    leaked = np.sort(order[:num_leaked])
     position = np.full(graph.num_entities, -1)
     position[leaked] = np.arange(len(leaked))
     ends = position[graph.train[:, [0, 2]]]

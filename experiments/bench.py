@@ -109,7 +109,16 @@ def main(
     rounds = Table(
         title=f"One round on {graph.name}: dim 128, batch 512, 256 negatives, 3 local epochs, {len(graph.clients)} clients"
     )
-    for name in ("algorithm", "model", "s/round", "triples/s", "floor bytes s", "floor ops s", "ratio to floor", "validation s"):
+    for name in (
+        "algorithm",
+        "model",
+        "s/round",
+        "triples/s",
+        "floor bytes s",
+        "floor ops s",
+        "ratio to floor",
+        "validation s",
+    ):
         rounds.add_column(name, justify="right")
     cases = [("fede", model, "own") for model in MODELS] + [("fedr", "transe", "own"), ("fede", "transe", "all")]
     for algorithm, model, scope in cases:

@@ -176,8 +176,8 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
                 "name": graph.name,
                 "hash": graph.hash,
                 "warnings": list(graph.warnings),
-                "statistics": statistics.reset_index().to_dict("records"),
-                "split_leaks": leaks.table.reset_index().to_dict("records"),
+                "statistics": statistics.to_dict("records"),
+                "split_leaks": leaks.table.to_dict("records"),
             },
             enc_hook=lambda value: value.item(),
         )
@@ -224,6 +224,8 @@ def data_generate(
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     write_client_folders(graph, out)
     _print_tables(Console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    for warning in graph.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"Written to {out}")
 
 

@@ -69,7 +69,9 @@ def _draw_leakage(axes: Axes, record: Record) -> None:
             yerr=[[f.value - f.low for f in figures], [f.high - f.value for f in figures]],
             error_kw={"lw": 1, "capsize": 2},
         )
-        baselines = [getattr(row, f"{name}_baseline").value for row in rows]
+        baselines = [
+            figure.value - getattr(row, f"{name}_advantage") for row, figure in zip(rows, figures, strict=True)
+        ]
         axes.hlines(
             baselines,
             [place - 0.18 for place in places],

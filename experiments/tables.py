@@ -29,7 +29,7 @@ def reading_aid(record: Record) -> list[str]:
         return []
     lines = [
         "ERR: entities named right from their embeddings. TRR: training triples rebuilt when the linked pairs are given. "
-        "base: the same adversary without embeddings; only the difference is what the embeddings leak. "
+        "base: the best guess of the same adversary without embeddings; only the difference is what the embeddings leak. "
         "Ranges are 95 % intervals."
     ]
     if any(row.unlinked for row in record.leakage):
@@ -58,7 +58,7 @@ def _leakage_tables(record: Record) -> list[Table]:
                 f"{row.err_baseline.value:.3f}",
                 str(row.trr.n),
                 _share(row.trr, row),
-                f"{row.trr_baseline.value:.3f}",
+                f"{max(row.trr_baseline.value, row.trr_prior.value):.3f}",
                 style="bold" if row.victim == ALL else None,
             )
         tables.append(table)
@@ -132,8 +132,8 @@ def _cost_table(record: Record) -> Table:
 
 _LEAK_WORDS = {
     "exact": "the same triple stands",
-    "inverse": "its inverse pair (t, *, h) stands",
-    "same_pair": "its pair (h, *, t) stands",
+    "inverse": "its inverse pair stands",
+    "same_pair": "its pair, by another relation, stands",
 }
 
 

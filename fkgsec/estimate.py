@@ -15,7 +15,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """A value with a 95 % interval.
 
     Attributes:
-        value, low, high: the figure and its interval; NaN is never stored (see `nothing`).
+        value, low, high: the figure and its interval; never NaN (`ValueError`).
         n: how many items it rests on.
         method: how the interval was made: "wilson", "bootstrap", "exact" (no sampling: low = value = high).
     """
@@ -25,6 +25,10 @@ class Estimate(msgspec.Struct, frozen=True):
     high: float
     n: int
     method: str
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.value) or math.isnan(self.low) or math.isnan(self.high):
+            raise ValueError(f"an estimate cannot be NaN; got {self.value} [{self.low}, {self.high}]")
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"

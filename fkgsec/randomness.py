@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 
 import numpy as np
 
@@ -16,5 +17,6 @@ def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator
     >>> generator(0, "shuffle", 1).integers(100) == generator(0, "shuffle", 1).integers(100)
     np.True_
     """
-    text = repr((seed, purpose, *where)).encode()
+    plain = tuple(item if isinstance(item, str) else operator.index(item) for item in where)
+    text = repr((operator.index(seed), purpose, *plain)).encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()[:16], "little"))

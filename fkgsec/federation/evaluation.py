@@ -88,12 +88,11 @@ class Evaluator:
 
 
 def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:
-    """MRR (bootstrap over triples) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`."""
-    flat = ranks.ravel()
+    """MRR (bootstrap) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`; the triple is the unit, its sides are averaged."""
     rng = generator(seed, "bootstrap")
-    figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1) if len(ranks) else flat, rng)}
+    figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1), rng)}
     for k in HITS:
-        figures[f"hits@{k}"] = estimate.proportion(int((flat <= k).sum()), len(flat))
+        figures[f"hits@{k}"] = estimate.proportion(float((ranks <= k).mean(axis=1).sum()), len(ranks))
     return figures
 
 

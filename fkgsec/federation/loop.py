@@ -223,7 +223,7 @@ def run_federation(
                 best = {**federation.tensors("best"), **trained}
             else:
                 progress.bad_checks += 1
-        transcript.retain({0, progress.best_round, number})
+        transcript.retain(_rounds_to_keep(transcript, progress.best_round, number))
         sizes = [len(federation.stack.graphs[client].train) for client in losses]
         loss = float(np.average(list(losses.values()), weights=sizes))
         progress.rounds.append(_entry(transcript, number, loss, mrr, started))
@@ -234,6 +234,10 @@ def run_federation(
             checkpoint.save(path, _state(federation, best), progress)
             saved_at = time.perf_counter()
     return _result(federation, progress, best)
+
+
+def _rounds_to_keep(transcript: Transcript, *rounds: int) -> set[int]:
+    return {0, *rounds}.union(*(transcript.latest_uploads(number) for number in rounds))
 
 
 def _entry(transcript: Transcript, number: int, loss: float | None, mrr: float | None, started: float) -> RoundEntry:
@@ -279,7 +283,7 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
     trained = tables("best_trained")
     final = tables("best")
     transcript = federation.channel.transcript
-    transcript.retain({0, progress.best_round, progress.rounds[-1].round})
+    transcript.retain(_rounds_to_keep(transcript, progress.best_round, progress.rounds[-1].round))
     return FederationResult(
         federation.graph,
         federation.options,

@@ -108,7 +108,7 @@ class Transcript:
     """What crossed: a line for every message of the run, and the serialised messages of some rounds.
 
     Holding every upload of a long run would take gigabytes, so `frames` keeps the rounds that `retain` was told to keep
-    (the alignment, the latest and the best round); attacks work on those.
+    (the alignment, the latest and the best round, and each client's last upload up to these); attacks work on those.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -122,6 +122,13 @@ class Transcript:
     def retain(self, rounds: set[int]) -> None:
         """Forget the contents of every other round; the lines stay."""
         self.frames = {number: frames for number, frames in self.frames.items() if number in rounds}
+
+    def latest_uploads(self, round: int) -> set[int]:
+        """The rounds in which each client last uploaded, up to this one: what the server holds of everybody."""
+        latest = {
+            entry.sender: entry.round for entry in self.entries if entry.direction == "up" and 0 < entry.round <= round
+        }
+        return set(latest.values())
 
     def messages(self, round: int) -> list[AnyMessage]:
         """The messages of a retained round in the order of sending; empty when it was not retained."""

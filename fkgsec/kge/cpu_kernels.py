@@ -135,7 +135,11 @@ def table_gradient(kind, queries, table, candidates, coefficients, gradient):
 
 @njit(parallel=True, fastmath=_FAST, cache=True)
 def similarity_matrix(kind, queries, rows, out):
-    """Fill `out` `[B, N]`. Queries go in fours, so that a row is loaded once for four of them."""
+    """Fill `out` `[B, N]`. Queries go in fours, so that a row is loaded once for four of them.
+
+    A product too is summed here: a BLAS sums the columns at the edge of its blocks in another order, so equal rows would get
+    scores that differ in the last bit, and ties would be lost.
+    """
     B, W = queries.shape
     N = rows.shape[0]
     half = W // 2
@@ -153,13 +157,20 @@ def similarity_matrix(kind, queries, rows, out):
                     sb += abs(b[w] - x)
                     sc += abs(c[w] - x)
                     sd += abs(d[w] - x)
-            else:
+            elif kind == MODULUS:
                 for w in range(half):
                     x, y = row[w], row[half + w]
                     sa += math.sqrt((a[w] - x) * (a[w] - x) + (a[half + w] - y) * (a[half + w] - y))
                     sb += math.sqrt((b[w] - x) * (b[w] - x) + (b[half + w] - y) * (b[half + w] - y))
                     sc += math.sqrt((c[w] - x) * (c[w] - x) + (c[half + w] - y) * (c[half + w] - y))
                     sd += math.sqrt((d[w] - x) * (d[w] - x) + (d[half + w] - y) * (d[half + w] - y))
+            else:
+                for w in range(W):
+                    x = row[w]
+                    sa -= a[w] * x
+                    sb -= b[w] * x
+                    sc -= c[w] * x
+                    sd -= d[w] * x
             out[first, n] = -sa
             if first + 1 < B:
                 out[first + 1, n] = -sb

@@ -44,12 +44,12 @@ def similarity(kind: int, x: Tensor, y: Tensor) -> Tensor:
 
 def similarity_matrix(kind: int, queries: Tensor, rows: Tensor) -> Tensor:
     """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`."""
-    if kind == DOT:
-        return queries @ rows.T
     if _compiled(queries):
         out = torch.empty(len(queries), len(rows))
         cpu_kernels.similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
         return out
+    if kind == DOT:
+        return queries @ rows.T
     if kind == L1:
         return -torch.cdist(queries, rows, p=1)
     step = max(1, CHUNK_BYTES // max(1, rows.numel() * rows.element_size()))
@@ -139,11 +139,11 @@ def _candidate_loss_torch(
         counts = candidates[part] >= 0
         with torch.enable_grad():
             query = queries[part].detach().requires_grad_()
-            rows = table[chosen].detach().requires_grad_()
+            rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
             scores = margin + similarity(kind, query[:, None], rows)
             hidden = (temperature * scores.detach()[:, 1:]).masked_fill(~counts[:, 1:], -math.inf)
             share = torch.nan_to_num(torch.softmax(hidden, dim=1))  # a row without any negative left has no share
-            loss = -torch.nn.functional.logsigmoid(scores[:, 0])
+            loss = -torch.nn.functional.logsigmoid(scores[:, 0]).masked_fill(~counts[:, 0], 0)
             loss = loss - (share * torch.nn.functional.logsigmoid(-scores[:, 1:])).sum(1)
             query_grad, row_grad = torch.autograd.grad((loss * weights[part]).sum(), [query, rows])
         losses[part], query_gradient[part] = loss.detach(), query_grad

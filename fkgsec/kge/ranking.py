@@ -39,7 +39,12 @@ def filtered_ranks(
     The rank is the mean of the optimistic (ties lost by the others) and the pessimistic one, so a model that gives every
     entity the same score gets the middle rank, not the first. Source: DESIGN "utility"; Berrendorf et al. 2020.
     Differs: the published codes break ties by an unstable sort.
+
+    Raises:
+        FloatingPointError: an embedding is NaN or infinite.
     """
+    if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
+        raise FloatingPointError("an embedding is not finite (NaN or infinity)")
     ranks = np.empty((len(triples), len(known)))
     step = max(1, block_bytes // (4 * max(1, len(entities))))
     for column, index in enumerate(known):
@@ -50,8 +55,6 @@ def filtered_ranks(
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
             scores = model.score_all(queries, entities)
             true = scores.gather(1, chosen[:, candidate, None])
-            if not torch.isfinite(true).all():
-                raise FloatingPointError("a score is not finite; the embeddings hold NaN or infinity")
             above, level = (scores > true).sum(1), (scores == true).sum(1)
             position, member = (torch.from_numpy(x).to(entities.device) for x in index.expand(index.groups(part)))
             filtered = scores[position, member]

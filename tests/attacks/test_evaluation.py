@@ -131,7 +131,7 @@ class TestAgainstLoops:
     def test_advantage_is_figure_minus_baseline(self, attacked, case: tuple[str, str]) -> None:
         for row in attacked[case][0]:
             assert row.err_advantage == row.err.value - row.err_baseline.value
-            assert row.trr_advantage == row.trr.value - row.trr_baseline.value
+            assert row.trr_advantage == row.trr.value - max(row.trr_baseline.value, row.trr_prior.value)
 
     @pytest.mark.parametrize("case", CASES[:2])
     def test_without_linked_pairs_from_view_and_truth(self, trained_runs, attacked, case: tuple[str, str]) -> None:
@@ -265,6 +265,22 @@ class TestBaselines:
             assert mean > 0
             assert abs(baseline.value - mean) < 4 * error + 1e-9
 
+    @pytest.mark.parametrize("row_chance", [0.25, 1.0])
+    def test_random_order_by_enumeration(self, row_chance: float) -> None:
+        """All ways to name four rows and to place the right pairs among seven; two pairs are each other's reverse."""
+        pairs, num_candidates = [(0, 1), (1, 0), (1, 2), (3, 0)], 7
+        expected_right = expected_precisions = 0.0
+        for right in itertools.product([True, False], repeat=4):
+            probability = float(np.prod([row_chance if is_right else 1 - row_chance for is_right in right]))
+            hits = sum(right[head] and right[tail] for head, tail in pairs)
+            places = list(itertools.combinations(range(1, num_candidates + 1), hits))
+            precisions = [sum(found / rank for found, rank in enumerate(ranks, 1)) for ranks in places]
+            expected_right += probability * hits
+            expected_precisions += probability * float(np.mean(precisions))
+        figures = evaluation._random_order(np.array(pairs), np.full(4, row_chance), num_candidates)
+        assert figures == pytest.approx((expected_right, expected_precisions))
+        assert evaluation._random_order(np.array(pairs), np.array([0, 0, 0.25, 0]), num_candidates) == (0, 0)
+
     def test_a_single_victim_needs_no_pooled_row(self, fabricate) -> None:
         graph, tables = toy_tables(self_loops=True)
         rows, _ = attack_federation(fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",)))
@@ -288,7 +304,11 @@ class TestNothingToAttack:
     @pytest.mark.parametrize(
         ("algorithm", "threat", "reason"),
         [
-            ("fede", "server", "no element-embedding pair is known without a colluder"),
+            (
+                "fede",
+                "server",
+                "no element-embedding pair is known without a colluder (the names themselves crossed in clear, in the alignment)",
+            ),
             ("fedr", "collusion", "only relation embeddings crossed; no entity embedding was seen"),
             ("single", "collusion", "no embedding of this client crossed"),
         ],
@@ -300,8 +320,17 @@ class TestNothingToAttack:
         for row in rows:
             assert row.reason == reason
             assert (row.err.value, row.trr.value, row.err_baseline.value, row.trr_baseline.value) == (0, 0, 0, 0)
+            assert (row.err.low, row.err.high, row.err.method) == (0, 1, "not attacked")
             assert row.unlinked is None
             assert row.colluder == (None if threat == "server" else "colluder")
+
+    def test_all_has_a_reason_only_if_nobody_could_be_attacked(self, planted, fabricate) -> None:
+        whole = planted()
+        result = fabricate(whole.graph, whole.trained, whole.tables, participants=["colluder", "victim a"])
+        seen, unseen, pooled = attack_federation(result, AttackOptions(threat=("collusion",)))[0]
+        assert (seen.reason, unseen.reason) == (None, "no embedding of this client crossed")
+        assert pooled.reason is None
+        assert pooled.err.value == pytest.approx(seen.err.value * seen.err.n / (seen.err.n + unseen.err.n))
 
     def test_threats_with_and_without_anything_to_attack_share_a_table(self, planted) -> None:
         rows, items = attack_federation(
@@ -356,6 +385,8 @@ class TestOptions:
             ({"threat": ("collusion", "eavesdropper")}, "threat must be one of server, .*'eavesdropper'"),
             ({"leak": (0.5, 0.0)}, r"leak must lie in \(0, 1\]; got 0.0"),
             ({"leak": ()}, "leak needs at least one ratio"),
+            ({"metric": "publised"}, "metric must be one of paper, published; got 'publised'"),
+            ({"inference": "l2"}, "inference must be one of cosine, score; got 'l2'"),
             ({"unlinked_heads": -1}, "unlinked_heads must be at least 0; got -1"),
         ],
     )

@@ -124,6 +124,11 @@ class TestLeak:
         for relation_name, row in zip(known.relation_names, known.relations, strict=True):
             assert torch.equal(row, result.trained[0].relations[row_of[relation_name]])
 
+    def test_number_of_pairs_is_not_rounded_in_binary(self, planted) -> None:
+        result = planted(clusters=30)
+        assert result.graph.clients[0].num_trained_entities == 100
+        assert [len(knowledge(result, share / 100).entity_names) for share in range(1, 101)] == list(range(1, 101))
+
     def test_a_leak_below_one_entity_gives_one(self, planted) -> None:
         assert len(knowledge(planted(), 1e-6).entity_names) == 1
 

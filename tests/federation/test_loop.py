@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.view import THREAT_MODELS, build_view
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
@@ -136,6 +137,21 @@ def test_participation_averages_participants_only(uneven: FederatedGraph, option
     place = uneven.clients.index(client)
     if result.best_round == 4:
         assert torch.equal(result.tables[place].entities[: client.num_trained_entities], upload.unpack())
+
+
+def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options: FederationOptions) -> None:
+    """With partial participation the server still holds what a client sent earlier, and an attack must see it."""
+    result = run_federation(uneven, replace(options, participation=0.34, rounds=8, eval_every=8))
+    last = {
+        line.sender: line.round for line in result.transcript.entries if line.kind == "rows" and line.receiver == SERVER
+    }
+    assert len(last) > 1
+    assert result.transcript.latest_uploads(8) == set(last.values())
+    for sender, number in last.items():
+        assert any(message.sender == sender for message in result.transcript.messages(number))
+    view = build_view(result, THREAT_MODELS["collusion"], colluder="small", leak=1.0, seed=0)
+    for victim in view.victims:
+        assert (victim.entities is not None) == (f"client/{victim.name}" in last)
 
 
 def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options: FederationOptions) -> None:

@@ -112,7 +112,7 @@ every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets the number of threads of numba and torch; both are put back."""
     before = numba.get_num_threads(), torch.get_num_threads()
-    if numba.config.NUMBA_NUM_THREADS < 2:  # pyright: ignore[reportAttributeAccessIssue]
+    if numba.config.NUMBA_NUM_THREADS < 2:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
         pytest.skip("numba was started with one thread")
 
     def use(count: int) -> None:
@@ -251,13 +251,8 @@ class TestCompiledLoss:
         assert same_bits(compiled_loss(kind, columns), compiled_loss(kind, batch))
 
 
-MASKED_POSITIVE = pytest.mark.xfail(strict=True, reason="the torch path counts row 0 in place of a masked positive")
-
-
 @every_kind
-@pytest.mark.parametrize(
-    "path", [compiled_loss, *(pytest.param(p, marks=MASKED_POSITIVE) for p in (torch_loss, double_loss))]
-)
+@pytest.mark.parametrize("path", [compiled_loss, torch_loss, double_loss])
 def test_masked_positive_does_not_count(kind: int, path: Loss) -> None:
     batch = random_batch(positives=1, negatives=4)
     batch.candidates[:] = torch.tensor([[-1, 1, 2, 3, 4]])
@@ -326,7 +321,7 @@ class TestSimilarityMatrix:
         [
             L1,
             MODULUS,
-            pytest.param(DOT, marks=pytest.mark.xfail(strict=True, reason="BLAS sums edge columns in another order")),
+            DOT,
         ],
     )
     def test_equal_rows_get_equal_bits(self, kind: int) -> None:

@@ -146,17 +146,7 @@ class TestByHand:
 class TestConstantModel:
     """Equal entities: every rank is the middle one, neither the first nor the last."""
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(
-                name, marks=pytest.mark.xfail(strict=True, reason="the BLAS product gives equal rows unequal scores")
-            )
-            if name in ("distmult", "complex")
-            else name
-            for name in MODELS
-        ],
-    )
+    @every_model
     def test_middle_rank(self, name: ModelName) -> None:
         model = KgeModel(name, dim=100)
         rng = np.random.default_rng(0)
@@ -187,7 +177,7 @@ class TestNotFinite:
         entities, relations = tied_rows(model, seed=0)
         entities[row, 0] = number
         triples = np.array([[1, 0, 2]])
-        with pytest.raises(FloatingPointError, match=r"^a score is not finite; the embeddings hold NaN or infinity$"):
+        with pytest.raises(FloatingPointError, match="not finite"):
             filtered_ranks(model, entities, relations, triples, index(triples, (side,)))
 
     def test_relation_raises(self) -> None:
@@ -198,7 +188,6 @@ class TestNotFinite:
             filtered_ranks(model, entities, relations, np.array([[1, 0, 2]]), index(random_triples(3, 0)))
 
     @every_model
-    @pytest.mark.xfail(strict=True, reason="a competitor with a NaN score silently counts as worse")
     def test_row_of_a_competitor_raises(self, name: ModelName) -> None:
         model = KgeModel(name, dim=3)
         entities, relations = tied_rows(model, seed=0)
@@ -224,7 +213,7 @@ class TestPykeen:
         from pykeen.models import TransE
 
         nations = Nations()
-        splits = [factory.mapped_triples for factory in (nations.training, nations.validation, nations.testing)]
+        splits = [nations.factory_dict[split].mapped_triples for split in ("training", "validation", "testing")]
         test = splits[2]
         model = KgeModel("transe", dim=4)
         rng = np.random.default_rng(0)
@@ -235,8 +224,8 @@ class TestPykeen:
 
         theirs = TransE(triples_factory=nations.training, embedding_dim=4, scoring_fct_norm=1, random_seed=0)
         with torch.no_grad():
-            theirs.entity_representations[0]._embeddings.weight.copy_(entities)
-            theirs.relation_representations[0]._embeddings.weight.copy_(relations)
+            for parameter, rows in zip(theirs.parameters(), (entities, relations), strict=True):
+                parameter.copy_(rows)
             score = model.score(entities[test[:, 0]], relations[test[:, 1]], entities[test[:, 2]])
             torch.testing.assert_close(score - model.gamma, theirs.score_hrt(test).squeeze(1), rtol=1e-5, atol=1e-5)
         evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False)

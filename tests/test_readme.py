@@ -1,0 +1,53 @@
+"""The README's Python example runs as it stands, and its commands are commands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.folders import write_client_folders
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    line
+    for kind, block in BLOCKS
+    if not kind
+    for line in re.findall(r"^fkgsec .*?(?= +#|$)", block, flags=re.MULTILINE)
+]
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    (example,) = [block for kind, block in BLOCKS if kind == "python"]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 15
+    write_client_folders(generate_consortium(clients=3, size=900, seed=2), tmp_path / "my-federation")
+    (tmp_path / "example.py").write_text(example)
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        len(re.findall(r"^(collusion|identifiers) (0.5|1.0) (hospital-2|hospital-3|all): ERR", done.stdout, re.M)) == 12
+    )
+    assert re.search(r"hospital-[23] +\S+ +\S+ +\S+$", done.stdout, re.M), "no rebuilt triple was printed"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_of_the_readme_parse(line: str) -> None:
+    """With --help at the end every option of the line is parsed, and none is run."""
+    words = line.split()[1:]
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0, result.output
