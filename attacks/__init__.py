@@ -1,6 +1,7 @@
 """What an adversary computes from a view, and the leakage figures that follow."""
 
-from attacks.evaluation import AttackOptions, Leakage, Unlinked, attack_federation
+from attacks.evaluation import AttackOptions, Leakage, attack_federation
+from attacks.unlinked import Unlinked
 from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
 
 __all__ = [

@@ -11,8 +11,9 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from attacks import evaluation
-from attacks.evaluation import ALL, AttackOptions, Leakage, Unlinked, attack_federation, default_threats
+from attacks import unlinked
+from attacks.evaluation import ALL, AttackOptions, Leakage, attack_federation, default_threats
+from attacks.unlinked import Unlinked
 from attacks.view import THREAT_MODELS, VictimView, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import SpecError
@@ -171,7 +172,7 @@ class TestAveragePrecision:
 
     def figure(self, hits: list[bool] | np.ndarray, triples_of_head: list[int]) -> Estimate:
         heads = np.arange(len(hits)) % len(triples_of_head)
-        return evaluation._average_precision(np.array(hits), heads, np.array(triples_of_head), self.rng)
+        return unlinked.average_precision(np.array(hits), heads, np.array(triples_of_head), self.rng)
 
     @pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
     def test_agrees_with_scikit_learn_when_every_positive_is_reached(self, share: float) -> None:
@@ -277,9 +278,9 @@ class TestBaselines:
             precisions = [sum(found / rank for found, rank in enumerate(ranks, 1)) for ranks in places]
             expected_right += probability * hits
             expected_precisions += probability * float(np.mean(precisions))
-        figures = evaluation._random_order(np.array(pairs), np.full(4, row_chance), num_candidates)
+        figures = unlinked.random_order(np.array(pairs), np.full(4, row_chance), num_candidates)
         assert figures == pytest.approx((expected_right, expected_precisions))
-        assert evaluation._random_order(np.array(pairs), np.array([0, 0, 0.25, 0]), num_candidates) == (0, 0)
+        assert unlinked.random_order(np.array(pairs), np.array([0, 0, 0.25, 0]), num_candidates) == (0, 0)
 
     def test_a_single_victim_needs_no_pooled_row(self, fabricate) -> None:
         graph, tables = toy_tables(self_loops=True)
