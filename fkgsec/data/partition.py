@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.cluster import SpectralClustering
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, SpecError
@@ -150,6 +149,8 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
         return Assignment((np.arange(len(relations)) % clients)[relation_of])
     # Lines 3 to 10: M[r, r'] = number of entities that both relations link, zero on the diagonal.
     co_occurrence = count_co_occurrence(triples[:, 0], relation_of, triples[:, 2])
+    from sklearn.cluster import SpectralClustering  # a second to import, and no other partition needs it
+
     clustering = SpectralClustering(
         n_clusters=clients,
         affinity="precomputed",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 
 L1, MODULUS, DOT = 0, 1, 2
 # Sums may be reordered and contracted for vector units; NaN and infinity keep their meaning.
@@ -37,100 +37,117 @@ def _similarity(kind, x, y):
 
 
 @njit(fastmath=_FAST, cache=True)
-def _add_gradient(kind, coefficient, x, y, out):
-    """out += coefficient * d similarity(x, y) / dx; at a kink the subgradient is 0, as autograd takes it."""
+def _pull(coefficient, x, y, out):
+    """out += coefficient * (x - y) / modulus, for each complex number; one output at a time, so that it is vectorised."""
+    half = x.shape[0] // 2
+    for d in range(half):
+        real, imaginary = x[d] - y[d], x[half + d] - y[half + d]
+        modulus = math.sqrt(real * real + imaginary * imaginary)
+        scaled = coefficient / modulus if modulus > 0 else _ZERO
+        out[d] += real * scaled
+        out[half + d] += imaginary * scaled
+
+
+@njit(fastmath=_FAST, cache=True)
+def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
+    """Add coefficient * d similarity / d query and / d row; at a kink the subgradient is 0, as autograd takes it."""
     if kind == L1:
-        for d in range(x.shape[0]):
-            difference = x[d] - y[d]
+        for d in range(query.shape[0]):
+            difference = query[d] - row[d]
             sign = _ONE if difference > 0 else (-_ONE if difference < 0 else _ZERO)
-            out[d] -= coefficient * sign
+            signed = coefficient * sign  # a NaN coefficient stays one, also at a kink
+            query_gradient[d] -= signed
+            row_gradient[d] += signed
     elif kind == MODULUS:
-        half = x.shape[0] // 2
-        for d in range(half):
-            real, imaginary = x[d] - y[d], x[half + d] - y[half + d]
-            modulus = math.sqrt(real * real + imaginary * imaginary)
-            scaled = coefficient / modulus if modulus > 0 else _ZERO
-            out[d] -= real * scaled
-            out[half + d] -= imaginary * scaled
+        _pull(-coefficient, query, row, query_gradient)
+        _pull(coefficient, query, row, row_gradient)
     else:
-        for d in range(x.shape[0]):
-            out[d] += coefficient * y[d]
+        for d in range(query.shape[0]):
+            query_gradient[d] += coefficient * row[d]
+            row_gradient[d] += coefficient * query[d]
+
+
+@njit(fastmath=_FAST, cache=True)
+def _weigh(scores, candidates, weight, temperature):
+    """One positive's scores `[K]` become d weighted loss / d score; returns its loss. Candidates of -1 do not count."""
+    highest = _MINUS_INFINITY
+    for k in range(1, len(scores)):
+        if candidates[k] >= 0 and not scores[k] <= highest:
+            highest = scores[k]
+    normaliser = _ZERO
+    for k in range(1, len(scores)):
+        if candidates[k] >= 0:
+            normaliser += math.exp(temperature * (scores[k] - highest))
+    loss = _ZERO
+    for k in range(len(scores)):
+        if candidates[k] < 0:
+            continue
+        score = scores[k]
+        small = math.exp(-abs(score))
+        sigmoid = (_ONE if score > 0 else small) / (_ONE + small)
+        if k == 0:
+            loss += math.log1p(small) + max(-score, _ZERO)
+            scores[k] = weight * (sigmoid - _ONE)
+        else:
+            share = math.exp(temperature * (score - highest)) / normaliser
+            loss += share * (math.log(_ONE + small) + max(score, _ZERO))
+            scores[k] = weight * share * sigmoid
+    return loss
 
 
 @njit(parallel=True, fastmath=_FAST, cache=True)
 def candidate_loss(
-    kind, queries, table, candidates, weights, margin, temperature, coefficients, losses, query_gradient
+    kind, queries, table, candidates, weights, margin, temperature, losses, query_gradient, table_gradient, partial
 ):
-    """Fill `coefficients` `[B, K]` (d weighted loss / d score), `losses` `[B]` and `query_gradient` `[B, W]`."""
-    B, K = candidates.shape
-    for b in prange(B):
-        query, out = queries[b], query_gradient[b]
-        highest = _MINUS_INFINITY
-        for k in range(K):
-            row = candidates[b, k]
-            if row >= 0:
-                score = margin + _similarity(kind, query, table[row])
-                coefficients[b, k] = score
-                if k > 0 and not score <= highest:
-                    highest = score
-        normaliser = _ZERO
-        for k in range(1, K):
-            if candidates[b, k] >= 0:
-                normaliser += math.exp(temperature * (coefficients[b, k] - highest))
-        loss = _ZERO
-        out[:] = _ZERO
-        for k in range(K):
-            row = candidates[b, k]
-            if row < 0:
-                coefficients[b, k] = _ZERO
-                continue
-            score = coefficients[b, k]
-            small = math.exp(-abs(score))
-            sigmoid = (_ONE if score > 0 else small) / (_ONE + small)
-            if k == 0:
-                loss += math.log1p(small) + max(-score, _ZERO)
-                coefficient = weights[b] * (sigmoid - _ONE)
-            else:
-                share = math.exp(temperature * (score - highest)) / normaliser
-                loss += share * (math.log(_ONE + small) + max(score, _ZERO))
-                coefficient = weights[b] * share * sigmoid
-            coefficients[b, k] = coefficient
-            _add_gradient(kind, coefficient, query, table[row], out)
-        losses[b] = loss
+    """Fill `losses` `[B]`, `query_gradient` `[B, W]` and `table_gradient` `[N, W]`; `partial` `[parts, B, W]` is scratch.
 
-
-@njit(parallel=True, fastmath=_FAST, cache=True)
-def _table_gradient(kind, queries, table, candidates, coefficients, gradient, parts):
+    Candidates are sorted by row, so that a table larger than the caches is read twice from end to end instead of K times at
+    random, and each row's gradient is written once. A part of the rows belongs to one thread; the parts' gradients
+    to the queries are added up in their order.
+    """
     B, K = candidates.shape
-    N = table.shape[0]
+    N, W = table.shape
+    parts = partial.shape[0]
     flat = candidates.reshape(-1)
+    start = np.zeros(N + 1, np.int64)  # the candidates that are row n: order[start[n] : start[n + 1]]
     for part in prange(parts):
         low, high = N * part // parts, N * (part + 1) // parts
-        # A counting sort of the candidates that fall into this part's rows: each row is then read and written once.
-        start = np.zeros(high - low + 1, np.int64)
         for j in range(B * K):
             if low <= flat[j] < high:
-                start[flat[j] - low + 1] += 1
-        for i in range(high - low):
-            start[i + 1] += start[i]
-        order = np.empty(start[high - low], np.int32)
-        fill = start.copy()
+                start[flat[j] + 1] += 1
+    for n in range(N):
+        start[n + 1] += start[n]
+    order = np.empty(start[N], np.int32)
+    scores = np.empty((B, K), np.float32)
+    for part in prange(parts):
+        low, high = N * part // parts, N * (part + 1) // parts
+        fill = start[low:high].copy()
         for j in range(B * K):
             if low <= flat[j] < high:
                 order[fill[flat[j] - low]] = j
                 fill[flat[j] - low] += 1
-        for i in range(high - low):
-            row, out = table[low + i], gradient[low + i]
-            out[:] = _ZERO
-            for place in range(start[i], start[i + 1]):
+        for n in range(low, high):
+            row = table[n]
+            for place in range(start[n], start[n + 1]):
                 b = order[place] // K
-                _add_gradient(kind, coefficients[b, order[place] - b * K], row, queries[b], out)
-
-
-def table_gradient(kind, queries, table, candidates, coefficients, gradient):
-    """Fill `gradient` `[N, W]` with the sum over candidates of coefficient * d similarity / d row."""
-    parts = min(len(table), 4 * get_num_threads())
-    _table_gradient(kind, queries, table, candidates, coefficients, gradient, parts)
+                scores[b, order[place] - b * K] = margin + _similarity(kind, queries[b], row)
+    for b in prange(B):
+        losses[b] = _weigh(scores[b], candidates[b], weights[b], temperature)
+    for part in prange(parts):
+        to_queries = partial[part]
+        to_queries[:] = _ZERO
+        for n in range(N * part // parts, N * (part + 1) // parts):
+            row, to_row = table[n], table_gradient[n]
+            to_row[:] = _ZERO
+            for place in range(start[n], start[n + 1]):
+                b = order[place] // K
+                _add_gradients(kind, scores[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
+    for b in prange(B):
+        for d in range(W):
+            total = _ZERO
+            for part in range(parts):
+                total += partial[part, b, d]
+            query_gradient[b, d] = total
 
 
 @njit(parallel=True, fastmath=_FAST, cache=True)

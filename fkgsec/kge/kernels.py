@@ -2,7 +2,7 @@
 
 Legend: `B` positives, `K` candidates of each (the positive first, then negatives), `N` table rows, `W` width.
 
-On the CPU these are compiled by numba: a candidate's row is read once from the cache, used, and forgotten, where tensor
+On the CPU these are compiled by numba: a row is read from memory, used for all its candidates, and forgotten, where tensor
 operations write arrays of `B x K x W` numbers to memory at every step. Elsewhere (CUDA, float64) the same mathematics runs as
 torch operations over chunks; tests hold both against autograd. Sums run in a fixed order that does not depend on
 the number of threads, so on the CPU the same input gives the same bits.
@@ -21,6 +21,7 @@ from fkgsec.kge import cpu_kernels
 
 L1, MODULUS, DOT = cpu_kernels.L1, cpu_kernels.MODULUS, cpu_kernels.DOT
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
+ROW_PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
 
 class CandidateLoss(NamedTuple):
@@ -78,24 +79,22 @@ def candidate_loss(
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
     if _compiled(queries):
-        coefficients = np.empty(candidates.shape, dtype=np.float32)
-        losses, query_gradient = (
-            torch.empty(len(queries)),
-            torch.empty_like(queries, memory_format=torch.contiguous_format),
-        )
+        losses = torch.empty(len(queries))
+        query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
         table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
-        arrays = _array(queries), _array(table), _array(candidates)
         cpu_kernels.candidate_loss(
             kind,
-            *arrays,
+            _array(queries),
+            _array(table),
+            _array(candidates),
             _array(weights),
             np.float32(margin),
             np.float32(temperature),
-            coefficients,
             losses.numpy(),
             query_gradient.numpy(),
+            table_gradient.numpy(),
+            np.empty((ROW_PARTS, *queries.shape), dtype=np.float32),
         )
-        cpu_kernels.table_gradient(kind, *arrays, coefficients, table_gradient.numpy())
         return CandidateLoss(losses, query_gradient, table_gradient)
     return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
 
