@@ -19,7 +19,7 @@ from attacks.view import ColluderKnowledge, VictimView, View
 from fkgsec.kge.models import KgeModel
 
 Inference = Literal["cosine", "score"]
-BLOCK_BYTES = 64 * 2**20
+PAIRS_AT_ONCE = 4096
 
 
 class EntityGuesses(NamedTuple):
@@ -72,14 +72,8 @@ def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Ten
     """The place of the known relation `[R, V]` that fits each pair of rows `[P, W]` best, int64 `[P]`."""
     if by == "cosine":
         return nearest(model.best_relation(heads, tails), model.relation_vectors(relations))[0].numpy()
-    step = max(1, BLOCK_BYTES // (len(relations) * heads.shape[1] * heads.element_size()))
-    return np.concatenate(
-        [
-            model.score(head[:, None], relations, tail[:, None]).argmax(dim=1).numpy()
-            for head, tail in zip(heads.split(step), tails.split(step), strict=True)
-        ]
-        or [np.zeros(0, dtype=np.int64)]
-    )
+    blocks = zip(heads.split(PAIRS_AT_ONCE), tails.split(PAIRS_AT_ONCE), strict=True)
+    return torch.cat([model.score_relations(*block, relations).argmax(dim=1) for block in blocks]).numpy()
 
 
 def infer_relation_rows(view: View, victim: VictimView) -> np.ndarray:

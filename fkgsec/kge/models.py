@@ -143,6 +143,15 @@ class KgeModel:
         """Scores `[B, N]` of every query `[B, W]` against every candidate `[N, W]`."""
         return self.margin + kernels.similarity_matrix(self.similarity, queries, candidates)
 
+    def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
+        """Scores `[B, M]` of every relation `[M, V]` between heads and tails `[B, W]`, without a temporary of `B x M x W`.
+
+        TransE, DistMult and ComplEx compare the relation with `best_relation` by the similarity that they compare entities by.
+        """
+        if self.name == "rotate":
+            return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
+        return self.margin + kernels.similarity_matrix(self.similarity, self.best_relation(heads, tails), relations)
+
     def best_relation(self, heads: Tensor, tails: Tensor) -> Tensor:
         """The relation vector that maximises the score of (head, ., tail), `[..., W]`, up to its length.
 

@@ -241,3 +241,18 @@ class TestBadArguments:
         with pytest.raises(SpecError, match=r"^gamma \+ epsilon must be positive and finite; got ") as error:
             KgeModel(gamma=gamma, epsilon=epsilon)
         assert str(error.value).endswith(f"got {gamma} + {epsilon}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_score_relations_equals_score_one_by_one(name: ModelName) -> None:
+    model = KgeModel(name, dim=6)
+    rng = torch.Generator().manual_seed(4)
+    heads, tails = (torch.randn(5, model.entity_width, generator=rng) for _ in range(2))
+    relations = torch.randn(3, model.relation_width, generator=rng)
+    expected = torch.stack(
+        [
+            torch.stack([model.score(head, relation, tail) for relation in relations])
+            for head, tail in zip(heads, tails, strict=True)
+        ]
+    )
+    torch.testing.assert_close(model.score_relations(heads, tails, relations), expected, atol=1e-5, rtol=0)
