@@ -277,3 +277,14 @@ def test_clusters_of_fb15k_237_are_the_released_ones() -> None:
             matching += [k for k in range(clients) if released <= clusters[k]]
         assert sorted(matching) == list(range(clients))
         assert federated.warnings == ()
+
+
+def test_warnings_of_the_pooled_splits_are_not_passed_on() -> None:
+    triples = np.array([[h, h % 2, (h + 1) % 12] for h in range(12)])
+    notes = ("test: 3 entities that train lacks, first at test.txt:1", "5 triples with a literal were skipped")
+    graph = KnowledgeGraph(
+        "g", tuple(map(str, range(12))), ("r", "s"), triples, triples[:0], triples[:0], warnings=notes
+    )
+    warnings = partition(graph, "triples", 2, 0).warnings
+    assert notes[1] in warnings
+    assert notes[0] not in warnings
