@@ -3,7 +3,9 @@
 ERR: entities of the victim whose name the adversary gets right from embeddings, over all entities of the victim.
 TRR: training triples of the victim that the adversary rebuilds (head, relation and tail right), over all of them, with the
 linked pairs given to the adversary (fedr.txt's way). `Unlinked` is the honest attack without that gift. Beside each stands the
-same figure for an adversary with the same knowledge and no embeddings. Source: DESIGN "What is measured", fedr.txt 3.1.
+same figure for an adversary with the same knowledge and no embeddings.
+
+Source: fedr.txt 3.1; the baselines and `Unlinked` are ours.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from attacks.reconstruction import (
     nothing_to_attack,
 )
 from attacks.unlinked import Unlinked, measure_unlinked
-from attacks.view import THREAT_MODELS, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import SpecError
@@ -34,15 +36,16 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
 
 Metric = Literal["paper", "published"]
-ALL = "all"
 
 
 class Leakage(msgspec.Struct, frozen=True):
     """What one attack got of one victim (or of "all" together) under one threat model at one leak ratio.
 
-    `err_advantage` and `trr_advantage` are figure minus baseline. `reason` says why there was nothing to attack; then
-    the figures are zero ("all" has one only when no victim could be attacked). `metric` is "paper" (the definitions above)
-    or "published" (the counts of FedR's notebooks).
+    Baselines are adversaries with the same knowledge and no embeddings: `err_baseline` draws a name, `trr_baseline` takes the
+    majority relation, `trr_prior` the one that the colluder's triples suggest where both names can be read (`attacks.prior`).
+    The advantages are the figure minus the best of its baselines. `reason` says why there was nothing to attack; then the
+    figures are zero with the interval [0, 1]. "all" counts the `num_attacked` victims that could be attacked, and has a
+    reason only when there was none. `metric` is "paper" (the definitions above) or "published" (FedR's notebooks' counts).
     """
 
     attack: str
@@ -62,6 +65,7 @@ class Leakage(msgspec.Struct, frozen=True):
     trr_advantage: float
     unlinked: Unlinked | None = None
     reason: str | None = None
+    num_attacked: int = 1
 
 
 class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,7 +76,7 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         leak: leak ratios in (0, 1].
         colluder: name of the colluding client; None takes the first.
         inference: how a relation is inferred, see `attacks.reconstruction.infer_relations`.
-        metric: "paper" (DESIGN's definitions), "published" (the notebooks' counts).
+        metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         seed: of the leaked share and the sampled heads.
     """
@@ -89,6 +93,11 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in self.threat:
             if name not in THREAT_MODELS:
                 raise SpecError(f"threat must be one of {', '.join(THREAT_MODELS)}; got {name!r}")
+        for field in ("threat", "leak"):
+            if len(set(getattr(self, field))) < len(getattr(self, field)):
+                raise SpecError(f"{field} names a value twice: {', '.join(map(str, getattr(self, field)))}")
+        if self.metric == "published" and self.inference == "score":
+            raise SpecError("inference must be cosine with metric published: the notebooks know no other")
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
@@ -141,8 +150,8 @@ class _Truth:
 
     def __init__(self, result: FederationResult, graph: ClientGraph) -> None:
         self.graph = graph
-        self.entity_names = np.array(result.graph.entities)[graph.entity_ids]
-        self.relation_names = np.array(result.graph.relations)[graph.relation_ids]
+        self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]
+        self.relation_names = np.array(result.graph.relations, dtype=object)[graph.relation_ids]
         self.num_entities = graph.num_trained_entities
 
     @property
@@ -174,6 +183,8 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     counts = _Counts(victim.name, truth.num_entities, len(truth.graph.train))
     counts.reason = nothing_to_attack(view, victim)
     if counts.reason:
+        # Names that crossed give every entity away, whether or not an embedding did.
+        counts.entities_baseline = float(truth.num_entities) if victim.entity_names is not None else 0.0
         return counts
     assert view.colluder is not None
     names = truth.entity_names[: truth.num_entities]
@@ -273,7 +284,9 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         return sum(getattr(count, name) for count in counts)
 
     entities, triples = int(total("num_entities")), int(total("num_triples"))
-    reasons = _distinct(count.reason for count in counts) if all(count.reason for count in counts) else []
+    attacked = [count for count in counts if not count.reason]
+    reasons = [] if attacked else _distinct(count.reason for count in counts)
+    counts = attacked or counts
     err = _measured(total("entities"), entities, reasons)
     trr = _measured(total("triples"), triples, reasons)
     err_baseline = estimate.exact(total("entities_baseline") / entities, entities)
@@ -283,9 +296,10 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         attack="reconstruction",
         threat_model=view.threat_model.name,
         metric=options.metric,
-        inference=options.inference,
+        inference=options.inference if all(seen.relations is None for seen in view.victims) else "cosine",
         colluder=colluder if view.threat_model.colluder else None,
         victim=victim,
+        num_attacked=len(attacked),
         leak=view.leak,
         round=view.round,
         err=err,

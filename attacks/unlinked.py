@@ -1,6 +1,7 @@
 """The honest attack: no linked pair is given, the adversary ranks all pairs of a sample of heads and claims the best.
 
-Source: DESIGN "TRR ... not given"; ours. The papers give the linked pairs away.
+Source: ours; the papers give the linked pairs away. The baselines here know no names beyond those that the attack guessed
+or read, and take pairs in random order: they say what chance gives, not what a reader of names could do.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
@@ -56,7 +57,8 @@ class ColluderKnowledge:
     """What the traitor hands over: element-embedding pairs of its own model, and the triples among them.
 
     Attributes:
-        entity_names `[n]`, entities `[n, W]`: the leaked entities, after its own training of the attacked round.
+        entity_names `[n]`, entities `[n, W]`: the leaked entities as it holds them in the attacked round before the broadcast,
+            that is after its own training if it took part in the round.
         shared_entities `[n, W]`: the same entities as the server's last broadcast gave them (what published notebooks use).
         relation_names `[m]`, relations `[m, V]`: relations of its triples that touch a leaked entity.
         triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
@@ -114,6 +116,26 @@ class View:
     seed: int
 
 
+ALL = "all"  # stands for all victims together where a victim is named
+
+
+def check_attackable(graph: FederatedGraph, algorithm: str, colluder: str | None) -> None:
+    """Say before hours of training whether the run can be attacked at all.
+
+    Raises:
+        ThreatModelError: one party holds everything, there is no victim, or the colluder (None: the first) is no client.
+    """
+    names = [client.name for client in graph.clients]
+    if RECIPES[algorithm].pooled:
+        raise ThreatModelError(f"{algorithm} has no federation to attack: one party holds all triples")
+    if len(names) < 2:
+        raise ThreatModelError(f"{graph.name} has one client: there is no victim to attack")
+    if ALL in names:
+        raise ThreatModelError(f"a client is called {ALL!r}, which stands for all victims together; rename its folder")
+    if colluder is not None and colluder not in names:
+        raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {colluder!r}")
+
+
 def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder: str, leak: float, seed: int) -> View:
     """The view of `threat_model` on a finished run, at its best round.
 
@@ -127,12 +149,9 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
     Raises:
         ThreatModelError: unknown colluder, a leak out of range, or a run without a federation.
     """
+    check_attackable(result.graph, result.options.algorithm, colluder)
     clients = result.graph.clients
     names = [client.name for client in clients]
-    if RECIPES[result.options.algorithm].pooled:
-        raise ThreatModelError(f"{result.options.algorithm} has no federation to attack: one party holds all triples")
-    if colluder not in names:
-        raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {colluder!r}")
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
     uploads = {
@@ -162,7 +181,9 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
                 client.name,
                 rows,
                 relations.unpack() if relations else None,
-                np.array(aligned.names[: aligned.num_uploaded]) if aligned and threat_model.identifiers else None,
+                np.array(aligned.names[: aligned.num_uploaded], dtype=object)
+                if aligned and threat_model.identifiers
+                else None,
                 origin,
             )
         )
@@ -183,7 +204,10 @@ def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed:
     touching = (ends >= 0).any(axis=1)
     relations, relation_position = np.unique(graph.train[touching, 1], return_inverse=True)
     trained, shared = result.trained[place], result.tables[place]
-    entity_names, relation_names = np.array(result.graph.entities), np.array(result.graph.relations)
+    entity_names, relation_names = (
+        np.array(result.graph.entities, dtype=object),
+        np.array(result.graph.relations, dtype=object),
+    )
     return ColluderKnowledge(
         entity_names[graph.entity_ids[leaked]],
         trained.entities[leaked],

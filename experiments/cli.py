@@ -24,7 +24,7 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.folders import write_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
-from fkgsec.errors import FkgsecError, SpecError
+from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
 
 app = typer.Typer(
@@ -41,6 +41,11 @@ app.add_typer(data_app, name="data")
 INTERRUPTED = 130
 
 
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints names and paths as they are: no markup, no emoji."""
+    return Console(stderr=stderr, markup=False, emoji=False)
+
+
 def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Turn an expected error into one line and its exit status; anything else keeps its traceback."""
 
@@ -52,7 +57,10 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"fkgsec: {error}", err=True)
             raise typer.Exit(error.exit_status) from error
         except KeyboardInterrupt:
-            typer.echo("fkgsec: interrupted; the same command goes on from the last checkpoint", err=True)
+            typer.echo(
+                "fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again",
+                err=True,
+            )
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapper
@@ -120,11 +128,13 @@ def attack(
 def _train_and_report(
     spec: Spec, out: Path | None, json: str | None, checkpoint_every: float, quiet: bool, *, attack: bool
 ) -> None:
+    if json not in (None, "-") and not Path(json).parent.is_dir():
+        raise RunError(f"{json}: its folder does not exist")
     graph = spec.load_graph()
     warnings = warnings_of(graph)
-    errors = Console(stderr=True)
+    errors = make_console(stderr=True)
     for warning in warnings:
-        errors.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     folder = out or default_folder(spec, graph)
     with RunProgress(spec, errors, enabled=not quiet) as progress:
         finished = execute(spec, graph, folder, attack=attack, observer=progress, checkpoint_every_s=checkpoint_every)
@@ -136,7 +146,7 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         typer.echo(f"warning: {warning}", err=True)
     if not quiet:
         # Standard output belongs to the record when it was asked for there.
-        console = Console(stderr=json == "-")
+        console = make_console(stderr=json == "-")
         _print_tables(console, tables.run_tables(finished.record))
         for line in tables.reading_aid(finished.record):
             console.print(line, soft_wrap=True, highlight=False)
@@ -160,7 +170,7 @@ def _print_tables(console: Console, shown: list[Table]) -> None:
 @expected_errors
 def data_list() -> None:
     """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
-    Console().print(tables.catalogue_table(datasets()))
+    make_console().print(tables.catalogue_table(datasets()))
 
 
 @data_app.command("stats", epilog="Examples:\n\n  fkgsec data stats\n\n  fkgsec data stats --data DDB14-Fed5")
@@ -186,11 +196,11 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
         else:
             write_atomically(Path(json), content)
         return
-    console = Console()
+    console = make_console()
     _print_tables(console, tables.statistics_tables(graph, statistics, leaks))
     for warning in (*graph.warnings, split_leak_warning(graph)):
         if warning:
-            console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+            console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
 
 @data_app.command(
@@ -205,10 +215,10 @@ def data_partition(
     """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
     graph = make_spec(config, given).load_graph()
     write_client_folders(graph, out)
-    console = Console()
+    console = make_console()
     _print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
-        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     console.print(f"Written to {out}", highlight=False)
 
 
@@ -223,7 +233,7 @@ def data_generate(
     """Generate the embedded consortium of hospitals and write it as client folders."""
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     write_client_folders(graph, out)
-    _print_tables(Console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    _print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"Written to {out}")

@@ -6,27 +6,32 @@ import io
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from attacks.evaluation import ALL
+from attacks.evaluation import Leakage
+from attacks.view import ALL
 from experiments.record import Record
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
+MOST_GROUPS = 14
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 
 
 def draw_picture(record: Record) -> bytes:
     """A PNG: loss and validation MRR by round; beside it ERR and TRR of each victim with intervals and baselines."""
-    figure = Figure(figsize=(12, 4.6) if record.leakage else (7, 4.6), layout="constrained")
-    if record.leakage:
+    rows = _rows_to_draw(record)
+    figure = Figure(figsize=(12, 4.6) if rows else (7, 4.6), layout="constrained")
+    if rows:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
-        _draw_leakage(right, record)
+        _draw_leakage(right, rows)
     else:
         left = figure.subplots()
     _draw_training(left, record)
     mrr = record.utility["mrr"]
+    shown = f"test MRR {mrr.value:.3f} [{mrr.low:.3f}, {mrr.high:.3f}]" if mrr.n else "no test triples"
     figure.suptitle(
-        f"{record.spec.algorithm} · {record.spec.model} · {record.data.name} · test MRR {mrr.value:.3f} "
-        f"[{mrr.low:.3f}, {mrr.high:.3f}] · {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged",
+        f"{record.spec.algorithm} · {record.spec.model} · {record.data.name} · {shown} "
+        f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged",
         fontsize=11,
     )
     buffer = io.BytesIO()
@@ -40,6 +45,7 @@ def _draw_training(axes: Axes, record: Record) -> None:
         [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=_GREY, label="training loss"
     )
     axes.set(xlabel="round", ylabel="loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
     second = axes.twinx()
     checked = [(entry.round, entry.valid_mrr) for entry in record.rounds if entry.valid_mrr is not None]
@@ -54,8 +60,14 @@ def _draw_training(axes: Axes, record: Record) -> None:
     axes.set_title(f"Training (kept: round {record.best_round})", fontsize=10)
 
 
-def _draw_leakage(axes: Axes, record: Record) -> None:
-    rows = [row for row in record.leakage if row.victim != ALL] or record.leakage
+def _rows_to_draw(record: Record) -> list[Leakage]:
+    """The victims that could be attacked; when they would not fit, all of them together."""
+    measured = [row for row in record.leakage if not row.reason]
+    each = [row for row in measured if row.victim != ALL]
+    return each if len(each) <= MOST_GROUPS else [row for row in measured if row.victim == ALL][:MOST_GROUPS]
+
+
+def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
     labels = [f"{row.victim}\n{row.threat_model} {row.leak:g}" for row in rows]
     for offset, (name, colour) in enumerate((("err", _ORANGE), ("trr", _GREEN))):
         places = [place + (offset - 0.5) * 0.38 for place in range(len(rows))]

@@ -10,6 +10,7 @@ import msgspec
 import pandas as pd
 
 from attacks.evaluation import Leakage, attack_federation
+from attacks.view import check_attackable
 from experiments.picture import draw_picture
 from experiments.record import Record, encode_record, make_record, write_atomically
 from experiments.spec import Spec
@@ -68,6 +69,8 @@ def execute(
     except OSError as error:
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
     options = spec.federation_options()
+    if attack:
+        check_attackable(graph, spec.algorithm, spec.colluder)
     if (folder / CHECKPOINT).exists():
         checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
     write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
@@ -111,6 +114,8 @@ def reuse(
 
 
 def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
+    write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
+    (folder / SCORES_FILE).unlink(missing_ok=True)  # those of an earlier attack
     leakage: list[Leakage] = []
     scores = pd.DataFrame()
     if attack:

@@ -114,5 +114,5 @@ def make_spec(config: Path | None, given: dict[str, Any]) -> Spec:
 def _plain(message: str, fields: dict[str, Any]) -> str:
     """msgspec's message with the field's name first and its value."""
     text, _, path = message.partition(" - at `$.")
-    name = path.rstrip("`").split("[")[0]
+    name, text = path.rstrip("`").split("[")[0], text.replace("`array`", "a list")
     return f"{name}: {text}; got {fields.get(name)!r}" if name else text

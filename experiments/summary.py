@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attacks.evaluation import ALL
+from attacks.view import ALL
 from experiments.record import Record, read_record
 from fkgsec.estimate import Estimate
 

@@ -9,8 +9,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from attacks.evaluation import ALL, Leakage
-from attacks.view import THREAT_MODELS
+from attacks.evaluation import Leakage
+from attacks.view import ALL, THREAT_MODELS
 from experiments.record import Record
 from fkgsec.data.catalogue import Dataset
 from fkgsec.data.graph import FederatedGraph
@@ -37,6 +37,8 @@ def reading_aid(record: Record) -> list[str]:
             "Not told which pairs are linked, the adversary claims as many triples as the colluder's own density suggests: "
             "precision and recall of those claims, AP over the whole ranking (200 sampled heads unless told otherwise)."
         )
+    if any(0 < row.num_attacked < len(record.data.clients) - 1 for row in record.leakage if row.victim == ALL):
+        lines.append("'all' counts the victims that could be attacked.")
     reasons = dict.fromkeys(row.reason for row in record.leakage if row.reason)
     return [*lines, *(f"Nothing to attack: {reason}." for reason in reasons)]
 
@@ -77,13 +79,19 @@ def _table(title: str, first: str, *others: str) -> Table:
     return table
 
 
+def _value(figure: Estimate) -> str:
+    return f"{figure.value:.3f}" if figure.n else "–"
+
+
 def _interval(figure: Estimate) -> str:
+    if not figure.n:
+        return "–"
     low, high = (f"{bound:.3f}".removeprefix("0") for bound in (figure.low, figure.high))
     return f"{figure.value:.3f} {low}–{high}"
 
 
 def _share(figure: Estimate, row: Leakage) -> str:
-    return "nothing to attack" if row.reason else _interval(figure)
+    return "n/a" if row.reason else _interval(figure)
 
 
 def _unlinked_table(rows: list[Leakage]) -> Table:
@@ -108,9 +116,9 @@ def _utility_table(record: Record) -> Table:
     if record.utility_by_leak["leaked"]["mrr"].n:
         rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
     for client, figures in rows.items():
-        table.add_row(client, str(figures["mrr"].n), *(f"{figures[name].value:.3f}" for name in names))
+        table.add_row(client, str(figures["mrr"].n), *(_value(figures[name]) for name in names))
     total = record.utility
-    shown = [_interval(total["mrr"]), *(f"{total[name].value:.3f}" for name in names[1:])]
+    shown = [_interval(total["mrr"]), *(_value(total[name]) for name in names[1:])]
     table.add_row("all", str(total["mrr"].n), *shown, style="bold")
     return table
 

@@ -26,7 +26,7 @@ from fkgsec.federation.training import TABLES, LocalTrainer
 from fkgsec.randomness import generator
 
 CHECKPOINT = "checkpoint.safetensors"
-CHECKPOINT_EVERY_S = 60.0
+CHECKPOINT_EVERY_S = 20.0
 _POOLED_KEY = -1
 
 
@@ -51,7 +51,8 @@ class FederationResult:
         rounds: what each round did, round 0 first.
         best_round: the round whose models are kept, the one with the best validation MRR (the last without validation).
         tables: each client's embeddings after the broadcast of that round.
-        trained: each client's embeddings before it, as its own training left them (what a colluder would hand over).
+        trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
+            client that sat the round out as the last broadcast did.
         test_ranks: ranks of each client's test triples, float64 `[n, sides]`.
         transcript: what crossed; the messages of round 0, of the best and of the last round are retained whole.
     """

@@ -37,7 +37,7 @@ def filtered_ranks(
         block_bytes: bound on the scores held at once.
 
     The rank is the mean of the optimistic (ties lost by the others) and the pessimistic one, so a model that gives every
-    entity the same score gets the middle rank, not the first. Source: DESIGN "utility"; Berrendorf et al. 2020.
+    entity the same score gets the middle rank, not the first. Source: Berrendorf et al. 2020.
     Differs: the published codes break ties by an unstable sort.
 
     Raises:

@@ -12,9 +12,9 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from attacks import unlinked
-from attacks.evaluation import ALL, AttackOptions, Leakage, attack_federation, default_threats
+from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
 from attacks.unlinked import Unlinked
-from attacks.view import THREAT_MODELS, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate

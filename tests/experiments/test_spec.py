@@ -25,7 +25,7 @@ def test_given_values_override_the_file_and_the_file_the_defaults(tmp_path: Path
     ("text", "message"),
     [
         ("dim: many", r"spec.yaml: dim: Expected `int`, got `str`; got 'many'"),
-        ("leak: 0.5", r"spec.yaml: leak: Expected `array`, got `float`; got 0.5"),
+        ("leak: 0.5", r"spec.yaml: leak: Expected a list, got `float`; got 0.5"),
         ("gammma: 3", r"spec.yaml: Object contains unknown field `gammma`"),
         ("model: transh", r"spec.yaml: model: Invalid enum value 'transh'"),
         ("- a\n- b", "a mapping of options is expected, found list"),
