@@ -18,6 +18,7 @@ import torch
 import fkgsec
 from attacks.evaluation import Leakage
 from experiments.spec import Spec
+from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError
@@ -127,7 +128,11 @@ def describe_data(graph: FederatedGraph) -> DataRecord:
         }
         for client in graph.clients
     }
-    return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), list(graph.warnings))
+    # A record is shared; where the data lie on this machine is nobody's business.
+    folder = os.environ.get(DATA_VARIABLE)
+    prefix = f"{folder.rstrip('/')}/" if folder else ""
+    warnings = [warning.replace(prefix, "") if prefix else warning for warning in graph.warnings]
+    return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), warnings)
 
 
 def describe_environment(result: FederationResult) -> Environment:

@@ -28,3 +28,4 @@ def test_records_say_where_they_come_from(path: Path) -> None:
     assert record.environment.command.startswith("fkgsec ")
     assert record.environment.commit
     assert record.environment.dirty is False
+    assert not any(" /" in warning for warning in record.data.warnings), "a path of somebody's machine"
