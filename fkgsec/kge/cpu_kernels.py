@@ -5,12 +5,21 @@ Legend: `B` positives, `K` candidates of each, `N` table rows, `W` width.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
+import llvmlite.binding
+import numba
 import numpy as np
 from numba import njit, prange
 
-L1, MODULUS, DOT = 0, 1, 2
+from fkgsec.kge.kernels import L1, MODULUS
+
 # Sums may be reordered and contracted for vector units; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -213,3 +222,39 @@ def mask_known(candidates, groups, start, members):
                     high = middle
             if low < end and members[low] == wanted:
                 candidates[b, k] = -1
+
+
+def compile_once() -> None:
+    """Have a process of its own compile the loops, when the cache does not hold them yet.
+
+    numba optimises a parallel loop once more when it writes it to the cache, so a process that compiles it sums in another
+    order than those that load it, and the last bits differ. After this call every process loads.
+    """
+    cache = Path(candidate_loss.stats.cache_path)
+    made_from = (Path(__file__).read_bytes(), numba.__version__, llvmlite.binding.get_host_cpu_name(), sys.version)
+    stamp = cache / f"kernels-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}.compiled"
+    if stamp.exists():
+        return
+    command = "from fkgsec.kge.cpu_kernels import run_each; run_each()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=environment)
+    try:
+        if done.returncode:
+            raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+        stamp.touch()
+    except OSError as error:
+        warnings.warn(
+            f"the CPU loops could not be compiled beforehand ({error}); figures of this run may differ in their last digits "
+            "from those of the next",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def run_each() -> None:
+    """Run every loop on one row, with the types that `fkgsec.kge.kernels` passes."""
+    row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
+    one, groups = np.float32(1), np.zeros(1, dtype=np.int64)
+    similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))
+    candidate_loss(L1, row, row, ids, row[0, :1], one, one, row[0, :1].copy(), row.copy(), row.copy(), row[None].copy())
+    mask_known(ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

@@ -10,16 +10,16 @@ the number of threads, so on the CPU the same input gives the same bits.
 
 from __future__ import annotations
 
+import functools
 import math
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.kge import cpu_kernels
-
-L1, MODULUS, DOT = cpu_kernels.L1, cpu_kernels.MODULUS, cpu_kernels.DOT
+L1, MODULUS, DOT = 0, 1, 2
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
 ROW_PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
@@ -47,7 +47,7 @@ def similarity_matrix(kind: int, queries: Tensor, rows: Tensor) -> Tensor:
     """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`."""
     if _compiled(queries):
         out = torch.empty(len(queries), len(rows))
-        cpu_kernels.similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
+        _cpu_kernels().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
         return out
     if kind == DOT:
         return queries @ rows.T
@@ -82,7 +82,7 @@ def candidate_loss(
         losses = torch.empty(len(queries))
         query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
         table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
-        cpu_kernels.candidate_loss(
+        _cpu_kernels().candidate_loss(
             kind,
             _array(queries),
             _array(table),
@@ -105,7 +105,7 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
     """
     if candidates.device.type == "cpu":
-        cpu_kernels.mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
+        _cpu_kernels().mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
         return candidates
     if not len(members):
         return candidates
@@ -115,6 +115,15 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     asked = groups[:, None] * span + candidates
     place = torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)
     return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
+
+
+@functools.cache
+def _cpu_kernels() -> ModuleType:
+    """The compiled loops, ready to run; a machine that computes on CUDA alone needs no numba."""
+    from fkgsec.kge import cpu_kernels
+
+    cpu_kernels.compile_once()
+    return cpu_kernels
 
 
 def _compiled(x: Tensor) -> bool:
