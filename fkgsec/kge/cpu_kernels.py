@@ -230,9 +230,11 @@ def compile_once() -> None:
     numba optimises a parallel loop once more when it writes it to the cache, so a process that compiles it sums in another
     order than those that load it, and the last bits differ. After this call every process loads.
     """
-    cache = Path(candidate_loss.stats.cache_path)
+    folder = candidate_loss.stats.cache_path
+    if folder is None:  # numba was told not to compile
+        return
     made_from = (Path(__file__).read_bytes(), numba.__version__, llvmlite.binding.get_host_cpu_name(), sys.version)
-    stamp = cache / f"kernels-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}.compiled"
+    stamp = Path(folder) / f"kernels-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}.compiled"
     if stamp.exists():
         return
     command = "from fkgsec.kge.cpu_kernels import run_each; run_each()"
