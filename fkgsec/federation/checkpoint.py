@@ -19,7 +19,12 @@ SCHEMA = 1
 
 
 class RoundEntry(msgspec.Struct, frozen=True):
-    """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing."""
+    """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing.
+
+    Attributes:
+        num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
+        num_clipped: uploaded values that were cut to the range a protocol can carry.
+    """
 
     round: int
     loss: float | None
@@ -27,6 +32,8 @@ class RoundEntry(msgspec.Struct, frozen=True):
     bytes_up: int
     bytes_down: int
     seconds: float
+    num_survivors: int = 0
+    num_clipped: int = 0
 
 
 class Progress(msgspec.Struct):
@@ -42,20 +49,21 @@ class Progress(msgspec.Struct):
     schema: int = SCHEMA
 
 
-def pack_frames(frames: dict[int, list[bytes]]) -> dict[str, Tensor]:
-    """Messages as tensors of bytes, by round and order."""
+def pack_frames(kind: str, frames: dict[int, list[bytes]]) -> dict[str, Tensor]:
+    """Serialised messages or notes as tensors of bytes, by kind, round and order."""
     return {
-        f"frame.{number}.{place:06d}": torch.from_numpy(np.frombuffer(frame, dtype=np.uint8).copy())
+        f"{kind}.{number}.{place:06d}": torch.from_numpy(np.frombuffer(frame, dtype=np.uint8).copy())
         for number, messages in frames.items()
         for place, frame in enumerate(messages)
     }
 
 
-def unpack_frames(tensors: dict[str, Tensor]) -> dict[int, list[bytes]]:
-    """Undo `pack_frames`."""
+def unpack_frames(kind: str, tensors: dict[str, Tensor]) -> dict[int, list[bytes]]:
+    """Undo `pack_frames` for the tensors of this kind."""
     frames: dict[int, list[bytes]] = {}
-    for key in sorted(tensors, key=lambda name: tuple(int(part) for part in name.split(".")[1:])):
-        frames.setdefault(int(key.split(".")[1]), []).append(tensors[key].numpy().tobytes())
+    found = [name.split(".") for name in tensors if name.startswith(f"{kind}.")]
+    for _, number, place in sorted(found, key=lambda name: (int(name[1]), int(name[2]))):
+        frames.setdefault(int(number), []).append(tensors[f"{kind}.{number}.{place}"].numpy().tobytes())
     return frames
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
-from fkgsec.errors import DataError
+from fkgsec.errors import DataError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, Transcript, client_party
+from fkgsec.federation.exchange import Exchange, Holding, MakeExchange, Uploaded
+from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
-from fkgsec.federation.server import SharedTable
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
 from fkgsec.randomness import generator
@@ -55,6 +55,9 @@ class FederationResult:
             client that sat the round out as the last broadcast did.
         test_ranks: ranks of each client's test triples, float64 `[n, sides]`.
         transcript: what crossed; the messages of round 0, of the best and of the last round are retained whole.
+        inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
+            would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
+        protection: what the exchange protected, a line each with its guarantee; empty in clear.
     """
 
     graph: FederatedGraph
@@ -65,12 +68,18 @@ class FederationResult:
     trained: list[ClientTables]
     test_ranks: list[np.ndarray]
     transcript: Transcript
+    inputs: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
+    protection: list[str] = field(default_factory=list)
 
 
 class Federation:
     """The parties of one run and their state. `run_federation` drives it."""
 
-    def __init__(self, graph: FederatedGraph, options: FederationOptions) -> None:
+    def __init__(
+        self, graph: FederatedGraph, options: FederationOptions, make_exchange: MakeExchange = Exchange
+    ) -> None:
+        if options.defense and make_exchange is Exchange:
+            raise SpecError(f"defense {options.defense!r} was asked for, but an exchange in clear was given")
         self.graph = graph
         self.options = options
         self.recipe: Recipe = RECIPES[options.algorithm]
@@ -87,73 +96,81 @@ class Federation:
         self.trainer = LocalTrainer(self.stack, options)
         wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
         self.evaluator = Evaluator(wide, self.stack, options, self.recipe.pooled)
-        self.channel = Channel()
-        self.server: dict[Table, SharedTable] = {table: SharedTable(table) for table in self.recipe.shared}
         self.parties = [client_party(client.name) for client in trained]
+        self.channel = Channel()
+        self.exchange = make_exchange(self.channel, options, self.parties, self.recipe.shared)
         # How many rows a client uploads: those that stand in its training triples, whatever it corrupts with.
         self.num_uploaded = [
             {"entities": client.num_trained_entities, "relations": client.num_trained_relations} for client in trained
         ]
 
     def align(self) -> None:
-        """Round 0: clients name their rows, the server numbers the union and sends the first shared rows."""
-        vocabulary = {"entities": self.graph.entities, "relations": self.graph.relations}
+        """Round 0: clients and server agree on the rows of every shared table, and the first rows are sent."""
         model = self.stack.model
         widths = {"entities": model.entity_width, "relations": model.relation_width}
-        for table, shared in self.server.items():
-            for client, party in enumerate(self.parties):
-                graph = self.stack.graphs[client]
-                ids = graph.entity_ids if table == "entities" else graph.relation_ids
-                names = [vocabulary[table][number] for number in ids]
-                message = Alignment(0, party, SERVER, table, names, self.num_uploaded[client][table])
-                received = self.channel.send(message)
-                assert isinstance(received, Alignment)
-                shared.align(received)
+        for table, shared in self.exchange.server.items():
+            self.exchange.align(table, self.holdings(table))
             rng = generator(self.options.seed, "initial rows", table, SERVER)
-            shared.initialise(model.initial_rows(len(shared.names), widths[table], rng))
+            rows = model.initial_rows(len(shared.names), widths[table], rng)
+            # A name's first row does not depend on the order in which names arrived.
+            rank = np.argsort(np.argsort(np.array(shared.names, dtype=object)))
+            self.exchange.initialise(table, rows[torch.from_numpy(rank)])
         self.broadcast(0)
+
+    def holdings(self, table: Table) -> dict[str, Holding]:
+        """Which rows of a shared table each client holds, by name."""
+        vocabulary = self.graph.entities if table == "entities" else self.graph.relations
+        held = {}
+        for client, party in enumerate(self.parties):
+            graph = self.stack.graphs[client]
+            ids = graph.entity_ids if table == "entities" else graph.relation_ids
+            held[party] = Holding([vocabulary[number] for number in ids], self.num_uploaded[client][table])
+        return held
 
     def broadcast(self, round: int) -> None:
         """Every client receives its rows of every shared table and takes them over."""
-        for table, shared in self.server.items():
-            for client, party in enumerate(self.parties):
-                rows = shared.rows[shared.holdings[party]]
-                received = self.channel.send(Rows.pack(round, SERVER, party, table, rows))
-                assert isinstance(received, Rows)
-                with torch.no_grad():
-                    self.stack.rows(table, client).copy_(received.unpack())
+        for table in self.exchange.server:
+            for party, (rows, taken) in self.exchange.broadcast(round, table).items():
+                own = self.stack.rows(table, self.parties.index(party)).detach()
+                own.copy_(
+                    rows if taken is None else torch.where(taken.to(own.device)[:, None], rows.to(own.device), own)
+                )
 
-    def upload(self, round: int, participants: list[int]) -> None:
-        """Participants send their trained rows, and the server takes the mean over holders."""
-        for table, shared in self.server.items():
-            uploads = []
-            for client in participants:
-                rows = self.stack.rows(table, client)[: self.num_uploaded[client][table]]
-                received = self.channel.send(Rows.pack(round, self.parties[client], SERVER, table, rows))
-                assert isinstance(received, Rows)
-                uploads.append(received)
-            shared.aggregate(uploads)
+    def upload(self, round: int, participants: list[int]) -> list[Uploaded]:
+        """Participants send their trained rows, and the server takes the mean over holders; one outcome for each table."""
+        return [
+            self.exchange.upload(
+                round,
+                table,
+                {
+                    self.parties[client]: self.stack.rows(table, client)[: self.num_uploaded[client][table]]
+                    .detach()
+                    .cpu()
+                    for client in participants
+                },
+            )
+            for table in self.exchange.server
+        ]
 
     def participants(self, round: int) -> list[int]:
         """The clients of this round, at least one, drawn without replacement; in ascending order."""
-        count = max(1, round_half_up(self.options.participation * len(self.parties)))
+        count = self.options.num_participants(len(self.parties))
         if count == len(self.parties):
             return list(range(count))
         drawn = generator(self.options.seed, "participants", round).choice(len(self.parties), size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
+    def inputs(self, prefix: str) -> dict[str, Tensor]:
+        """What each participant put into this round's exchange, under names that begin with `prefix`."""
+        return {
+            f"{prefix}.{table}.{self.parties.index(party)}": rows
+            for table, own in self.exchange.inputs.items()
+            for party, rows in own.items()
+        }
+
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """The clients' tables, copied, under names that begin with `prefix`."""
         return {f"{prefix}.{table}": self.stack.tables[table].detach().clone() for table in TABLES}
-
-
-def round_half_up(value: float) -> int:
-    """Nearest whole number, halves upwards (Python's `round` takes halves to even numbers).
-
-    >>> round_half_up(2.5)
-    3
-    """
-    return int(np.floor(value + 0.5))
 
 
 def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
@@ -168,6 +185,7 @@ def run_federation(
     folder: Path | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    make_exchange: MakeExchange = Exchange,
 ) -> FederationResult:
     """Train a federation to its last round or until validation stops improving.
 
@@ -177,16 +195,18 @@ def run_federation(
         folder: where checkpoints go; a run that was killed goes on from the last one found there.
         observer: told of every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
+        make_exchange: how tables cross; a defense's own (`defenses.make_exchange`), or in clear.
 
     On the CPU the result depends on nothing but graph, options and seed, also across a kill and a resume.
 
     Raises:
         DataError: a federated algorithm with one client.
+        SpecError: options that name a defense, and an exchange that has none.
         TrainingError: a loss that is not finite; the last checkpoint stays.
         RunError: a checkpoint that is damaged or of another run.
     """
     observer = observer or Observer()
-    federation = Federation(graph, options)
+    federation = Federation(graph, options, make_exchange)
     transcript = federation.channel.transcript
     path = folder / CHECKPOINT if folder else None
     progress = Progress(run_identity(graph, options))
@@ -199,20 +219,22 @@ def run_federation(
     else:
         started = time.perf_counter()
         federation.align()
-        progress.rounds.append(_entry(transcript, 0, None, None, started))
+        progress.rounds.append(_entry(transcript, 0, None, None, [], started))
 
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
     while not progress.finished and len(progress.rounds) <= options.rounds:
         number, started = len(progress.rounds), time.perf_counter()
-        participants = federation.participants(number) if federation.server else list(range(len(federation.parties)))
+        participants = (
+            federation.participants(number) if federation.recipe.shared else list(range(len(federation.parties)))
+        )
         observer.round_started(number, federation.trainer.num_steps(participants))
         if not federation.recipe.keep_optimizer:
             federation.trainer.reset_optimizer()
         losses = federation.trainer.train_round(number, participants, observer.step_done)
         trained = federation.tensors("best_trained")
-        federation.upload(number, participants)
+        outcomes = federation.upload(number, participants)
         federation.broadcast(number)
 
         mrr = None
@@ -221,13 +243,13 @@ def run_federation(
             if mrr is None or mrr > progress.best_mrr:
                 progress.best_mrr = progress.best_mrr if mrr is None else mrr
                 progress.best_round, progress.bad_checks = number, 0
-                best = {**federation.tensors("best"), **trained}
+                best = {**federation.tensors("best"), **trained, **federation.inputs("best_input")}
             else:
                 progress.bad_checks += 1
-        transcript.retain(_rounds_to_keep(transcript, progress.best_round, number))
+        _retain(federation, progress.best_round, number)
         sizes = [len(federation.stack.graphs[client].train) for client in losses]
         loss = float(np.average(list(losses.values()), weights=sizes))
-        progress.rounds.append(_entry(transcript, number, loss, mrr, started))
+        progress.rounds.append(_entry(transcript, number, loss, mrr, outcomes, started))
         observer.round_done(progress.rounds[-1])
         progress.finished = number == options.rounds or 0 < options.patience <= progress.bad_checks
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
@@ -237,18 +259,42 @@ def run_federation(
     return _result(federation, progress, best)
 
 
-def _rounds_to_keep(transcript: Transcript, *rounds: int) -> set[int]:
-    return {0, *rounds}.union(*(transcript.latest_uploads(number) for number in rounds))
+def _retain(federation: Federation, *rounds: int) -> None:
+    """Keep the messages of round 0, of these, and each client's last upload up to these; and the notes worth keeping."""
+    transcript = federation.channel.transcript
+    whole = {0, *rounds}.union(*(transcript.latest_uploads(number) for number in rounds))
+    transcript.retain(whole, {*rounds, *federation.exchange.rounds_worth_noting()})
 
 
-def _entry(transcript: Transcript, number: int, loss: float | None, mrr: float | None, started: float) -> RoundEntry:
-    up, down = transcript.num_bytes("up", number), transcript.num_bytes("down", number)
-    return RoundEntry(number, loss, mrr, up, down, time.perf_counter() - started)
+def _entry(
+    transcript: Transcript,
+    number: int,
+    loss: float | None,
+    mrr: float | None,
+    outcomes: list[Uploaded],
+    started: float,
+) -> RoundEntry:
+    return RoundEntry(
+        number,
+        loss,
+        mrr,
+        transcript.num_bytes("up", number),
+        transcript.num_bytes("down", number),
+        time.perf_counter() - started,
+        min((outcome.num_survivors for outcome in outcomes), default=0),
+        sum(outcome.num_clipped for outcome in outcomes),
+    )
 
 
 def _state(federation: Federation, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    state = {**federation.tensors("now"), **best, **checkpoint.pack_frames(federation.channel.transcript.frames)}
-    for table, shared in federation.server.items():
+    transcript = federation.channel.transcript
+    state = {
+        **federation.tensors("now"),
+        **best,
+        **checkpoint.pack_frames("frame", transcript.frames),
+        **checkpoint.pack_frames("note", transcript.notes),
+    }
+    for table, shared in federation.exchange.server.items():
         state[f"server.{table}"] = shared.rows
     if federation.recipe.keep_optimizer:
         state |= {f"adam.{name}": tensor for name, tensor in federation.trainer.optimizer_tensors().items()}
@@ -260,12 +306,12 @@ def _restore(federation: Federation, tensors: dict[str, Tensor]) -> dict[str, Te
     for table in TABLES:
         federation.stack.tables[table].detach().copy_(tensors[f"now.{table}"])
     transcript = federation.channel.transcript
-    transcript.frames = checkpoint.unpack_frames({k: v for k, v in tensors.items() if k.startswith("frame.")})
-    for message in transcript.messages(0):
-        if isinstance(message, Alignment):
-            federation.server[message.table].align(message)
-    for table, shared in federation.server.items():
-        shared.initialise(tensors[f"server.{table}"])
+    transcript.frames = checkpoint.unpack_frames("frame", tensors)
+    transcript.notes = checkpoint.unpack_frames("note", tensors)
+    tables = federation.recipe.shared
+    federation.exchange.restore(
+        {table: federation.holdings(table) for table in tables}, {table: tensors[f"server.{table}"] for table in tables}
+    )
     adam = {name.removeprefix("adam."): tensor for name, tensor in tensors.items() if name.startswith("adam.")}
     if adam:
         federation.trainer.load_optimizer_tensors(adam)
@@ -284,7 +330,15 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
     trained = tables("best_trained")
     final = tables("best")
     transcript = federation.channel.transcript
-    transcript.retain(_rounds_to_keep(transcript, progress.best_round, progress.rounds[-1].round))
+    _retain(federation, progress.best_round, progress.rounds[-1].round)
+    inputs: dict[Table, dict[str, Tensor]] = {
+        table: {
+            party: best[f"best_input.{table}.{place}"]
+            for place, party in enumerate(federation.parties)
+            if f"best_input.{table}.{place}" in best
+        }
+        for table in federation.recipe.shared
+    }
     return FederationResult(
         federation.graph,
         federation.options,
@@ -294,6 +348,8 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         trained,
         federation.evaluator.ranks("test"),
         transcript,
+        inputs,
+        federation.exchange.statement(),
     )
 
 

@@ -31,8 +31,9 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
     table: Table
 
     @property
-    def direction(self) -> Direction:
-        return "up" if self.receiver == SERVER else "down"
+    def label(self) -> str:
+        """What the transcript's line calls it."""
+        return str(self.__struct_config__.tag)
 
 
 class Alignment(Message, frozen=True, tag="alignment"):
@@ -70,7 +71,21 @@ class Rows(Message, frozen=True, tag="rows"):
         return torch.from_numpy(np.frombuffer(self.data, dtype="<f4").reshape(self.num_rows, self.width).copy())
 
 
-AnyMessage = Alignment | Rows
+class ProtocolMessage(Message, frozen=True, tag="protocol"):
+    """A message of a cryptographic protocol, sealed up: this package carries and counts it, and cannot read it.
+
+    `step` is what the protocol calls it, `content` what it serialised.
+    """
+
+    step: str
+    content: bytes
+
+    @property
+    def label(self) -> str:
+        return self.step
+
+
+AnyMessage = Alignment | Rows | ProtocolMessage
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -86,6 +101,32 @@ def decode(frame: bytes) -> AnyMessage:
         return _decoder.decode(frame)
     except msgspec.MsgspecError as error:
         raise RunError(f"a message cannot be read: {error}") from error
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What the server computed from a secure aggregation. It never crosses; an adversary that is the server has it.
+
+    Attributes:
+        survivors: the parties that are in the sum.
+        total: float64 `[n, width]`, the sum of the survivors' rows, little-endian bytes; empty when only holders were summed.
+        holders: int64 `[n]`, how many of them hold each row, little-endian bytes.
+        error: largest absolute error of an element of `total`.
+    """
+
+    round: int
+    table: Table
+    survivors: list[str]
+    total: bytes
+    holders: bytes
+    error: float
+
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The total `[n, width]` and the holders `[n]`."""
+        holders = np.frombuffer(self.holders, dtype="<i8")
+        return np.frombuffer(self.total, dtype="<f8").reshape(len(holders), -1), holders
+
+
+_opened_decoder = msgspec.msgpack.Decoder(Opened)
 
 
 class Entry(NamedTuple):
@@ -109,19 +150,30 @@ class Transcript:
 
     Holding every upload of a long run would take gigabytes, so `frames` keeps the rounds that `retain` was told to keep
     (the alignment, the latest and the best round, and each client's last upload up to these); attacks work on those.
+    `notes` holds what the server opened in some rounds, serialised too.
     """
 
     entries: list[Entry] = field(default_factory=list)
     frames: dict[int, list[bytes]] = field(default_factory=dict)
+    notes: dict[int, list[bytes]] = field(default_factory=dict)
 
     def record(self, message: AnyMessage, frame: bytes) -> None:
-        kind = str(message.__struct_config__.tag)
-        self.entries.append(Entry(message.round, message.sender, message.receiver, kind, message.table, len(frame)))
+        line = Entry(message.round, message.sender, message.receiver, message.label, message.table, len(frame))
+        self.entries.append(line)
         self.frames.setdefault(message.round, []).append(frame)
 
-    def retain(self, rounds: set[int]) -> None:
-        """Forget the contents of every other round; the lines stay."""
+    def note(self, opened: Opened) -> None:
+        """Keep what the server opened. Nothing crosses: no line, no bytes."""
+        self.notes.setdefault(opened.round, []).append(_encoder.encode(opened))
+
+    def opened(self, round: int) -> list[Opened]:
+        """What the server opened in a retained round, a note for each table; empty where nothing was."""
+        return [_opened_decoder.decode(note) for note in self.notes.get(round, [])]
+
+    def retain(self, rounds: set[int], noted: set[int]) -> None:
+        """Forget the messages of all rounds but `rounds`, and the notes of all but `noted`; the lines stay."""
         self.frames = {number: frames for number, frames in self.frames.items() if number in rounds}
+        self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 
     def latest_uploads(self, round: int) -> set[int]:
         """The rounds in which each client last uploaded, up to this one: what the server holds of everybody."""

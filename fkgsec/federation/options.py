@@ -33,6 +33,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
+        defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.
         device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
     """
@@ -54,6 +55,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     negative_sides: Sides = "both"
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
+    defense: str = ""
     seed: int = 0
     device: str = "auto"
 
@@ -73,6 +75,10 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if not 0 < self.participation <= 1:
             raise SpecError(f"participation must lie in (0, 1]; got {self.participation}")
         self.kge_model()
+
+    def num_participants(self, num_clients: int) -> int:
+        """How many clients take part in a round, at least one; halves are rounded up."""
+        return max(1, math.floor(self.participation * num_clients + 0.5))
 
     def kge_model(self) -> KgeModel:
         return KgeModel(self.model, self.dim, self.gamma, self.epsilon)

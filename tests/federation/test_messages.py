@@ -5,15 +5,23 @@ import pytest
 import torch
 
 from fkgsec.errors import RunError
-from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, Transcript, client_party, decode, encode
+from fkgsec.federation.messages import (
+    SERVER,
+    Alignment,
+    Channel,
+    Opened,
+    Rows,
+    Transcript,
+    client_party,
+    decode,
+    encode,
+)
 
 
 def test_rows_survive_the_wire() -> None:
     rows = torch.randn(5, 3)
     message = Rows.pack(2, client_party("a"), SERVER, "entities", rows)
     assert torch.equal(decode(encode(message)).unpack(), rows)
-    assert message.direction == "up"
-    assert Rows.pack(2, SERVER, client_party("a"), "entities", rows).direction == "down"
 
 
 def test_rows_are_contiguous_little_endian_float32() -> None:
@@ -59,8 +67,12 @@ def test_the_transcript_counts_and_forgets_contents_but_never_lines() -> None:
         channel.send(message)
         sizes[number] = len(encode(message))
     transcript = channel.transcript
-    transcript.retain({0, 3})
+    for number in (1, 2):
+        transcript.note(Opened(number, "entities", ["client/a"], bytes(16), bytes(8), 0.5))
+    transcript.retain({0, 3}, {2})
     assert set(transcript.frames) == {0, 3}
+    assert transcript.opened(1) == []
+    assert [opened.sums()[0].shape for opened in transcript.opened(2)] == [(1, 2)]
     assert transcript.messages(2) == []
     assert [entry.num_bytes for entry in transcript.entries] == list(sizes.values())
     assert transcript.num_bytes("up") == sum(sizes.values())

@@ -67,7 +67,9 @@ def naive_federation(graph: FederatedGraph, options: FederationOptions) -> list[
         order += [number for number in getattr(client, ids).tolist() if number not in order]
     width = model.entity_width if table == "entities" else model.relation_width
     first = model.initial_rows(len(order), width, generator(options.seed, "initial rows", table, "server"))
-    shared = {number: first[place] for place, number in enumerate(order)}
+    vocabulary = graph.entities if table == "entities" else graph.relations
+    by_name = sorted(order, key=lambda number: vocabulary[number])
+    shared = {number: first[place] for place, number in enumerate(by_name)}
     for number in range(options.rounds + 1):
         if number:
             for place, client in enumerate(graph.clients):
