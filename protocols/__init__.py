@@ -1,1 +1,1 @@
-"""Cryptography and noise on arrays and bytes; imports neither torch nor fkgsec. Holds no protocol yet."""
+"""Cryptography and noise on arrays and bytes; imports neither torch nor fkgsec, and knows nothing of graphs."""
