@@ -1,0 +1,368 @@
+"""Private set union: the server learns the union U of the clients' identifiers, and nothing of who holds what.
+
+Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu_table`). Secure aggregation
+(`protocols.secagg`) opens the sum of the tables and nothing else. The server peels U from it. When the table was too small,
+the same cohort runs again with a fresh salt, fresh multipliers and four times the cells. At last every client receives U
+and checks that what it holds is in it.
+
+What each party sees, when all follow the protocol:
+
+- The server: U, in clear. Not who holds an identifier, nor how many do, nor the size of any set: an upload's length depends
+  on the announced number of cells alone. It knows who takes part.
+- The server with colluding clients: the union U' of the *other* clients' sets, hence which of the colluders' identifiers
+  some honest client holds too. Of two or more honest clients it does not learn which, nor how many. With a single honest
+  client, U' is that client's whole set.
+- A client, or several without the server: U and the number of cells of each attempt, which depends on U alone (below).
+  So it learns what the others hold and it does not, but not whether another holds what it holds.
+- Anybody who sees U: identifiers as they are. Names hashed or encoded before the union stay as guessable as they were.
+- Successive unions can be differenced. What appears when a client joins, or is missing when one leaves, is that client's.
+  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`).
+
+What is assumed: a server that follows the protocol, may collude with clients, and fewer colluders than the threshold of
+secure aggregation (with `neighbours`, fewer among any client's neighbours, and the graph without the colluders stays
+connected). Against parties that stray:
+
+- A malicious client can add identifiers that nobody holds, or make every attempt fail (`PeelingError`, `MalformedTable`,
+  `InconsistentItems`); nobody learns which client it was. It cannot remove what another holds without knowing its r. A
+  `cap` with a small `max_attempts` bounds what the retries cost.
+- A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
+  different ones open nothing. A server that leaves an identifier out of U meets the objection of whoever holds it, and that
+  objection tells it who does (`MissingIdentifiers`). One that adds to U, or tells clients different U, is not noticed.
+
+Idea: no published proof. The simulator's argument, for a server and colluders with honest clients H: (1) All that secure
+aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold (Bonawitz et al.
+2017, Theorem 6.3; on a regular graph, Bell et al. 2020). (2) That sum is the sum over the items x of U' of R_x v(x),
+where v(x) depends on the item, the salt and m. R_x is a sum of independent uniform elements of F_p, at least one, so the
+R_x are independent and uniform whoever holds what: the sum has the distribution of `encode(parameters, U', randomness)`.
+(3) The multipliers are fresh and the cohort and its sets stay the same, so given the salts the attempts are independent;
+whether another follows is computed from the opened sums. Its number of cells is a public function of the attempt. (4)
+The announcements and the final list are functions of the server's coins and the union. So U' and the colluders' own
+inputs simulate the whole view. No client decides anything by its own set: one that holds more than the cap takes part
+like any other, and the peeling fails. `tests/protocols/test_psu_hiding.py` holds what would notice an error in step 2.
+
+Source: the reference for FedR's union is Kolesnikov et al. 2019 (`protocols.psu_two_party`). Differs: that is a two-party
+protocol; a server that ran it with each client in turn would learn who brought each identifier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protocols import secagg
+from protocols.errors import (
+    DisconnectedGraph,
+    MalformedMessage,
+    ProtocolError,
+    ReplayedMessage,
+    SettingError,
+    SplitView,
+    TooFewParties,
+)
+from protocols.prg import Randomness, Ring, digest, draw, seeded
+from protocols.psu_table import MAX_CELLS, SALT_BYTES, Parameters, PeelingError, cells_for, encode, peel, set_items
+from protocols.secagg import SERVER, AnyMessage, Deliver, Message, Setting, Stage, Sum, Vector
+from protocols.secagg_messages import check_header
+
+START_CAP = 1024
+GROWTH = 4
+_TABLE = "table"
+
+
+class NothingToHideBehind(ProtocolError):
+    """A union of fewer than two clients: the server would learn its set."""
+
+
+class CohortChanged(ProtocolError):
+    """A client left in the middle. `opened` says whether a table of the whole cohort had been opened before."""
+
+    def __init__(self, attempt: int, opened: bool, cause: str) -> None:
+        advice = (
+            "a table of the whole cohort was opened before, and a union of fewer clients could be differenced with it "
+            "to learn what only the missing ones hold: wait for them"
+            if opened
+            else "no table was opened: a new session without the missing ones reveals nothing of them"
+        )
+        super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
+        self.opened = opened
+
+
+class MissingIdentifiers(ProtocolError):
+    """A final list without identifiers that the client holds: a wrong peeling, or a server that lies."""
+
+
+class Announcement(Message, frozen=True, tag="psu-announcement"):
+    """Server to every client: the salt and the number of cells of attempt `round`, counted from 0."""
+
+    salt: bytes
+    num_cells: int
+
+
+class UnionList(Message, frozen=True, tag="psu-union-list"):
+    """Server to every client: the union, sorted by code point, as peeled in attempt `round`."""
+
+    identifiers: tuple[str, ...]
+
+
+_decoder = msgspec.msgpack.Decoder(AnyMessage | Announcement | UnionList)
+
+
+def decode_message(frame: bytes) -> Message:
+    """The message in `frame`: one of this protocol or of secure aggregation. Raises `MalformedMessage`."""
+    try:
+        return _decoder.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise MalformedMessage(f"{len(frame)} bytes cannot be read as a message: {error}") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all parties of a union agree on before it starts.
+
+    Attributes:
+        session: names this union; public, never used twice.
+        parties, threshold, identities, neighbours: as in `secagg.Setting`.
+        cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A union beyond it
+            takes more attempts. None: starts at 1,024. The tables before the last add a third to it, and it may be four
+            times larger than one for the right cap.
+        max_attempts: tables to try, each four times the one before.
+
+    Raises `NothingToHideBehind` for fewer than two parties, `SettingError` for other values that are not allowed.
+    """
+
+    session: bytes
+    parties: tuple[str, ...]
+    threshold: int
+    identities: Mapping[str, bytes]
+    neighbours: int | None = None
+    cap: int | None = None
+    max_attempts: int = 8
+
+    def __post_init__(self) -> None:
+        if len(self.parties) < 2:
+            raise NothingToHideBehind(f"a union of {len(self.parties)} clients would show the server who holds it all")
+        if self.max_attempts < 1:
+            raise SettingError(f"max_attempts {self.max_attempts}: at least one is needed")
+        self.num_cells(0)
+        self.setting(Parameters(self.session, bytes(SALT_BYTES), self.num_cells(0)), 0)
+
+    def num_cells(self, attempt: int) -> int:
+        """Cells of the table of an attempt, from 0. Raises `SettingError` past what a table can have."""
+        num_cells = cells_for(START_CAP if self.cap is None else self.cap) * GROWTH**attempt
+        if num_cells > MAX_CELLS:
+            raise SettingError(f"attempt {attempt} would take {num_cells} cells; at most {MAX_CELLS} are possible")
+        return num_cells
+
+    def setting(self, parameters: Parameters, attempt: int) -> Setting:
+        """The secure aggregation of one attempt's tables: bound to the salt, and opened for the whole cohort or not."""
+        return Setting(
+            session=digest("private set union", parameters.session, parameters.salt, parameters.num_cells),
+            round=attempt,
+            parties=self.parties,
+            threshold=self.threshold,
+            vectors=(Vector(_TABLE, parameters.length, Ring.MERSENNE61),),
+            identities=self.identities,
+            neighbours=self.neighbours,
+            min_survivors=len(self.parties),
+        )
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's state: its set, and the salts of the attempts that it took part in. `repr` leaves the set out."""
+
+    plan: Plan
+    name: str
+    identifiers: tuple[str, ...] = field(repr=False)
+    salts: tuple[bytes, ...] = ()
+
+
+def join(plan: Plan, name: str, identifiers: Collection[str]) -> Client:
+    """A client with its set, checked before anything is sent.
+
+    Raises `SettingError` for a name outside the plan, `BadIdentifier`, `DuplicateIdentifier`.
+    """
+    if name not in plan.parties:
+        raise SettingError(f"client {name!r} is not a party of this union: {plan.parties}")
+    set_items(identifiers)
+    return Client(plan, name, tuple(sorted(identifiers)))  # the same set makes the same messages
+
+
+def announce(plan: Plan, attempt: int, randomness: Randomness) -> Announcement:
+    """Server: the parameters of an attempt, with a fresh salt."""
+    return Announcement(plan.session, attempt, SERVER, draw(randomness, SALT_BYTES), plan.num_cells(attempt))
+
+
+def contribute(
+    client: Client, announcement: Message, randomness: Randomness
+) -> tuple[Client, Setting, dict[str, np.ndarray]]:
+    """Client: its table for an attempt, and the session of secure aggregation that may sum it.
+
+    Returns:
+        The client's next state, the setting, and what to put into `secagg` under it: uint64 `[num_cells * 7]`.
+
+    Raises:
+        ReplayedMessage: another session, an attempt out of turn, a salt that was used before.
+        SettingError: another number of cells than the plan's, or more attempts than it allows.
+        UnexpectedMessage, UnknownSender: another kind of message, or sender.
+    """
+    plan, attempt = client.plan, len(client.salts)
+    told = check_header(announcement, Announcement, session=plan.session, round=attempt, senders=(SERVER,))
+    if attempt >= plan.max_attempts or told.num_cells != plan.num_cells(attempt):
+        raise SettingError(
+            f"announcement of attempt {attempt} with {told.num_cells} cells; the plan has "
+            f"{plan.max_attempts} attempts, this one of {plan.num_cells(attempt)} cells"
+        )
+    if told.salt in client.salts:
+        raise ReplayedMessage(f"the salt of attempt {attempt} was used before")
+    parameters = Parameters(plan.session, told.salt, told.num_cells)
+    table = encode(parameters, client.identifiers, randomness)
+    return replace(client, salts=(*client.salts, told.salt)), plan.setting(parameters, attempt), {_TABLE: table}
+
+
+def open_union(plan: Plan, announcement: Announcement, total: Sum) -> UnionList:
+    """Server: the union in the opened sum of an attempt. Raises `PeelingError` and what else `psu_table.peel` raises."""
+    parameters = Parameters(plan.session, announcement.salt, announcement.num_cells)
+    identifiers = peel(parameters, total.vectors[_TABLE])
+    return UnionList(plan.session, announcement.round, SERVER, tuple(identifiers))
+
+
+def accept(client: Client, message: Message) -> tuple[str, ...]:
+    """Client: the union, once everything that it holds was found in it.
+
+    Raises `MissingIdentifiers`, `MalformedMessage` for a list that is not sorted and distinct, and as `contribute`.
+    """
+    last = len(client.salts) - 1
+    told = check_header(message, UnionList, session=client.plan.session, round=last, senders=(SERVER,)).identifiers
+    if any(first >= second for first, second in pairwise(told)):
+        raise MalformedMessage("the union list is not sorted, or names an identifier twice")
+    if missing := set(client.identifiers).difference(told):
+        raise MissingIdentifiers(f"the union list lacks {len(missing)} identifiers that {client.name} holds")
+    return told
+
+
+class Union(NamedTuple):
+    """The outcome: the union sorted by code point, the tables it took, the cells of the last one."""
+
+    identifiers: tuple[str, ...]
+    attempts: int
+    num_cells: int
+
+
+def union(
+    sets: Mapping[str, Collection[str]],
+    identities: Mapping[str, Ed25519PrivateKey],
+    *,
+    session: bytes,
+    threshold: int,
+    randomness: Mapping[str, Randomness],
+    deliver: Deliver = secagg.direct,
+    cap: int | None = None,
+    max_attempts: int = 8,
+    neighbours: int | None = None,
+    dropouts: Mapping[int, Mapping[str, Stage]] = MappingProxyType({}),
+) -> Union:
+    """Run one union in one process, every message through `deliver`.
+
+    Args:
+        sets: each client's distinct identifiers; may be empty. Its order is the order of the parties.
+        identities: each client's signing key.
+        randomness: a source for each client and for the server ("server").
+        dropouts: for simulations: by attempt (from 0), the clients that stop sending, and from which stage on.
+        Others: as in `Plan`.
+
+    Raises:
+        NothingToHideBehind, SettingError, BadIdentifier, DuplicateIdentifier: before anything is sent.
+        CohortChanged: a client left. SplitView: clients were announced different tables.
+        PeelingError: no attempt was large enough. MalformedTable, InconsistentItems: a client strayed.
+        MissingIdentifiers: a client found its own identifiers missing from the final list.
+        Other `ProtocolError`: as secure aggregation raises them.
+    """
+    public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
+    plan = Plan(session, tuple(sets), threshold, public, neighbours, cap, max_attempts)
+    if absent := {*plan.parties, SERVER} - set(randomness):
+        raise SettingError(f"randomness: a source for each client and the server; missing for {sorted(absent)}")
+    client_randomness = {name: randomness[name] for name in plan.parties}
+    clients = {name: join(plan, name, sets[name]) for name in plan.parties}
+    failure: PeelingError | None = None
+    for attempt in range(max_attempts):
+        announcement = announce(plan, attempt, randomness[SERVER])
+        expected = plan.setting(Parameters(session, announcement.salt, announcement.num_cells), attempt)
+        tables: dict[str, dict[str, np.ndarray]] = {}
+        for name, client in clients.items():
+            told = deliver(SERVER, name, announcement)
+            clients[name], setting, tables[name] = contribute(client, told, randomness[name])
+            if setting != expected:  # on separate machines, the signatures of secure aggregation would not verify
+                raise SplitView(f"{name} was announced another salt than the server's in attempt {attempt}")
+        try:
+            total = secagg.aggregate(
+                expected,
+                tables,
+                identities,
+                randomness=client_randomness,
+                deliver=deliver,
+                dropouts=dropouts.get(attempt, {}),
+            )
+        except (TooFewParties, DisconnectedGraph) as error:
+            raise CohortChanged(attempt, opened=attempt > 0, cause=str(error)) from error
+        try:
+            found = open_union(plan, announcement, total)
+        except PeelingError as error:
+            failure = error
+            continue
+        for name, client in clients.items():
+            accept(client, deliver(SERVER, name, found))
+        return Union(found.identifiers, attempt + 1, announcement.num_cells)
+    assert failure is not None  # max_attempts is at least 1
+    raise failure
+
+
+class Cost(NamedTuple):
+    """What a union took: seconds of all parties one after the other, and the bytes of the client that moved most."""
+
+    seconds: float
+    upload_bytes: int
+    download_bytes: int
+    union: Union
+
+
+def measure(num_identifiers: int, num_clients: int, *, cap: int | None = None, holders: int = 3) -> Cost:
+    """Time one union of `num_identifiers` names, each held by `holders` of the clients in turn; messages are serialised.
+
+    Everything runs in this process, one party after the other, so the time is that of all parties together.
+    """
+    names = [f"client-{i}" for i in range(num_clients)]
+    sets = {
+        name: [f"/m/{i:08d}" for i in range(num_identifiers) if (place - i) % num_clients < holders]
+        for place, name in enumerate(names)
+    }
+    randomness = {name: seeded(b"measure " + name.encode()) for name in (*names, SERVER)}
+    identities = {name: Ed25519PrivateKey.from_private_bytes(randomness[name](32)) for name in names}
+    sent, received = dict.fromkeys((*names, SERVER), 0), dict.fromkeys((*names, SERVER), 0)
+
+    def deliver(sender: str, receiver: str, message: Message) -> Message:
+        frame = secagg.encode(message)
+        sent[sender] += len(frame)
+        received[receiver] += len(frame)
+        return decode_message(frame)
+
+    start = time.perf_counter()
+    result = union(
+        sets,
+        identities,
+        session=b"measure",
+        threshold=secagg.safe_threshold(num_clients),
+        randomness=randomness,
+        deliver=deliver,
+        cap=num_identifiers if cap is None else cap,
+    )
+    seconds = time.perf_counter() - start
+    return Cost(seconds, max(sent[name] for name in names), max(received[name] for name in names), result)
