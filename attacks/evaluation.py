@@ -27,15 +27,18 @@ from attacks.reconstruction import (
     infer_relations,
     nothing_to_attack,
 )
+from attacks.residual import count_sources
 from attacks.unlinked import Unlinked, measure_unlinked
 from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph
-from fkgsec.errors import SpecError
+from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.recipes import Table
 
 Metric = Literal["paper", "published"]
+NO_NAME = ""  # where the adversary makes no guess
 
 
 class Leakage(msgspec.Struct, frozen=True):
@@ -46,6 +49,8 @@ class Leakage(msgspec.Struct, frozen=True):
     The advantages are the figure minus the best of its baselines. `reason` says why there was nothing to attack; then the
     figures are zero with the interval [0, 1]. "all" counts the `num_attacked` victims that could be attacked, and has a
     reason only when there was none. `metric` is "paper" (the definitions above) or "published" (FedR's notebooks' counts).
+    Where rows were summed securely, the adversary claims rows for victims, the baselines claim as many at random of the
+    names that it knows, and `sources` counts how the right claims were found (`attacks.residual.SOURCES`).
     """
 
     attack: str
@@ -66,6 +71,7 @@ class Leakage(msgspec.Struct, frozen=True):
     unlinked: Unlinked | None = None
     reason: str | None = None
     num_attacked: int = 1
+    sources: dict[str, int] = {}
 
 
 class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,9 +156,18 @@ class _Truth:
 
     def __init__(self, result: FederationResult, graph: ClientGraph) -> None:
         self.graph = graph
+        self._row_names = result.row_names
         self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]
         self.relation_names = np.array(result.graph.relations, dtype=object)[graph.relation_ids]
         self.num_entities = graph.num_trained_entities
+
+    def places(self, victim: VictimView, table: Table) -> np.ndarray:
+        """Where each of its entities or relations stands among the rows the adversary has of it, -1 where it does not."""
+        names = self.entity_names if table == "entities" else self.relation_names
+        if table not in victim.claims:
+            return np.arange(len(names))
+        claimed = {self._row_names[table][row]: place for place, row in enumerate(victim.claims[table].rows)}
+        return np.array([claimed.get(name, -1) for name in names], dtype=np.int64)
 
     @property
     def pairs(self) -> np.ndarray:
@@ -176,6 +191,7 @@ class _Counts(msgspec.Struct):
     triples_prior: float = 0
     unlinked: Unlinked | None = None
     reason: str | None = None
+    sources: np.ndarray = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
     items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
 
 
@@ -189,12 +205,14 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     assert view.colluder is not None
     names = truth.entity_names[: truth.num_entities]
     if options.metric == "published":
+        if victim.claims:
+            raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
         found = published.count(view, victim, names, truth.pairs, truth.relations)
         counts.entities, counts.entities_baseline = found.entities, found.entities_baseline
         counts.triples, counts.triples_baseline = found.triples, found.triples_baseline
         counts.triples_prior = found.triples_baseline
         return counts
-    guesses = infer_entities(view, victim)
+    guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
     entity_right = guesses.names == names
     relation_guesses = _relation_guesses(view, victim, truth, options)
     triple_right = entity_right[truth.pairs].all(axis=1) & (relation_guesses == truth.relations)
@@ -205,9 +223,13 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     counts.triples_baseline = float(pair_chance @ (truth.relations == view.colluder.majority_relation))
     counts.triples_prior = counts.triples_baseline
     if victim.entity_names is not None:
-        heads, tails = (victim.entity_names[truth.pairs[:, end]] for end in (0, 1))
-        counts.triples_prior = float(pair_chance @ (guess_relations(view.colluder, heads, tails) == truth.relations))
+        prior = guess_relations(view.colluder, *(guesses.names[truth.pairs[:, end]] for end in (0, 1)))
+        counts.triples_prior = float(pair_chance @ (prior == truth.relations))
     counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right)
+    if "entities" in victim.claims:
+        places = truth.places(victim, "entities")[: truth.num_entities][entity_right]
+        counts.sources = victim.claims["entities"].sources[places]
+        return counts  # which rows a victim holds is a claim already; ranking pairs of them would count it twice
     if options.unlinked_heads:
         counts.unlinked = measure_unlinked(
             view,
@@ -222,6 +244,16 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     return counts
 
 
+def _arranged(guesses: EntityGuesses, places: np.ndarray) -> EntityGuesses:
+    """The guess for each entity of the victim: no name for those that the adversary does not claim, or cannot name."""
+    claimed = places >= 0
+    names = np.full(len(places), NO_NAME, dtype=object)
+    names[claimed] = [NO_NAME if name is None else name for name in guesses.names[places[claimed]]]
+    cosines = np.zeros(len(places))
+    cosines[claimed] = guesses.cosines[places[claimed]]
+    return EntityGuesses(names, cosines)
+
+
 def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> np.ndarray:
     """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
@@ -229,13 +261,22 @@ def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: At
     TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
     """
     if victim.relations is not None:
-        return infer_relation_rows(view, victim)[truth.graph.train[:, 1]]
-    return infer_relations(view, victim, truth.pairs, options.inference)
+        places = truth.places(victim, "relations")[truth.graph.train[:, 1]]
+        return np.where(places >= 0, np.append(infer_relation_rows(view, victim), NO_NAME)[places], NO_NAME)
+    pairs = truth.places(victim, "entities")[truth.pairs]
+    claimed = (pairs >= 0).all(axis=1)
+    names = np.full(len(pairs), NO_NAME, dtype=object)
+    names[claimed] = infer_relations(view, victim, pairs[claimed], options.inference)
+    return names
 
 
 def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndarray:
     """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
     assert view.colluder is not None
+    if "entities" in victim.claims:
+        known = np.array([name for name in view.secure["entities"].names if name is not None], dtype=object)
+        num_claims = sum(name is not None for name in victim.claims["entities"].names)
+        return np.isin(names, known) * (num_claims / max(1, len(known)))
     if victim.entity_names is not None:
         return np.ones(len(names))
     return np.isin(names, view.colluder.entity_names) / len(view.colluder.entity_names)
@@ -311,6 +352,7 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         trr_advantage=trr.value - max(trr_baseline.value, trr_prior.value),
         unlinked=counts[0].unlinked if len(counts) == 1 else None,
         reason="; ".join(reasons) if reasons else None,
+        sources=count_sources([count.sources for count in counts]),
     )
 
 

@@ -32,9 +32,9 @@ class EntityGuesses(NamedTuple):
 def nothing_to_attack(view: View, victim: VictimView) -> str | None:
     """Why the attack cannot even start on this victim, or None when it can."""
     if victim.entities is None and victim.relations is None:
-        return "no embedding of this client crossed"
+        return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"
     if view.colluder is None:
-        return "no element-embedding pair is known without a colluder (the names themselves crossed in clear, in the alignment)"
+        return "no element-embedding pair is known without a colluder (the server knows the names themselves, from the alignment)"
     if victim.entities is None:
         return "only relation embeddings crossed; no entity embedding was seen"
     return None
@@ -46,7 +46,8 @@ def infer_entities(view: View, victim: VictimView) -> EntityGuesses:
     With identifiers in the view the names are read, not inferred.
     """
     if victim.entity_names is not None:
-        return EntityGuesses(victim.entity_names, np.ones(len(victim.entity_names)))
+        claims = victim.claims.get("entities")
+        return EntityGuesses(victim.entity_names, claims.certainty if claims else np.ones(len(victim.entity_names)))
     assert view.colluder is not None
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.entities)
@@ -77,9 +78,14 @@ def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Ten
 
 
 def infer_relation_rows(view: View, victim: VictimView) -> np.ndarray:
-    """Name every uploaded relation row of the victim by cosine to the known ones (Algorithm 2 ii), names `[m]`."""
+    """Name every uploaded relation row of the victim by cosine to the known ones (Algorithm 2 ii), names `[m]`.
+
+    Rows of a secure sum stand where the colluder's do, so those it holds are named by their place.
+    """
     assert view.colluder is not None
     assert victim.relations is not None
+    if "relations" in victim.claims:
+        return victim.claims["relations"].names
     known = view.model.relation_vectors(view.colluder.relations)
     places, _ = nearest(view.model.relation_vectors(victim.relations), known)
     return view.colluder.relation_names[places.numpy()]

@@ -7,16 +7,17 @@ joins the truth afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
-from fkgsec.data.graph import FederatedGraph
+from attacks.residual import Claims, SecureTable, claim_rows
+from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
@@ -94,6 +95,8 @@ class VictimView:
         entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed.
         entity_names `[n]`: names of the rows, None unless the threat model uses identifiers.
         origin: how `entities` got there.
+        claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
+            `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
     """
 
     name: str
@@ -101,11 +104,12 @@ class VictimView:
     relations: Tensor | None
     entity_names: np.ndarray | None
     origin: str
+    claims: dict[Table, Claims] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Everything an attack may use."""
+    """Everything an attack may use. `secure` has the tables that were summed securely; victims have no rows of these."""
 
     threat_model: ThreatModel
     model: KgeModel
@@ -114,6 +118,7 @@ class View:
     colluder: ColluderKnowledge | None
     victims: tuple[VictimView, ...]
     seed: int
+    secure: dict[Table, SecureTable] = field(default_factory=dict)
 
 
 ALL = "all"  # stands for all victims together where a victim is named
@@ -165,6 +170,12 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         for message in result.transcript.messages(0)
         if isinstance(message, Alignment) and message.table == "entities"
     }
+    secure: dict[Table, SecureTable] = {
+        table: _secure_table(result, threat_model, table, colluder, leak, seed)
+        for table in RECIPES[result.options.algorithm].shared
+        if result.inputs.get(table)
+    }
+    claims = {table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()}
     victims = []
     for place, client in enumerate(clients):
         if client.name == colluder:
@@ -176,28 +187,88 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         rows, origin = (entities.unpack(), "uploaded") if entities else (None, "not uploaded")
         if rows is None and threat_model.victim_entities:
             rows, origin = result.trained[place].entities[: client.num_trained_entities], "assumed known"
-        victims.append(
-            VictimView(
-                client.name,
-                rows,
-                relations.unpack() if relations else None,
-                np.array(aligned.names[: aligned.num_uploaded], dtype=object)
-                if aligned and threat_model.identifiers
-                else None,
-                origin,
-            )
+        told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
+        victim = VictimView(
+            client.name,
+            rows,
+            relations.unpack() if relations else None,
+            None if told is None else np.array(told, dtype=object),
+            origin,
         )
+        own = {table: found[party] for table, found in claims.items() if party in found}
+        if "entities" in own:
+            victim = replace(
+                victim, entities=own["entities"].embeddings, entity_names=own["entities"].names, origin="summed"
+            )
+        if "relations" in own:
+            victim = replace(victim, relations=own["relations"].embeddings)
+        victims.append(replace(victim, claims=own))
     knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
     model = result.options.kge_model()
-    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), seed)
+    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), seed, secure)
+
+
+def _secure_table(
+    result: FederationResult, threat_model: ThreatModel, table: Table, colluder: str, leak: float, seed: int
+) -> SecureTable:
+    """What `threat_model` gives of a table that was summed securely.
+
+    Positions are known to whoever holds a row, so the colluder gives the names of the leaked rows away with its input; of
+    relations it gives those of its triples that touch a leaked entity, as in clear.
+    """
+    transcript = result.transcript
+    rounds = sorted(number for number in transcript.notes if number <= result.best_round)
+    opened = [
+        note for number in reversed(rounds) for note in reversed(transcript.opened(number)) if note.table == table
+    ]
+    with_rows = next((place for place, note in enumerate(opened) if note.total), None)
+    opened = [] if with_rows is None else [opened[with_rows], *opened[:with_rows], *opened[with_rows + 1 :]]
+    parties = tuple(client_party(client.name) for client in result.graph.clients)
+    all_names = np.array(result.row_names[table], dtype=object)
+    names = all_names.copy() if threat_model.identifiers else np.full(len(all_names), None, dtype=object)
+    row_of = {name: row for row, name in enumerate(all_names)}
+    leaked, own_input = np.empty(0, dtype=np.int64), None
+    if threat_model.colluder:
+        place = parties.index(client_party(colluder))
+        graph = result.graph.clients[place]
+        local = _leaked_entities(graph, place, leak, seed)
+        ids, vocabulary = graph.entity_ids[local], result.graph.entities
+        if table == "relations":
+            touching = np.isin(graph.train[:, [0, 2]], local).any(axis=1)
+            ids, vocabulary = graph.relation_ids[np.unique(graph.train[touching, 1])], result.graph.relations
+        leaked = np.sort(np.array([row_of[vocabulary[number]] for number in ids], dtype=np.int64))
+        names[leaked] = all_names[leaked]
+        if opened and opened[0].round == result.best_round:
+            own_input = result.inputs[table].get(parties[place])
+    holdings = {
+        message.sender: np.array([row_of[name] for name in message.names[: message.num_uploaded]], dtype=np.int64)
+        for message in transcript.messages(0)
+        if isinstance(message, Alignment) and message.table == table
+    }
+    colluding = client_party(colluder) if threat_model.colluder else None
+    return SecureTable(
+        parties,
+        tuple(party for party in parties if party != client_party(colluder)),
+        colluding,
+        names,
+        tuple(opened),
+        leaked,
+        own_input,
+        leak >= 1,
+        holdings,
+    )
+
+
+def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> np.ndarray:
+    """The local ids of the colluder's leaked entities, ascending."""
+    count = graph.num_trained_entities
+    order = generator(seed, "leaked entities", place).permutation(count)
+    return np.sort(order[: max(1, int(leak * count + 1e-9))])  # 0.29 * 100 is 28.999...
 
 
 def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed: int) -> ColluderKnowledge:
     graph = result.graph.clients[place]
-    count = graph.num_trained_entities
-    order = generator(seed, "leaked entities", place).permutation(count)
-    num_leaked = max(1, int(leak * count + 1e-9))  # 0.29 * 100 is 28.999...
-    leaked = np.sort(order[:num_leaked])
+    leaked = _leaked_entities(graph, place, leak, seed)
     position = np.full(graph.num_entities, -1)
     position[leaked] = np.arange(len(leaked))
     ends = position[graph.train[:, [0, 2]]]

@@ -1,1 +1,1 @@
-"""What a federation does to its uploads and its training to resist. Holds no defense yet."""
+"""What a federation does to its uploads and its training to resist: protocols in front of the server, noise, suppression."""

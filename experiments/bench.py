@@ -81,7 +81,7 @@ def time_round(federation: Federation, count: int) -> float:
         federation.trainer.train_round(1, everybody)
         federation.upload(1, everybody)
         federation.broadcast(1)
-        federation.channel.transcript.retain(set())
+        federation.channel.transcript.retain(set(), set())
 
     return best_of(count, one_round)
 

@@ -26,6 +26,7 @@ from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from protocols.errors import ProtocolError
 
 app = typer.Typer(
     name="fkgsec",
@@ -53,9 +54,9 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except FkgsecError as error:
+        except (FkgsecError, ProtocolError) as error:
             typer.echo(f"fkgsec: {error}", err=True)
-            raise typer.Exit(error.exit_status) from error
+            raise typer.Exit(FkgsecError.exit_status) from error
         except KeyboardInterrupt:
             typer.echo(
                 "fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again",
@@ -97,6 +98,7 @@ def train(
 
 @app.command(
     epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
+    "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
     "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
     "  fkgsec attack --run runs/fb --threat identifiers --inference score"
 )

@@ -12,6 +12,7 @@ import typer
 
 from attacks.evaluation import AttackOptions
 from attacks.view import THREAT_MODELS
+from defenses.options import KINDS
 from experiments.spec import Spec
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.federation.recipes import RECIPES
@@ -36,6 +37,9 @@ FLAGS: dict[str, Flag] = {
     "partition": Flag(("--partition",), f"how to divide it: {', '.join(PARTITIONS)}", DATA),
     "size": Flag(("--size",), "triples of the embedded consortium", DATA),
     "algorithm": Flag(("--algorithm", "--target"), ", ".join(RECIPES), ALGORITHM),
+    "defense": Flag(
+        ("--defense",), f"{', '.join(KINDS)}, with settings: psu,secagg or dp:epsilon=8,clip=0.1", ALGORITHM
+    ),
     "model": Flag(("--model",), ", ".join(MODELS), ALGORITHM),
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
@@ -117,7 +121,7 @@ def _kind(kind: Any) -> Any:
 
 
 def _shown_default(default: Any) -> str:
-    if default in (None, ()):
+    if default in (None, (), ""):
         return ""
     shown = ", ".join(f"{item:g}" for item in default) if isinstance(default, tuple) else default
     return f" (default: {shown})"

@@ -28,7 +28,7 @@ from fkgsec.federation.evaluation import utility
 from fkgsec.federation.loop import FederationResult
 
 SCHEMA = "fkgsec/record/1"
-_PACKAGES = ("torch", "numpy", "numba", "pandas")
+_PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
 
 
 class DataRecord(msgspec.Struct, frozen=True):
@@ -71,6 +71,7 @@ class Record(msgspec.Struct, frozen=True):
         utility_by_client: the same for each client.
         utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
         best_round: whose models were evaluated and attacked.
+        protection: what the defense protects, with the guarantee of each part; empty without one.
     """
 
     schema: str
@@ -85,6 +86,7 @@ class Record(msgspec.Struct, frozen=True):
     bytes: Bytes
     rounds: list[RoundEntry]
     best_round: int
+    protection: list[str] = []
 
 
 def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) -> Record:
@@ -113,6 +115,7 @@ def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) ->
         ),
         rounds=result.rounds,
         best_round=result.best_round,
+        protection=result.protection,
     )
 
 

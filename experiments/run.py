@@ -11,6 +11,8 @@ import pandas as pd
 
 from attacks.evaluation import Leakage, attack_federation
 from attacks.view import check_attackable
+from defenses.exchange import make_exchange
+from defenses.options import KINDS, parse_defense
 from experiments.picture import draw_picture
 from experiments.record import Record, encode_record, make_record, write_atomically
 from experiments.spec import Spec
@@ -41,7 +43,8 @@ class Finished(NamedTuple):
 def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
     """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
     digest = run_identity(graph, spec.federation_options())
-    return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}-{spec.model}-{digest[:8]}"
+    defense = "".join(f"+{name}" for name in KINDS if getattr(parse_defense(spec.defense), name) is not None)
+    return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}{defense}-{spec.model}-{digest[:8]}"
 
 
 def warnings_of(graph: FederatedGraph) -> list[str]:
@@ -74,7 +77,7 @@ def execute(
     if (folder / CHECKPOINT).exists():
         checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
     write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")
-    result = run_federation(graph, options, folder, observer, checkpoint_every_s)
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s, make_exchange)
     return _report(spec, result, folder, attack=attack)
 
 
@@ -104,7 +107,7 @@ def reuse(
         raise RunError(
             f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
         )
-    result = run_federation(graph, spec.federation_options(), folder, observer)
+    result = run_federation(graph, spec.federation_options(), folder, observer, make_exchange=make_exchange)
     target = out or folder
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from attacks.evaluation import Leakage
+from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
 from experiments.record import Record
 from fkgsec.data.catalogue import Dataset
@@ -25,6 +26,21 @@ def run_tables(record: Record) -> list[Table]:
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
+    return [*_protection(record), *_leakage_aid(record)]
+
+
+def _protection(record: Record) -> list[str]:
+    """What the defense protects, and what it cost the training."""
+    lines = [f"Protection, {line}." for line in record.protection]
+    trained = record.rounds[1:]
+    void = sum(entry.num_survivors == 0 for entry in trained)
+    if record.protection and void:
+        lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
+    clipped = sum(entry.num_clipped for entry in trained)
+    return [*lines, f"{clipped:,} uploaded values were cut to the range of the fixed point."] if clipped else lines
+
+
+def _leakage_aid(record: Record) -> list[str]:
     if not record.leakage:
         return []
     lines = [
@@ -39,6 +55,12 @@ def reading_aid(record: Record) -> list[str]:
         )
     if any(0 < row.num_attacked < len(record.data.clients) - 1 for row in record.leakage if row.victim == ALL):
         lines.append("'all' counts the victims that could be attacked.")
+    if any(row.sources for row in record.leakage):
+        lines.append(
+            "Rows are summed: the adversary subtracts the colluder's part and says who holds what is left. The second table "
+            "counts the entities it got right by what told it: the alignment in clear, one victim alone in the sum, as many "
+            "holders as victims, the counts of other rounds, or a draw. base claims as many of the names it knows at random."
+        )
     reasons = dict.fromkeys(row.reason for row in record.leakage if row.reason)
     return [*lines, *(f"Nothing to attack: {reason}." for reason in reasons)]
 
@@ -64,6 +86,8 @@ def _leakage_tables(record: Record) -> list[Table]:
                 style="bold" if row.victim == ALL else None,
             )
         tables.append(table)
+        if any(row.sources for row in rows):
+            tables.append(_sources_table(rows))
         if any(row.unlinked for row in rows):
             tables.append(_unlinked_table(rows))
     return tables
@@ -92,6 +116,14 @@ def _interval(figure: Estimate) -> str:
 
 def _share(figure: Estimate, row: Leakage) -> str:
     return "n/a" if row.reason else _interval(figure)
+
+
+def _sources_table(rows: list[Leakage]) -> Table:
+    shown = [source for source in SOURCES if any(source in row.sources for row in rows)]
+    table = _table("  right entities, by how their holder was found", "victim", *shown)
+    for row in rows:
+        table.add_row(row.victim, *(str(row.sources.get(source, 0)) for source in shown))
+    return table
 
 
 def _unlinked_table(rows: list[Leakage]) -> Table:

@@ -58,6 +58,7 @@ class FederationResult:
         inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
             would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
         protection: what the exchange protected, a line each with its guarantee; empty in clear.
+        row_names: the names of the rows of each shared table, in the server's order.
     """
 
     graph: FederatedGraph
@@ -70,6 +71,7 @@ class FederationResult:
     transcript: Transcript
     inputs: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
     protection: list[str] = field(default_factory=list)
+    row_names: dict[Table, list[str]] = field(default_factory=dict)
 
 
 class Federation:
@@ -350,6 +352,7 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         transcript,
         inputs,
         federation.exchange.statement(),
+        {table: list(shared.names) for table, shared in federation.exchange.server.items()},
     )
 
 

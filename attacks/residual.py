@@ -1,0 +1,169 @@
+"""What secure aggregation leaves to attack: subtract the colluder's part, count the holders, compare rounds.
+
+Threat model: a server that colludes with one client. It knows every opened sum, how many survivors hold each row, who they
+are, the colluder's own input for the leaked rows, and who holds what where alignment was in clear. It attributes each
+row of the residual to the victims that hold it, and takes the residual's mean for their embedding of it.
+
+Source: ours. fedr.txt 4.2 claims that nothing leaks "once PSU and SecAgg are applied".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.federation.messages import Opened
+
+UNKNOWN = -1
+SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess")
+"""How a holding was found, by number: not; alignment in clear; one victim in the sum; as many holders as victims in the sum;
+other rounds with other survivors; a draw among those who may hold it."""
+
+
+@dataclass(frozen=True, eq=False)
+class SecureTable:
+    """What the adversary has of one table that was summed securely.
+
+    Attributes:
+        parties: all clients. victims: those that do not collude.
+        names: object `[n]`, the name of each row, None where it does not know it.
+        opened: sums of the attacked round and of others with other survivors, newest first; the first one has rows.
+        leaked: int64, the rows whose holding and input the colluder handed over.
+        own_input: float64 `[n, W]`, what the colluder put in; only `leaked` rows may be used.
+        holdings: for each party the rows it holds, where alignment was in clear.
+    """
+
+    parties: tuple[str, ...]
+    victims: tuple[str, ...]
+    colluder: str | None
+    names: np.ndarray
+    opened: tuple[Opened, ...]
+    leaked: np.ndarray
+    own_input: Tensor | None
+    all_leaked: bool
+    holdings: dict[str, np.ndarray]
+
+
+class Claims(NamedTuple):
+    """The rows that the adversary says a victim holds.
+
+    Attributes:
+        rows: int64 `[k]`, ascending. entities: float32 `[k, W]`, what it takes for the victim's embeddings of them.
+        names: object `[k]`. certainty: float `[k]`, 1 where it is not a guess. sources: int `[k]`, see `SOURCES`.
+    """
+
+    rows: np.ndarray
+    embeddings: Tensor
+    names: np.ndarray
+    certainty: np.ndarray
+    sources: np.ndarray
+
+
+def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims]:
+    """Attribute the rows of the newest sum to the victims.
+
+    Args:
+        rng: draws holders where counts leave it open.
+    """
+    if not table.opened:
+        return {}
+    total, holders = table.opened[0].sums()
+    residual, count = torch.from_numpy(total.copy()), holders.copy()
+    if table.own_input is not None and table.colluder in table.opened[0].survivors:
+        residual[table.leaked] -= table.own_input[table.leaked]
+        count[table.leaked] -= 1
+    mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
+    held, sources, certainty = attribute_holders(table, rng)
+    claims = {}
+    for victim in table.victims:
+        place = table.parties.index(victim)
+        rows = np.nonzero((held[place] == 1) & (count > 0))[0]
+        claims[victim] = Claims(rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows])
+    return claims
+
+
+def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who holds which row: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
+
+    Each sum says: of its survivors, so many hold the row. What follows from these equations is certain; where they leave
+    holders open, as many as the count says are drawn at random among those who are left.
+    """
+    members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
+    counts = np.stack([opened.sums()[1] for opened in table.opened])
+    held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
+    sources = np.zeros(held.shape, dtype=np.int8)
+    if table.colluder is not None:
+        place = table.parties.index(table.colluder)
+        if table.all_leaked:
+            held[place] = 0
+        held[place, table.leaked] = 1
+    for party, rows in table.holdings.items():
+        held[table.parties.index(party)] = 0
+        held[table.parties.index(party), rows] = 1
+    sources[held != UNKNOWN] = SOURCES.index("alignment")
+
+    follow_counts(held, members[:1], counts[:1])
+    alone = members[0].sum() - (table.colluder in table.opened[0].survivors) == 1
+    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
+
+    _solve(held, members, counts)
+    follow_counts(held, members, counts)
+    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
+
+    certainty = np.where(held != UNKNOWN, 1.0, 0.0)
+    for present, count in zip(members, counts, strict=True):
+        _draw(held, certainty, present, count, rng)
+    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("guess")
+    return held, sources, certainty
+
+
+def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
+    """Fill in what counts force, until nothing changes: nobody left to be counted, or everybody left needed. In place."""
+    while True:
+        before = int((held == UNKNOWN).sum())
+        for present, count in zip(members, counts, strict=True):
+            part = held[present]
+            unknown = part == UNKNOWN
+            left = count - (part == 1).sum(axis=0)
+            part[unknown & (left == 0)] = 0
+            part[unknown & (left == unknown.sum(axis=0))] = 1
+            held[present] = part
+        if int((held == UNKNOWN).sum()) == before:
+            return
+
+
+def _solve(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
+    """Parties whose holdings are a combination of the counts: the difference of two sums, say. In place."""
+    matrix = members.astype(np.float64)
+    combination = np.linalg.pinv(matrix)  # [parties, rounds]
+    determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
+    for party in np.nonzero(determined)[0]:
+        solved = np.rint(combination[party] @ counts).astype(np.int8)
+        unknown = held[party] == UNKNOWN
+        held[party, unknown] = solved[unknown]
+
+
+def _draw(
+    held: np.ndarray, certainty: np.ndarray, present: np.ndarray, count: np.ndarray, rng: np.random.Generator
+) -> None:
+    """As many holders as are left of one sum, drawn among the parties in it that are open. In place."""
+    part, sure = held[present], certainty[present]
+    unknown = part == UNKNOWN
+    left = np.maximum(count - (part == 1).sum(axis=0), 0)
+    order = np.where(unknown, rng.random(part.shape), np.inf).argsort(axis=0).argsort(axis=0)
+    sure[unknown] = np.broadcast_to(left / np.maximum(unknown.sum(axis=0), 1), part.shape)[unknown]
+    part[unknown] = (order < left)[unknown]
+    held[present], certainty[present] = part, sure
+
+
+def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:
+    """How many of the given claims' sources there are of each kind that occurs."""
+    counts = np.bincount(
+        np.concatenate([*claims, np.empty(0, dtype=np.int64)]).astype(np.int64), minlength=len(SOURCES)
+    )
+    return {name: int(count) for name, count in zip(SOURCES, counts, strict=True) if count}

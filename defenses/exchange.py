@@ -1,0 +1,366 @@
+"""An exchange that resists: alignment by private set union, uploads through secure aggregation, suppression, noise.
+
+Leakage, by what is chosen:
+
+- `psu`: the server learns the union of names, not who holds what. Every client receives the whole table, and so the names and
+  rows that only others hold.
+- `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row, who is in the
+  sum, and how many values were clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains
+  with few clients, or when the participants change from round to round, is what `attacks.residual` reads.
+- `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
+- `dp`: clipped values with noise, see `defenses.privacy`. It does not cover which rows a client holds.
+
+Everything random is drawn from the run's seed, so that a run can be repeated. A deployment draws from the operating system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import Tensor
+
+from defenses.options import check_defense, parse_defense
+from defenses.privacy import LocalNoise, RingNoise, clip_changes, local_noise, ring_noise, ring_of
+from fkgsec.errors import SpecError
+from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
+from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.randomness import generator
+from protocols import psu, secagg
+from protocols.errors import DisconnectedGraph, ProtocolError, TooFewParties
+from protocols.fixed_point import FixedPoint
+from protocols.prg import Randomness, Ring, seeded
+from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
+
+
+def make_exchange(
+    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table]
+) -> Exchange:
+    """The exchange that `options.defense` asks for; in clear when it asks for none."""
+    return (DefendedExchange if options.defense else Exchange)(channel, options, parties, tables)
+
+
+class DefendedExchange(Exchange):
+    """See the module. Raises `SpecError` for a defense that does not fit the federation."""
+
+    def __init__(
+        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table]
+    ) -> None:
+        super().__init__(channel, options, parties, tables)
+        check_defense(options)
+        self.defense = parse_defense(options.defense)
+        num_participants = options.num_participants(len(parties))
+        if self.defense.secagg and num_participants < 2:
+            raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        self._identities = {
+            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", place).bytes(32))
+            for place, party in enumerate(parties)
+        }
+        self._places = {party: place for place, party in enumerate(parties)}
+        # What each client knows: where its rows stand in the table, and what it last received of them.
+        self._held: dict[Table, dict[str, np.ndarray]] = {}
+        self._num_uploaded: dict[Table, dict[str, int]] = {}
+        self._received: dict[Table, dict[str, np.ndarray]] = {}
+        self._sent_rows: dict[Table, np.ndarray] = {}  # rows that were not suppressed in the last sum
+        self._encodings: dict[Table, FixedPoint] = {}
+        self._noise: dict[Table, LocalNoise | RingNoise] = {}
+        self._notable: dict[int, np.ndarray] = {}  # rounds whose survivors tell something new, and who they were
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        if self.defense.psu:
+            self.server[table].names = list(self._union(table, held).identifiers)
+        else:
+            super().align(table, held)
+        self._place(table, held)
+
+    def initialise(self, table: Table, rows: Tensor) -> None:
+        super().initialise(table, rows)
+        self._prepare(table)
+
+    def restore(self, held: Mapping[Table, Mapping[str, Holding]], rows: Mapping[Table, Tensor]) -> None:
+        for message in self.channel.transcript.messages(0):
+            if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
+                told = psu.decode_message(message.content)
+                assert isinstance(told, psu.UnionList)
+                self.server[message.table].names = list(told.identifiers)
+        super().restore(held, rows)
+        for table, holdings in held.items():
+            self._place(table, holdings)
+            self._prepare(table)
+            for party in self.parties:
+                self._received[table][party] = rows[table].numpy()[self._held[table][party]]
+        for number in sorted(self.channel.transcript.notes):
+            for opened in self.channel.transcript.opened(number):
+                self._remember_survivors(number, opened.survivors)
+
+    def broadcast(self, round: int, table: Table) -> dict[str, Received]:
+        if self.defense.psu:
+            # The server cannot tell who holds what: everybody receives the whole table.
+            received = {}
+            for party in self.parties:
+                message = self.channel.send(Rows.pack(round, SERVER, party, table, self.server[table].rows))
+                assert isinstance(message, Rows)
+                received[party] = Received(message.unpack()[torch.from_numpy(self._held[table][party])])
+        else:
+            received = super().broadcast(round, table)
+        for party, own in received.items():
+            self._received[table][party] = own.rows.numpy()
+        if round and self.defense.suppress:
+            sent = self._sent_rows.get(table, np.zeros(len(self.server[table].names), dtype=bool))
+            received = {
+                party: Received(own.rows, torch.from_numpy(sent[self._held[table][party]]))
+                for party, own in received.items()
+            }
+        return received
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        values = {party: self._private(round, table, party, own) for party, own in rows.items()}
+        if not self.defense.secagg:
+            return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
+        encoded, num_clipped = self._encode(round, table, values)
+        try:
+            total = self._sum(round, table, encoded)
+        except (TooFewParties, DisconnectedGraph):
+            return Uploaded(0, num_clipped)  # too many dropped out: nothing was opened, the table stays
+        self._open(round, table, total)
+        return Uploaded(len(total.survivors), num_clipped)
+
+    def rounds_worth_noting(self) -> set[int]:
+        return set(self._notable)
+
+    def statement(self) -> list[str]:
+        lines = []
+        if self.defense.psu:
+            lines.append("psu: the server learns the union of names; every client receives the whole table")
+        if self.defense.secagg:
+            bounds = {table: encoding.bound for table, encoding in self._encodings.items()}
+            errors = ", ".join(f"{table} {bound:.2g}" for table, bound in bounds.items())
+            lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
+        if self.defense.suppress:
+            lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
+        return [*lines, *(f"dp, {table}: {noise.guarantee.describe()}" for table, noise in self._noise.items())]
+
+    # Alignment.
+
+    def _union(self, table: Table, held: Mapping[str, Holding]) -> psu.Union:
+        assert self.defense.psu is not None
+        sources = {
+            party: self._randomness("psu", table, 0, place) for place, party in enumerate([*self.parties, SERVER])
+        }
+        return psu.union(
+            {party: holding.names for party, holding in held.items()},
+            self._identities,
+            session=self._session("psu", table),
+            threshold=self._threshold(len(self.parties)),
+            randomness=sources,
+            deliver=self._deliver(0, table),
+            cap=self.defense.psu.cap,
+            neighbours=self.defense.secagg.neighbours if self.defense.secagg else None,
+        )
+
+    def _place(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """Each client finds its rows in the list of names."""
+        place = {name: number for number, name in enumerate(self.server[table].names)}
+        self._held[table] = {
+            party: np.array([place[name] for name in holding.names], dtype=np.int64) for party, holding in held.items()
+        }
+        self._num_uploaded[table] = {party: holding.num_uploaded for party, holding in held.items()}
+        self._received[table] = {}
+
+    def _prepare(self, table: Table) -> None:
+        """The encoding and the noise of a table, now that its size is known."""
+        num_rows, width = self.server[table].rows.shape
+        defense, num_participants = self.defense, self.options.num_participants(len(self.parties))
+        fewest = self._threshold(num_participants)
+        if defense.secagg:
+            if defense.secagg.neighbours is not None:
+                fewest = safe_threshold(num_participants)
+            ring = ring_of(defense)
+            self._encodings[table] = FixedPoint.finest(num_participants, defense.secagg.clip, ring=ring)
+        if defense.dp is None:
+            return
+        by_row = defense.dp.unit == "row"
+        releases = self.options.rounds * (1 if by_row else len(self.server))
+        if defense.distributed_noise:
+            self._noise[table], self._encodings[table] = ring_noise(
+                defense,
+                releases=releases,
+                dimension=width if by_row else num_rows * width,
+                num_clients=num_participants,
+                fewest_survivors=fewest,
+            )
+        else:
+            self._noise[table] = local_noise(defense.dp, releases=releases)
+
+    # An upload, on the client's side.
+
+    def _private(self, round: int, table: Table, party: str, rows: Tensor) -> np.ndarray:
+        """What the client lets go of: its rows, clipped and under its own noise where the defense says so; float64."""
+        values = rows.numpy().astype(np.float64)
+        if self.defense.dp is None:
+            return values
+        values = clip_changes(values, self._received[table][party][: len(values)], self.defense.dp)
+        noise = self._noise[table]
+        if isinstance(noise, LocalNoise):
+            values = noise.add(values, self._randomness("local noise", table, round, self._places[party]))
+        return values
+
+    def _encode(
+        self, round: int, table: Table, values: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], int]:
+        """Each client's ring elements `[n, width]` with its noise, zeros where it holds no row, and its holdings 0/1 `[n]`."""
+        encoding, shape = self._encodings[table], tuple(self.server[table].rows.shape)
+        encoded, num_clipped = {}, 0
+        self.inputs[table] = {}
+        for party, own in values.items():
+            held = self._held[table][party][: len(own)]
+            dense = np.zeros(shape)
+            dense[held] = own
+            elements, clipped = encoding.encode(dense)
+            num_clipped += clipped
+            noise = self._noise.get(table)
+            if isinstance(noise, RingNoise):
+                source = self._randomness("ring noise", table, round, self._places[party])
+                drawn = encoding.ring.from_integers(noise.draw(elements.size, source))
+                elements = encoding.ring.add(elements, drawn.reshape(shape))
+            holds = np.zeros(shape[0], dtype=Ring.UINT32.dtype)
+            holds[held] = 1
+            encoded[party] = elements, holds
+            self.inputs[table][party] = torch.from_numpy(encoding.decode(elements))
+        return encoded, num_clipped
+
+    # Sums.
+
+    def _sum(self, round: int, table: Table, encoded: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Sum:
+        """The sums of rows and holders over the survivors. Raises `TooFewParties`, `DisconnectedGraph`."""
+        dropouts = self._dropouts(round, list(encoded))
+        if not self.defense.suppress:
+            return self._session_of(
+                round,
+                table,
+                "rows",
+                {party: {"rows": rows.ravel(), "holders": holds} for party, (rows, holds) in encoded.items()},
+                dropouts,
+            )
+        counted = self._session_of(
+            round, table, "holders", {party: {"holders": holds} for party, (_, holds) in encoded.items()}, dropouts
+        )
+        self._note(round, table, counted, np.zeros(0))
+        members = [party for party in counted.survivors if party not in dropouts]
+        if len(members) < 2:
+            raise TooFewParties(f"{len(members)} participants are left to send their rows; 2 are needed")
+        # Whoever was counted and is gone may have held any row: count on its holding none.
+        gone = len(counted.survivors) - len(members)
+        sent = counted.vectors["holders"] >= self.defense.suppress.t + gone
+        for party in members:
+            step = ProtocolMessage(round, SERVER, party, table, "suppress-sent-rows", np.packbits(sent).tobytes())
+            self.channel.send(step)
+        inputs = {}
+        for party in members:
+            rows, holds = (np.where(sent[:, None] if part.ndim == 2 else sent, part, 0) for part in encoded[party])
+            inputs[party] = {"rows": rows.ravel(), "holders": holds}
+            self.inputs[table][party] *= torch.from_numpy(sent)[:, None]
+        total = self._session_of(round, table, "rows", inputs, {}, everybody=True)
+        self._sent_rows[table] = sent
+        return total
+
+    def _session_of(
+        self,
+        round: int,
+        table: Table,
+        purpose: str,
+        inputs: Mapping[str, Mapping[str, np.ndarray]],
+        dropouts: Mapping[str, Stage],
+        *,
+        everybody: bool = False,
+    ) -> Sum:
+        """One secure aggregation of the given vectors; `everybody`: opened only when all are in it."""
+        assert self.defense.secagg is not None
+        parties = tuple(inputs)
+        rings = {"rows": self._encodings[table].ring, "holders": Ring.UINT32}
+        example = inputs[parties[0]]
+        setting = Setting(
+            session=self._session(purpose, table),
+            round=round,
+            parties=parties,
+            threshold=self._threshold(len(parties)),
+            vectors=tuple(Vector(name, len(values), rings[name]) for name, values in example.items()),
+            identities={party: self._identities[party].public_key().public_bytes_raw() for party in parties},
+            neighbours=self.defense.secagg.neighbours,
+            cipher=self.defense.secagg.cipher,
+            min_survivors=len(parties) if everybody else None,
+        )
+        sources = {party: self._randomness(purpose, table, round, self._places[party]) for party in parties}
+        return secagg.aggregate(
+            setting,
+            inputs,
+            {party: self._identities[party] for party in parties},
+            randomness=sources,
+            deliver=self._deliver(round, table),
+            dropouts=dropouts,
+        )
+
+    def _open(self, round: int, table: Table, total: Sum) -> None:
+        """The server's side: divide by the holders, and note what it saw."""
+        shared = self.server[table]
+        rows = self._encodings[table].decode(total.vectors["rows"]).reshape(shared.rows.shape)
+        holders = total.vectors["holders"].astype(np.int64)
+        mean = torch.from_numpy((rows / np.maximum(holders, 1)[:, None]).astype(np.float32))
+        shared.rows = torch.where(torch.from_numpy(holders > 0)[:, None], mean, shared.rows)
+        self._note(round, table, total, rows)
+
+    def _note(self, round: int, table: Table, total: Sum, rows: np.ndarray) -> None:
+        survivors = list(total.survivors)
+        self._remember_survivors(round, survivors)
+        holders = total.vectors["holders"].astype("<i8").tobytes()
+        error = self._encodings[table].bound
+        self.channel.transcript.note(Opened(round, table, survivors, rows.astype("<f8").tobytes(), holders, error))
+
+    def _remember_survivors(self, round: int, survivors: Collection[str]) -> None:
+        """Keep the rounds whose survivors are no combination of earlier ones: they tell who holds what."""
+        present = np.array([party in survivors for party in self.parties], dtype=np.float64)
+        known = [*self._notable.values(), present]
+        if round not in self._notable and np.linalg.matrix_rank(np.stack(known)) == len(known):
+            self._notable[round] = present
+
+    # What all sessions need.
+
+    def _threshold(self, num_parties: int) -> int:
+        secagg_options = self.defense.secagg
+        if secagg_options is None:
+            return num_parties
+        holders = num_parties if secagg_options.neighbours is None else secagg_options.neighbours + 1
+        return secagg_options.threshold or safe_threshold(holders)
+
+    def _dropouts(self, round: int, parties: Sequence[str]) -> dict[str, Stage]:
+        """Who falls silent in this round, and from which stage on: the same for every table."""
+        assert self.defense.secagg is not None
+        rng = generator(self.options.seed, "dropouts", round)
+        chances, stages = rng.random(len(parties)), rng.integers(0, len(Stage), len(parties))
+        return {
+            party: Stage(int(stage))
+            for party, chance, stage in zip(parties, chances, stages, strict=True)
+            if chance < self.defense.secagg.dropout
+        }
+
+    def _session(self, purpose: str, table: Table) -> bytes:
+        return generator(self.options.seed, "session", purpose, table).bytes(16)
+
+    def _randomness(self, purpose: str, table: Table, round: int, place: int) -> Randomness:
+        return seeded(generator(self.options.seed, "protocol", purpose, table, round, place).bytes(32))
+
+    def _deliver(self, round: int, table: Table) -> secagg.Deliver:
+        """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""
+
+        def deliver(sender: str, receiver: str, message: secagg.Message) -> secagg.Message:
+            step = str(message.__struct_config__.tag)
+            received = self.channel.send(ProtocolMessage(round, sender, receiver, table, step, secagg.encode(message)))
+            if not isinstance(received, ProtocolMessage):
+                raise ProtocolError(f"{step} of {sender} arrived as another kind of message")
+            return psu.decode_message(received.content)
+
+        return deliver

@@ -1,0 +1,199 @@
+"""What `--defense` says: `psu,secagg`, `secagg:dropout=0.1,suppress:t=2`, `dp:epsilon=8,clip=0.1`."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from fkgsec.errors import SpecError
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
+from protocols.accounting import Accountant
+from protocols.prg import CipherName
+
+Unit = Literal["client", "row"]
+Noise = Literal["gaussian", "discrete", "skellam"]
+
+
+class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one defense."""
+
+
+class PsuOptions(_Options, frozen=True, kw_only=True):
+    """Alignment by private set union: the server learns the union of names, not who holds what.
+
+    Attributes:
+        cap: public bound on the union's size; None starts small and grows. See `protocols.psu.Plan`.
+    """
+
+    cap: int | None = None
+
+
+class SecaggOptions(_Options, frozen=True, kw_only=True):
+    """Every upload through secure aggregation: the server learns the sum, how many hold each row, and who is in it.
+
+    Attributes:
+        clip: values beyond +-clip are cut, and counted.
+        bits: of the ring that is summed in, 32 or 64.
+        threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
+        neighbours: None: every pair of clients shares a mask; k: a k-regular graph.
+        cipher: of the masks.
+        dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
+    """
+
+    clip: float = 16.0
+    bits: Literal[32, 64] = 32
+    threshold: int | None = None
+    neighbours: int | None = None
+    cipher: CipherName = "aes-256-ctr"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(math.isfinite(self.clip) and self.clip > 0, "clip", self.clip, "a positive number")
+        _check(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
+        for name in ("threshold", "neighbours"):
+            value = getattr(self, name)
+            _check(value is None or value >= 2, name, value, "at least 2")
+
+
+class SuppressOptions(_Options, frozen=True, kw_only=True):
+    """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
+
+    Attributes:
+        t: fewest holders of a row that is sent, at least 2.
+    """
+
+    t: int
+
+    def __post_init__(self) -> None:
+        _check(self.t >= 2, "t", self.t, "at least 2")
+
+
+class DpOptions(_Options, frozen=True, kw_only=True):
+    """Clipped uploads with noise.
+
+    An upload is the last broadcast plus the client's change of it; the change is clipped, noise is added to all of it.
+
+    Attributes:
+        clip: l2 norm that a change is cut to: of the whole table (unit client) or of each row (unit row).
+        epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
+        noise_multiplier: standard deviation over sensitivity, instead of epsilon.
+        unit: whose values are hidden. "client": all values of one client's uploads. "row": one row of one client's uploads;
+            other rows carry what the same triples did to them, so this is no guarantee for a triple.
+        noise: "gaussian", each client alone, before anything is sent; "discrete" or "skellam", integers that each client
+            adds inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure
+            aggregation, discrete with it.
+        colluders: how many of the clients whose noise is in a sum may tell the server theirs.
+        accountant: of gaussian noise.
+    """
+
+    clip: float
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    unit: Unit = "client"
+    noise: Noise | None = None
+    colluders: int = 1
+    accountant: Accountant = "rdp"
+
+    def __post_init__(self) -> None:
+        _check(math.isfinite(self.clip) and self.clip > 0, "clip", self.clip, "a positive number")
+        _check(0 < self.delta < 1, "delta", self.delta, "in (0, 1)")
+        _check(self.colluders >= 0, "colluders", self.colluders, "at least 0")
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise SpecError("give either epsilon or noise_multiplier")
+        for name in ("epsilon", "noise_multiplier"):
+            value = getattr(self, name)
+            _check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")
+
+
+class Defense(msgspec.Struct, frozen=True):
+    """The defenses of a run; None where one is not used."""
+
+    psu: PsuOptions | None = None
+    secagg: SecaggOptions | None = None
+    suppress: SuppressOptions | None = None
+    dp: DpOptions | None = None
+
+    def __post_init__(self) -> None:
+        if self.secagg is None:
+            for name, why in (
+                ("psu", "uploads in clear would show the server who holds what"),
+                ("suppress", "holders are counted inside it"),
+            ):
+                if getattr(self, name) is not None:
+                    raise SpecError(f"{name} needs secagg: {why}")
+            if self.dp is not None and self.dp.noise in ("discrete", "skellam"):
+                raise SpecError(f"noise {self.dp.noise} needs secagg: each client alone adds too little of it")
+
+    @property
+    def distributed_noise(self) -> Noise | None:
+        """The integer noise that clients add inside secure aggregation, or None."""
+        if self.dp is None or self.secagg is None:
+            return None
+        noise = self.dp.noise or "discrete"
+        return None if noise == "gaussian" else noise
+
+
+KINDS = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
+
+
+def parse_defense(text: str) -> Defense:
+    """Read `name[:key=value,...],...`; empty text is no defense.
+
+    Raises:
+        SpecError: an unknown defense or setting, a value that is not allowed, one given twice, or a combination that hides
+            nothing.
+
+    >>> parse_defense("secagg:clip=8,dropout=0.1,suppress:t=2").suppress
+    SuppressOptions(t=2)
+    """
+    given: dict[str, dict[str, str]] = {}
+    name = ""
+    for piece in (part.strip() for part in text.split(",") if text.strip()):
+        head, colon, rest = piece.partition(":")
+        if not colon and "=" in piece:  # a further setting of the defense before it
+            setting = piece
+        else:
+            name, setting = head, rest
+            if name not in KINDS:
+                raise SpecError(f"defense: {name!r} is unknown; allowed: {', '.join(KINDS)}")
+            if name in given:
+                raise SpecError(f"defense: {name} is named twice")
+            given[name] = {}
+            if not colon:
+                continue
+        key, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise SpecError(f"defense: {piece!r} is no setting; write name:key=value,key=value")
+        if key in given[name]:
+            raise SpecError(f"defense: {name} has {key} twice")
+        given[name][key] = value
+    made = {}
+    for name, settings in given.items():
+        try:
+            made[name] = msgspec.convert(settings, KINDS[name], strict=False)
+        except msgspec.ValidationError as error:
+            field = str(error).partition(" - at `$.")
+            where = f"{field[2].rstrip('`')}: " if field[2] else ""
+            raise SpecError(f"defense: {name}: {where}{field[0]}") from error
+        except SpecError as error:
+            raise SpecError(f"defense: {name}: {error}") from error
+    try:
+        return Defense(**made)
+    except SpecError as error:
+        raise SpecError(f"defense: {error}") from error
+
+
+def check_defense(options: FederationOptions) -> None:
+    """Raises `SpecError` for a defense that is no defense, or one of an algorithm that exchanges nothing."""
+    parse_defense(options.defense)
+    if options.defense and not RECIPES[options.algorithm].shared:
+        raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
+
+
+def _check(right: bool, name: str, value: object, allowed: str) -> None:
+    if not right:
+        raise SpecError(f"{name} must be {allowed}; got {value}")

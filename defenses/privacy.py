@@ -1,0 +1,172 @@
+"""Differential privacy of uploads: how much noise a guarantee needs, and clipping and adding it.
+
+Unit and relation: `DpOptions.unit`; two inputs are neighbours when the values of one unit are replaced in every round, its
+holdings the same. Which rows a client holds is not covered: uploads in clear name them, and sums count them. The relation
+doubles the sensitivity of a clipped change: 2 clip. Validation, by which a run stops and its best round is
+chosen, reads the clients' data beside this guarantee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from defenses.options import Defense, DpOptions, Noise
+from fkgsec.errors import SpecError
+from protocols.accounting import (
+    Guarantee,
+    distributed_discrete_gaussian_epsilon,
+    distributed_discrete_gaussian_sigma,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    ring_sensitivity,
+    skellam_epsilon,
+    skellam_variance,
+)
+from protocols.errors import OutOfRing, ProtocolError
+from protocols.fixed_point import FixedPoint
+from protocols.noise import DiscreteGaussian, Skellam, gaussian
+from protocols.prg import Randomness, Ring
+
+_NEIGHBOURING = {
+    "client": "all values of one client's uploads replaced",
+    "row": "one row of one client's uploads replaced",
+}
+_TAIL = 12  # standard deviations of the summed noise that a ring leaves room for
+
+
+def clip_changes(rows: np.ndarray, received: np.ndarray, options: DpOptions) -> np.ndarray:
+    """The received rows plus the client's change of them, cut to the clipping norm: float64 `[n, width]`.
+
+    Formal guarantee: whatever `rows` are, the change has an l2 norm of at most `clip` (each row for unit "row").
+    """
+    received = received.astype(np.float64)
+    change = rows.astype(np.float64) - received
+    norm = np.linalg.norm(change, axis=1 if options.unit == "row" else None, keepdims=True)
+    return received + change / np.maximum(1.0, norm / options.clip)
+
+
+@dataclass(frozen=True)
+class LocalNoise:
+    """Gaussian noise that each client adds before anything is sent; `sigma` in units of the embeddings."""
+
+    sigma: float
+    guarantee: Guarantee
+
+    def add(self, rows: np.ndarray, randomness: Randomness) -> np.ndarray:
+        """float64 `[n, width]`."""
+        return rows + gaussian(rows.size, self.sigma, randomness).reshape(rows.shape)
+
+
+@dataclass(frozen=True)
+class RingNoise:
+    """Integers that each client adds to its encoded upload inside secure aggregation; `sigma` in units of the ring."""
+
+    noise: Noise
+    sigma: float
+    guarantee: Guarantee
+
+    def draw(self, length: int, randomness: Randomness) -> np.ndarray:
+        """int64 `[length]`."""
+        distribution = Skellam(self.sigma**2) if self.noise == "skellam" else DiscreteGaussian(self.sigma)
+        return distribution.sample(length, randomness)
+
+
+def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
+    """Gaussian noise for so many uploads of a unit.
+
+    Raises `SpecError` when no noise gives the guarantee.
+    """
+    try:
+        multiplier = options.noise_multiplier or gaussian_noise_multiplier(
+            options.epsilon or 0.0, rounds=releases, delta=options.delta, accountant=options.accountant
+        )
+        epsilon = gaussian_epsilon(multiplier, rounds=releases, delta=options.delta, accountant=options.accountant)
+    except ProtocolError as error:
+        raise SpecError(f"defense: dp: {error}") from error
+    guarantee = Guarantee(
+        epsilon,
+        options.delta,
+        options.unit,
+        _NEIGHBOURING[options.unit],
+        f"Gaussian noise of each client, {multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
+        releases,
+        None,
+        options.accountant,
+    )
+    return LocalNoise(multiplier * 2 * options.clip, guarantee)
+
+
+def ring_noise(
+    defense: Defense, *, releases: int, dimension: int, num_clients: int, fewest_survivors: int
+) -> tuple[RingNoise, FixedPoint]:
+    """Integer noise whose sum over the smallest honest cohort gives the guarantee, and the finest encoding that fits both.
+
+    Args:
+        releases: uploads of a unit over the run. dimension: numbers in a unit (of the table, or of a row).
+        num_clients: most summands. fewest_survivors: least that a sum is opened for; colluders' noise does not count.
+
+    Raises `SpecError` when the cohort is all colluders, or noise and values do not fit the ring.
+    """
+    options, secagg, noise = defense.dp, defense.secagg, defense.distributed_noise
+    assert options is not None
+    assert secagg is not None
+    assert noise is not None
+    cohort = fewest_survivors - options.colluders
+    if cohort < 1:
+        raise SpecError(
+            f"defense: dp: with {options.colluders} colluders among at least {fewest_survivors} survivors nobody's noise is "
+            "unknown to the server; lower colluders or raise secagg's threshold"
+        )
+    ring = ring_of(defense)
+    failure: Exception | None = None
+    for bits in range(FixedPoint.finest(num_clients, secagg.clip, ring=ring).fraction_bits, -1, -1):
+        sensitivity = ring_sensitivity(2 * options.clip, dimension, bits)
+        shared = {
+            "l2_sensitivity": sensitivity,
+            "dimension": dimension,
+            "smallest_cohort": cohort,
+            "rounds": releases,
+            "delta": options.delta,
+        }
+        try:
+            if options.noise_multiplier is not None:
+                sigma = options.noise_multiplier * sensitivity / cohort**0.5
+            elif noise == "skellam":
+                sigma = skellam_variance(options.epsilon or 0.0, **shared) ** 0.5
+            else:
+                sigma = distributed_discrete_gaussian_sigma(options.epsilon or 0.0, **shared)
+            headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
+            encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
+            epsilon = (
+                skellam_epsilon(sigma**2, **shared)
+                if noise == "skellam"
+                else distributed_discrete_gaussian_epsilon(sigma, **shared)
+            )
+        except OutOfRing as error:
+            failure = error
+            continue
+        except ProtocolError as error:
+            raise SpecError(f"defense: dp: {error}") from error
+        guarantee = Guarantee(
+            epsilon,
+            options.delta,
+            options.unit,
+            _NEIGHBOURING[options.unit],
+            f"{'Skellam' if noise == 'skellam' else 'discrete Gaussian'} noise of each client in the ring, sigma "
+            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}",
+            releases,
+            cohort,
+            "KLS21" if noise == "discrete" else "AKL21",
+        )
+        return RingNoise(noise, sigma, guarantee), encoding
+    raise SpecError(
+        f"defense: dp: the noise does not fit a ring of {secagg.bits} bits ({failure}); take secagg:bits=64"
+    )
+
+
+def ring_of(defense: Defense) -> Ring:
+    """The ring that rows are summed in."""
+    assert defense.secagg is not None
+    return Ring.UINT64 if defense.secagg.bits == 64 else Ring.UINT32
