@@ -37,6 +37,7 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
 	$(BIN)/python -m experiments.bench
+	$(BIN)/python -m experiments.bench_protocols
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -274,7 +274,10 @@ def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.nda
     """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
     assert view.colluder is not None
     if "entities" in victim.claims:
-        known = np.array([name for name in view.secure["entities"].names if name is not None], dtype=object)
+        table = view.secure["entities"]
+        known = np.array([name for name in table.names if name is not None], dtype=object)
+        if table.holdings:  # alignment in clear says who holds which row, whatever is uploaded
+            return np.isin(names, known).astype(np.float64)
         num_claims = sum(name is not None for name in victim.claims["entities"].names)
         return np.isin(names, known) * (num_claims / max(1, len(known)))
     if victim.entity_names is not None:

@@ -34,7 +34,7 @@ def nothing_to_attack(view: View, victim: VictimView) -> str | None:
     if victim.entities is None and victim.relations is None:
         return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"
     if view.colluder is None:
-        return "no element-embedding pair is known without a colluder (the server knows the names themselves, from the alignment)"
+        return "no element-embedding pair is known without a colluder (the names themselves it has from the alignment)"
     if victim.entities is None:
         return "only relation embeddings crossed; no entity embedding was seen"
     return None

@@ -6,17 +6,23 @@ Leakage, by what is chosen:
   rows that only others hold.
 - `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row, who is in the
   sum, and how many values were clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains
-  with few clients, or when the participants change from round to round, is what `attacks.residual` reads.
+  with few clients, or when the participants change from round to round, is what `attacks.residual` reads. Without `psu`
+  alignment is in clear: the server knows who holds each row, and whose a row with one holder is.
 - `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
-- `dp`: clipped values with noise, see `defenses.privacy`. It does not cover which rows a client holds.
+  Which rows are sent enters the session of the sum: clients that were told different ones open nothing.
+- `dp`: clipped values with noise, see `defenses.privacy`. It covers neither which rows a client holds nor what a record says
+  beside the messages: losses, validation figures, counts of clipped values.
 
-Everything random is drawn from the run's seed, so that a run can be repeated. A deployment draws from the operating system.
+Everything random is drawn from the run's options and seed, so that a run can be repeated. Whoever has the seed opens every
+upload, and so do two records of one seed over different data. A deployment draws from the operating system.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,9 +37,9 @@ from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu, secagg
-from protocols.errors import DisconnectedGraph, ProtocolError, TooFewParties
+from protocols.errors import DisconnectedGraph, SettingError, SplitView, TooFewParties, UnexpectedMessage, UnknownSender
 from protocols.fixed_point import FixedPoint
-from protocols.prg import Randomness, Ring, seeded
+from protocols.prg import Randomness, Ring, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
 
 
@@ -53,19 +59,20 @@ class DefendedExchange(Exchange):
         super().__init__(channel, options, parties, tables)
         check_defense(options)
         self.defense = parse_defense(options.defense)
-        num_participants = options.num_participants(len(parties))
-        if self.defense.secagg and num_participants < 2:
-            raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        fields = msgspec.structs.asdict(msgspec.structs.replace(options, device="auto"))
+        self._run = hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
         self._identities = {
-            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", place).bytes(32))
+            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", self._run, place).bytes(32))
             for place, party in enumerate(parties)
         }
+        if self.defense.secagg:
+            self._check_setting()
         self._places = {party: place for place, party in enumerate(parties)}
         # What each client knows: where its rows stand in the table, and what it last received of them.
         self._held: dict[Table, dict[str, np.ndarray]] = {}
         self._num_uploaded: dict[Table, dict[str, int]] = {}
         self._received: dict[Table, dict[str, np.ndarray]] = {}
-        self._sent_rows: dict[Table, np.ndarray] = {}  # rows that were not suppressed in the last sum
+        self._sent_rows: dict[Table, np.ndarray] = {}  # of the round: rows that were not suppressed, none if it failed
         self._encodings: dict[Table, FixedPoint] = {}
         self._noise: dict[Table, LocalNoise | RingNoise] = {}
         self._notable: dict[int, np.ndarray] = {}  # rounds whose survivors tell something new, and who they were
@@ -110,7 +117,7 @@ class DefendedExchange(Exchange):
         for party, own in received.items():
             self._received[table][party] = own.rows.numpy()
         if round and self.defense.suppress:
-            sent = self._sent_rows.get(table, np.zeros(len(self.server[table].names), dtype=bool))
+            sent = self._sent_rows[table]
             received = {
                 party: Received(own.rows, torch.from_numpy(sent[self._held[table][party]]))
                 for party, own in received.items()
@@ -121,6 +128,7 @@ class DefendedExchange(Exchange):
         values = {party: self._private(round, table, party, own) for party, own in rows.items()}
         if not self.defense.secagg:
             return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
+        self._sent_rows[table] = np.zeros(len(self.server[table].names), dtype=bool)
         encoded, num_clipped = self._encode(round, table, values)
         try:
             total = self._sum(round, table, encoded)
@@ -142,7 +150,12 @@ class DefendedExchange(Exchange):
             lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
         if self.defense.suppress:
             lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
-        return [*lines, *(f"dp, {table}: {noise.guarantee.describe()}" for table, noise in self._noise.items())]
+        lines += [f"dp, {table}: {noise.guarantee.describe()}" for table, noise in self._noise.items()]
+        if self._noise:
+            lines.append(
+                "dp covers what crosses: losses, validation figures and counts in the record are of the clear data"
+            )
+        return lines
 
     # Alignment.
 
@@ -175,10 +188,7 @@ class DefendedExchange(Exchange):
         """The encoding and the noise of a table, now that its size is known."""
         num_rows, width = self.server[table].rows.shape
         defense, num_participants = self.defense, self.options.num_participants(len(self.parties))
-        fewest = self._threshold(num_participants)
         if defense.secagg:
-            if defense.secagg.neighbours is not None:
-                fewest = safe_threshold(num_participants)
             ring = ring_of(defense)
             self._encodings[table] = FixedPoint.finest(num_participants, defense.secagg.clip, ring=ring)
         if defense.dp is None:
@@ -191,7 +201,7 @@ class DefendedExchange(Exchange):
                 releases=releases,
                 dimension=width if by_row else num_rows * width,
                 num_clients=num_participants,
-                fewest_survivors=fewest,
+                fewest_survivors=self._fewest_survivors(num_participants),
             )
         else:
             self._noise[table] = local_noise(defense.dp, releases=releases)
@@ -250,21 +260,27 @@ class DefendedExchange(Exchange):
             round, table, "holders", {party: {"holders": holds} for party, (_, holds) in encoded.items()}, dropouts
         )
         self._note(round, table, counted, np.zeros(0))
-        members = [party for party in counted.survivors if party not in dropouts]
-        if len(members) < 2:
-            raise TooFewParties(f"{len(members)} participants are left to send their rows; 2 are needed")
-        # Whoever was counted and is gone may have held any row: count on its holding none.
-        gone = len(counted.survivors) - len(members)
-        sent = counted.vectors["holders"] >= self.defense.suppress.t + gone
+        members = counted.survivors
+        if gone := [party for party in members if party in dropouts]:
+            # The sum of the others would show, beside the counts, what those who left hold.
+            raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
+        sent = counted.vectors["holders"] >= self.defense.suppress.t
+        told = np.packbits(sent).tobytes()
         for party in members:
-            step = ProtocolMessage(round, SERVER, party, table, "suppress-sent-rows", np.packbits(sent).tobytes())
-            self.channel.send(step)
+            received = self.channel.send(ProtocolMessage(round, SERVER, party, table, "suppress-sent-rows", told))
+            assert isinstance(received, ProtocolMessage)
+            if received.content != told:
+                raise SplitView(f"{party} was told to send other rows")
         inputs = {}
         for party in members:
             rows, holds = (np.where(sent[:, None] if part.ndim == 2 else sent, part, 0) for part in encoded[party])
             inputs[party] = {"rows": rows.ravel(), "holders": holds}
             self.inputs[table][party] *= torch.from_numpy(sent)[:, None]
-        total = self._session_of(round, table, "rows", inputs, {}, everybody=True)
+        # As many shares open a secret as in a session of all participants, however few are left.
+        threshold = max(self._threshold(len(encoded)), safe_threshold(len(members)))
+        total = self._session_of(
+            round, table, "rows", inputs, {}, threshold=threshold, min_survivors=len(members), context=told
+        )
         self._sent_rows[table] = sent
         return total
 
@@ -276,23 +292,21 @@ class DefendedExchange(Exchange):
         inputs: Mapping[str, Mapping[str, np.ndarray]],
         dropouts: Mapping[str, Stage],
         *,
-        everybody: bool = False,
+        threshold: int | None = None,
+        min_survivors: int | None = None,
+        context: bytes = b"",
     ) -> Sum:
-        """One secure aggregation of the given vectors; `everybody`: opened only when all are in it."""
-        assert self.defense.secagg is not None
+        """One secure aggregation of the given vectors; `context` is what the parties must agree on beside them."""
         parties = tuple(inputs)
         rings = {"rows": self._encodings[table].ring, "holders": Ring.UINT32}
         example = inputs[parties[0]]
-        setting = Setting(
-            session=self._session(purpose, table),
-            round=round,
-            parties=parties,
-            threshold=self._threshold(len(parties)),
-            vectors=tuple(Vector(name, len(values), rings[name]) for name, values in example.items()),
-            identities={party: self._identities[party].public_key().public_bytes_raw() for party in parties},
-            neighbours=self.defense.secagg.neighbours,
-            cipher=self.defense.secagg.cipher,
-            min_survivors=len(parties) if everybody else None,
+        setting = self._setting(
+            digest("fkgsec exchange", self._session(purpose, table), context),
+            round,
+            parties,
+            threshold or self._threshold(len(parties)),
+            tuple(Vector(name, len(values), rings[name]) for name, values in example.items()),
+            min_survivors,
         )
         sources = {party: self._randomness(purpose, table, round, self._places[party]) for party in parties}
         return secagg.aggregate(
@@ -329,12 +343,51 @@ class DefendedExchange(Exchange):
 
     # What all sessions need.
 
+    def _setting(
+        self,
+        session: bytes,
+        round: int,
+        parties: tuple[str, ...],
+        threshold: int,
+        vectors: tuple[Vector, ...],
+        min_survivors: int | None = None,
+    ) -> Setting:
+        assert self.defense.secagg is not None
+        return Setting(
+            session=session,
+            round=round,
+            parties=parties,
+            threshold=threshold,
+            vectors=vectors,
+            identities={party: self._identities[party].public_key().public_bytes_raw() for party in parties},
+            neighbours=self.defense.secagg.neighbours,
+            cipher=self.defense.secagg.cipher,
+            min_survivors=min_survivors,
+        )
+
+    def _check_setting(self) -> None:
+        """Raises `SpecError` before anything is trained when no session could have these options."""
+        parties = self.parties[: self.options.num_participants(len(self.parties))]
+        if len(parties) < 2:
+            raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        try:
+            self._setting(b"check", 0, parties, self._threshold(len(parties)), (Vector("check", 1, Ring.UINT32),))
+        except (SettingError, DisconnectedGraph) as error:
+            raise SpecError(f"defense: secagg: {error}") from error
+
     def _threshold(self, num_parties: int) -> int:
         secagg_options = self.defense.secagg
         if secagg_options is None:
             return num_parties
-        holders = num_parties if secagg_options.neighbours is None else secagg_options.neighbours + 1
-        return secagg_options.threshold or safe_threshold(holders)
+        neighbours = secagg_options.neighbours
+        safe = safe_threshold(num_parties) if neighbours is None else min(neighbours, safe_threshold(neighbours + 1))
+        return secagg_options.threshold or safe
+
+    def _fewest_survivors(self, num_parties: int) -> int:
+        """The least that a sum of so many participants is opened for."""
+        if self.defense.secagg and self.defense.secagg.neighbours is not None:
+            return safe_threshold(num_parties)
+        return self._threshold(num_parties)
 
     def _dropouts(self, round: int, parties: Sequence[str]) -> dict[str, Stage]:
         """Who falls silent in this round, and from which stage on: the same for every table."""
@@ -348,10 +401,10 @@ class DefendedExchange(Exchange):
         }
 
     def _session(self, purpose: str, table: Table) -> bytes:
-        return generator(self.options.seed, "session", purpose, table).bytes(16)
+        return generator(self.options.seed, "session", self._run, purpose, table).bytes(16)
 
     def _randomness(self, purpose: str, table: Table, round: int, place: int) -> Randomness:
-        return seeded(generator(self.options.seed, "protocol", purpose, table, round, place).bytes(32))
+        return seeded(generator(self.options.seed, "protocol", self._run, purpose, table, round, place).bytes(32))
 
     def _deliver(self, round: int, table: Table) -> secagg.Deliver:
         """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""
@@ -360,7 +413,10 @@ class DefendedExchange(Exchange):
             step = str(message.__struct_config__.tag)
             received = self.channel.send(ProtocolMessage(round, sender, receiver, table, step, secagg.encode(message)))
             if not isinstance(received, ProtocolMessage):
-                raise ProtocolError(f"{step} of {sender} arrived as another kind of message")
-            return psu.decode_message(received.content)
+                raise UnexpectedMessage(f"{step} of {sender} arrived as another kind of message")
+            arrived = psu.decode_message(received.content)
+            if arrived.sender != sender:
+                raise UnknownSender(f"{step} that {sender} sent says it is of {arrived.sender}")
+            return arrived
 
         return deliver

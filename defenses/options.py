@@ -38,7 +38,8 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
         clip: values beyond +-clip are cut, and counted.
         bits: of the ring that is summed in, 32 or 64.
         threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
-        neighbours: None: every pair of clients shares a mask; k: a k-regular graph.
+        neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
+            follows the protocol.
         cipher: of the masks.
         dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
     """
@@ -53,13 +54,16 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check(math.isfinite(self.clip) and self.clip > 0, "clip", self.clip, "a positive number")
         _check(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
-        for name in ("threshold", "neighbours"):
+        for name, least in (("threshold", 2), ("neighbours", 3)):
             value = getattr(self, name)
-            _check(value is None or value >= 2, name, value, "at least 2")
+            _check(value is None or value >= least, name, value, f"at least {least}")
 
 
 class SuppressOptions(_Options, frozen=True, kw_only=True):
     """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
+
+    Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. When a client falls silent
+    between counting and sending, the round is given up. A server that lies to all about the counts gets sums of rare rows.
 
     Attributes:
         t: fewest holders of a row that is sent, at least 2.
@@ -127,6 +131,8 @@ class Defense(msgspec.Struct, frozen=True):
                     raise SpecError(f"{name} needs secagg: {why}")
             if self.dp is not None and self.dp.noise in ("discrete", "skellam"):
                 raise SpecError(f"noise {self.dp.noise} needs secagg: each client alone adds too little of it")
+        elif self.suppress is not None and self.secagg.neighbours is not None:
+            raise SpecError("suppress needs masks between all clients: leave out neighbours")
 
     @property
     def distributed_noise(self) -> Noise | None:

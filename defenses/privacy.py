@@ -2,8 +2,11 @@
 
 Unit and relation: `DpOptions.unit`; two inputs are neighbours when the values of one unit are replaced in every round, its
 holdings the same. Which rows a client holds is not covered: uploads in clear name them, and sums count them. The relation
-doubles the sensitivity of a clipped change: 2 clip. Validation, by which a run stops and its best round is
-chosen, reads the clients' data beside this guarantee.
+doubles the sensitivity of a clipped change: 2 clip.
+
+The guarantee is of what crosses, against a server that follows the protocol. Losses, validation figures (by which a run stops
+and its best round is chosen) and counts of clipped values are computed from the data beside it. A round that is done again
+after a kill sends the same bytes here, on the CPU; a deployment, which draws fresh noise, has to count it as a release.
 """
 
 from __future__ import annotations
@@ -26,23 +29,25 @@ from protocols.accounting import (
 )
 from protocols.errors import OutOfRing, ProtocolError
 from protocols.fixed_point import FixedPoint
-from protocols.noise import DiscreteGaussian, Skellam, gaussian
+from protocols.noise import DiscreteGaussian, NoiseError, Skellam, gaussian, sampling_delta
 from protocols.prg import Randomness, Ring
 
 _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",
     "row": "one row of one client's uploads replaced",
 }
+_LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
 _TAIL = 12  # standard deviations of the summed noise that a ring leaves room for
 
 
 def clip_changes(rows: np.ndarray, received: np.ndarray, options: DpOptions) -> np.ndarray:
     """The received rows plus the client's change of them, cut to the clipping norm: float64 `[n, width]`.
 
-    Formal guarantee: whatever `rows` are, the change has an l2 norm of at most `clip` (each row for unit "row").
+    Formal guarantee: whatever `rows` are, the change has an l2 norm of at most `clip` (each row for unit "row"), up to the
+    rounding of float64. A change that is not finite counts as none.
     """
     received = received.astype(np.float64)
-    change = rows.astype(np.float64) - received
+    change = np.nan_to_num(rows.astype(np.float64) - received, nan=0.0, posinf=0.0, neginf=0.0)
     norm = np.linalg.norm(change, axis=1 if options.unit == "row" else None, keepdims=True)
     return received + change / np.maximum(1.0, norm / options.clip)
 
@@ -69,8 +74,11 @@ class RingNoise:
 
     def draw(self, length: int, randomness: Randomness) -> np.ndarray:
         """int64 `[length]`."""
-        distribution = Skellam(self.sigma**2) if self.noise == "skellam" else DiscreteGaussian(self.sigma)
-        return distribution.sample(length, randomness)
+        return _distribution(self.noise, self.sigma).sample(length, randomness)
+
+
+def _distribution(noise: Noise, sigma: float) -> DiscreteGaussian | Skellam:
+    return Skellam(sigma**2) if noise == "skellam" else DiscreteGaussian(sigma)
 
 
 def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
@@ -90,7 +98,7 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
         options.delta,
         options.unit,
         _NEIGHBOURING[options.unit],
-        f"Gaussian noise of each client, {multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
+        f"Gaussian noise of each client in floating point, {multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
         releases,
         None,
         options.accountant,
@@ -114,6 +122,9 @@ def ring_noise(
     assert secagg is not None
     assert noise is not None
     cohort = fewest_survivors - options.colluders
+    if secagg.neighbours is not None and options.colluders:
+        # Colluders can cut the graph of masks: the sum of each honest part is opened, and a part may be one client.
+        cohort = min(cohort, 1)
     if cohort < 1:
         raise SpecError(
             f"defense: dp: with {options.colluders} colluders among at least {fewest_survivors} survivors nobody's noise is "
@@ -139,23 +150,27 @@ def ring_noise(
                 sigma = distributed_discrete_gaussian_sigma(options.epsilon or 0.0, **shared)
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
+            _distribution(noise, sigma)
             epsilon = (
                 skellam_epsilon(sigma**2, **shared)
                 if noise == "skellam"
                 else distributed_discrete_gaussian_epsilon(sigma, **shared)
             )
-        except OutOfRing as error:
+        except (OutOfRing, NoiseError) as error:
             failure = error
             continue
         except ProtocolError as error:
             raise SpecError(f"defense: dp: {error}") from error
+        inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), releases * num_clients * dimension)
+        exact = epsilon > _LARGE_EPSILON or inexact > options.delta
         guarantee = Guarantee(
             epsilon,
-            options.delta,
+            options.delta if exact else options.delta + inexact,
             options.unit,
             _NEIGHBOURING[options.unit],
             f"{'Skellam' if noise == 'skellam' else 'discrete Gaussian'} noise of each client in the ring, sigma "
-            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}",
+            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {options.colluders} colluders"
+            + (", as if sampling were exact" if exact else ""),
             releases,
             cohort,
             "KLS21" if noise == "discrete" else "AKL21",

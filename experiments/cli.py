@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import tables
+from experiments.compare import DEFAULT_CASES, compare, comparison_table
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.progress import RunProgress
 from experiments.record import encode_record, write_atomically
@@ -125,6 +126,51 @@ def attack(
     changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     finished, graph = reuse(run, changes, out)
     _print_finished(finished, json, quiet, warnings_of(graph))
+
+
+@app.command(
+    "compare",
+    epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n"
+    "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
+)
+@expected_errors
+@spec_options((*(name for name in TRAIN_FIELDS if name != "defense"), *ATTACK_FIELDS))
+def compare_cases(
+    *,
+    given: dict[str, Any],
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
+        ),
+    ] = None,
+    config: Config = None,
+    out: Annotated[Path, typer.Option("--out", help="folder; each case gets one of its own in it")] = Path(
+        "runs/compare"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    spec = make_spec(config, given)
+    graph = spec.load_graph()
+    errors = make_console(stderr=True)
+    for warning in warnings_of(graph):
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+
+    def observe(one: Spec, name: str) -> RunProgress:
+        if not quiet:
+            errors.print(f"case {name}", style="bold", highlight=False)
+        return RunProgress(one, errors, enabled=not quiet)
+
+    comparison = compare(spec, graph, out, case or DEFAULT_CASES, observe=observe)
+    if quiet:
+        return
+    console = make_console()
+    _print_tables(console, [comparison_table(comparison)])
+    for line in dict.fromkeys(line for one in comparison.cases for line in tables.protection_lines(one.record)):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"Written to {out}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
 
 
 def _train_and_report(

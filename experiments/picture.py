@@ -14,7 +14,7 @@ from experiments.record import Record
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
 MOST_GROUPS = 14
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 
 
 def draw_picture(record: Record) -> bytes:
@@ -42,7 +42,7 @@ def draw_picture(record: Record) -> bytes:
 def _draw_training(axes: Axes, record: Record) -> None:
     trained = [entry for entry in record.rounds if entry.loss is not None]
     axes.plot(
-        [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=_GREY, label="training loss"
+        [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=GREY, label="training loss"
     )
     axes.set(xlabel="round", ylabel="loss")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -50,10 +50,10 @@ def _draw_training(axes: Axes, record: Record) -> None:
     second = axes.twinx()
     checked = [(entry.round, entry.valid_mrr) for entry in record.rounds if entry.valid_mrr is not None]
     second.plot(
-        *zip(*checked, strict=True) if checked else ([], []), color=_BLUE, marker="o", ms=3, label="validation MRR"
+        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label="validation MRR"
     )
-    second.axvline(record.best_round, color=_BLUE, lw=0.8, ls=":")
-    second.set_ylabel("MRR (filtered)", color=_BLUE)
+    second.axvline(record.best_round, color=BLUE, lw=0.8, ls=":")
+    second.set_ylabel("MRR (filtered)", color=BLUE)
     second.set_ylim(bottom=0)
     lines = [*axes.get_lines(), second.get_lines()[0]]
     axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", fontsize=8)
@@ -69,7 +69,7 @@ def _rows_to_draw(record: Record) -> list[Leakage]:
 
 def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
     labels = [f"{row.victim}\n{row.threat_model} {row.leak:g}" for row in rows]
-    for offset, (name, colour) in enumerate((("err", _ORANGE), ("trr", _GREEN))):
+    for offset, (name, colour) in enumerate((("err", ORANGE), ("trr", GREEN))):
         places = [place + (offset - 0.5) * 0.38 for place in range(len(rows))]
         figures = [getattr(row, name) for row in rows]
         axes.bar(

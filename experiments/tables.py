@@ -26,10 +26,10 @@ def run_tables(record: Record) -> list[Table]:
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*_protection(record), *_leakage_aid(record)]
+    return [*protection_lines(record), *_leakage_aid(record)]
 
 
-def _protection(record: Record) -> list[str]:
+def protection_lines(record: Record) -> list[str]:
     """What the defense protects, and what it cost the training."""
     lines = [f"Protection, {line}." for line in record.protection]
     trained = record.rounds[1:]
@@ -73,7 +73,9 @@ def _leakage_tables(record: Record) -> list[Table]:
     tables = []
     for (threat, leak), rows in groups.items():
         about = f"{threat}, leak {leak:g}, round {record.best_round}: {THREAT_MODELS[threat].about}"
-        table = _table(f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "triples", "TRR", "base")
+        table = make_table(
+            f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "triples", "TRR", "base"
+        )
         for row in rows:
             table.add_row(
                 row.victim,
@@ -93,7 +95,7 @@ def _leakage_tables(record: Record) -> list[Table]:
     return tables
 
 
-def _table(title: str, first: str, *others: str) -> Table:
+def make_table(title: str, first: str, *others: str) -> Table:
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
     )
@@ -107,7 +109,7 @@ def _value(figure: Estimate) -> str:
     return f"{figure.value:.3f}" if figure.n else "–"
 
 
-def _interval(figure: Estimate) -> str:
+def interval(figure: Estimate) -> str:
     if not figure.n:
         return "–"
     low, high = (f"{bound:.3f}".removeprefix("0") for bound in (figure.low, figure.high))
@@ -115,25 +117,25 @@ def _interval(figure: Estimate) -> str:
 
 
 def _share(figure: Estimate, row: Leakage) -> str:
-    return "n/a" if row.reason else _interval(figure)
+    return "n/a" if row.reason else interval(figure)
 
 
 def _sources_table(rows: list[Leakage]) -> Table:
     shown = [source for source in SOURCES if any(source in row.sources for row in rows)]
-    table = _table("  right entities, by how their holder was found", "victim", *shown)
+    table = make_table("  right entities, by how their holder was found", "victim", *shown)
     for row in rows:
         table.add_row(row.victim, *(str(row.sources.get(source, 0)) for source in shown))
     return table
 
 
 def _unlinked_table(rows: list[Leakage]) -> Table:
-    table = _table("  without being told which pairs are linked", "victim", "precision", "recall", "AP", "base")
+    table = make_table("  without being told which pairs are linked", "victim", "precision", "recall", "AP", "base")
     for row in rows:
         if row.unlinked:
             table.add_row(
                 row.victim,
-                _interval(row.unlinked.precision),
-                _interval(row.unlinked.recall),
+                interval(row.unlinked.precision),
+                interval(row.unlinked.recall),
                 f"{row.unlinked.average_precision.value:.3f}",
                 f"{row.unlinked.average_precision_baseline.value:.0e}",
             )
@@ -143,20 +145,20 @@ def _unlinked_table(rows: list[Leakage]) -> Table:
 def _utility_table(record: Record) -> Table:
     names = list(record.utility)
     title = f"Utility: filtered link prediction on test triples (sides: {record.spec.eval_sides})"
-    table = _table(title, "client", "triples", *(name.upper() if name == "mrr" else name for name in names))
+    table = make_table(title, "client", "triples", *(name.upper() if name == "mrr" else name for name in names))
     rows = dict(record.utility_by_client)
     if record.utility_by_leak["leaked"]["mrr"].n:
         rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
     for client, figures in rows.items():
         table.add_row(client, str(figures["mrr"].n), *(_value(figures[name]) for name in names))
     total = record.utility
-    shown = [_interval(total["mrr"]), *(_value(total[name]) for name in names[1:])]
+    shown = [interval(total["mrr"]), *(_value(total[name]) for name in names[1:])]
     table.add_row("all", str(total["mrr"].n), *shown, style="bold")
     return table
 
 
 def _cost_table(record: Record) -> Table:
-    table = _table("Cost", "rounds", "kept", "bytes up", "bytes down", "up per round", "seconds", "device")
+    table = make_table("Cost", "rounds", "kept", "bytes up", "bytes down", "up per round", "seconds", "device")
     trained = record.rounds[1:]
     table.add_row(
         str(len(trained)),
@@ -180,12 +182,12 @@ _LEAK_WORDS = {
 def statistics_tables(graph: FederatedGraph, statistics: pd.DataFrame, leaks: SplitLeaks) -> list[Table]:
     """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
     columns = [client.name for client in graph.clients]
-    sizes = _table(f"{graph.name}: clients", "", *statistics["client"].astype(str))
+    sizes = make_table(f"{graph.name}: clients", "", *statistics["client"].astype(str))
     for name in statistics.columns.drop("client"):
         sizes.add_row(str(name).replace("_", " "), *(_cell(value) for value in statistics[name]))
     tables = [sizes]
     for split, rows in leaks.table.groupby("split", sort=False):
-        table = _table(f"Of the {split} triples of a client, in train (share)", "", *columns)
+        table = make_table(f"Of the {split} triples of a client, in train (share)", "", *columns)
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
             whose = "in its own train" if where == "own" else "in another client's"
@@ -200,7 +202,7 @@ def _cell(value: Any) -> str:
 
 def catalogue_table(known: Iterable[Dataset]) -> Table:
     """The known datasets."""
-    table = _table("Known datasets, beside the embedded default 'consortium'", "name", "layout", "licence")
+    table = make_table("Known datasets, beside the embedded default 'consortium'", "name", "layout", "licence")
     for dataset in known:
         table.add_row(dataset.name, dataset.layout, dataset.licence)
     return table

@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -76,9 +77,18 @@ class Guarantee:
         cohort = "" if self.smallest_cohort is None else f", {self.smallest_cohort} or more clients"
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         return (
-            f"({self.epsilon:.4g}, {self.delta:.4g})-DP per {self.unit} ({self.neighbouring}): "
+            f"({_round_up(self.epsilon)}, {_round_up(self.delta)})-DP per {self.unit} ({self.neighbouring}): "
             f"{self.mechanism}, {rounds}{cohort}, accountant {self.accountant}"
         )
+
+
+def _round_up(value: float) -> str:
+    """Four digits, never less than the value."""
+    if value <= 0 or math.isinf(value):
+        return f"{value:.4g}"
+    digits = 3 - math.floor(math.log10(value))
+    scaled = Decimal(repr(value)).scaleb(digits).to_integral_value(ROUND_CEILING)
+    return f"{float(scaled.scaleb(-digits)):.4g}"
 
 
 # Gaussian noise on real numbers.

@@ -63,7 +63,7 @@ class DuplicateSender(ProtocolError):
 
 
 class SubstitutedKey(ProtocolError):
-    """A public key that its party's pinned identity did not sign, or that two parties share."""
+    """A public key that its party's pinned identity did not sign, or whose bytes another party sent too."""
 
 
 class LowOrderPoint(ProtocolError):

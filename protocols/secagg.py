@@ -7,11 +7,11 @@ of a client whose upload arrived, or the pair masks of one whose upload did not,
 
 What each party sees
     The server: public keys, commitments, sealed shares, uploads that are uniform to it, who drops out and when, of
-    each survivor the seed of its own mask, of each dropped client the private mask key; and the sum. An upload that
-    arrives after its client was given up stays under the client's own mask, which nobody opens.
+    each survivor the seed of its own mask, of each client that dropped after sharing its private mask key; and the sum.
+    An upload that arrives after its client was given up stays under the client's own mask, which nobody opens.
     A client: everybody's public keys, its neighbours' shares that it holds, who survived. Not the sum, unless told.
     Server and colluding clients together: also the colluders' inputs, so the sum over the honest survivors. With one
-    honest survivor that is its input. On a regular graph a client whose neighbours all collude is such a one.
+    honest survivor that is its input. On a regular graph a client whose surviving neighbours all collude is such a one.
     Whoever reads the channel: all that the server sees, the sum included. Encrypt the channel (TLS).
 
 What it does not hide
@@ -20,10 +20,12 @@ What it does not hide
 
 What it assumes
     Identities pinned beforehand, no session and round used twice, good randomness. Confidentiality holds against a
-    semi-honest server with fewer colluders than the threshold among the holders of each secret, and against an active
-    one as far as `Setting.threshold` says; on a regular graph also only while the honest survivors are connected, which
-    a client cannot check, as it does not know the colluders (it checks all survivors). `sender` of unsigned messages is
-    what the channel says: whoever forges it can stop a session, not open an upload. A client can spoil the sum with any
+    semi-honest server with fewer colluders than the threshold among the holders of each secret, and, on the complete
+    graph, against an active one as far as `Setting.threshold` says. A regular graph is for a semi-honest server only: an
+    active one that withholds shares can cut a group of clients out of the graph and open the group's sum; and it holds
+    only while the honest survivors are connected, which a client cannot check, as it does not know the colluders (it
+    checks all survivors). Uploads are not signed, and `sender` of unsigned messages is what the channel says: whoever
+    forges them can stop a session or change its sum unnoticed, not open an upload. A client can spoil the sum with any
     input in the ring; no range is proven. Private keys are Python bytes, and are not wiped from memory.
 
 Differs: a commitment to b is signed with the keys; shares are opened before the upload; clients sign the key list and

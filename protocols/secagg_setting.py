@@ -34,7 +34,7 @@ class Vector:
 
 
 def safe_threshold(num_parties: int) -> int:
-    """floor(2 N / 3) + 1: safe against an active server that colludes with up to a third of the clients.
+    """floor(2 N / 3) + 1: on the complete graph safe against an active server and up to a third of the clients.
 
     Source: Bonawitz et al. 2017, Theorem 6.5. Differs: none.
 
@@ -57,8 +57,8 @@ class Setting:
             holders, twice the threshold must exceed holders + C: `safe_threshold` does for C up to a third.
         vectors: what one session sums.
         identities: raw Ed25519 public keys by party, pinned beforehand.
-        neighbours: None for the complete graph; k for the k-regular graph. The holders of a party's shares are its
-            neighbours and itself, so the threshold is counted among k + 1, and at most k.
+        neighbours: None for the complete graph; k for the k-regular graph, against a semi-honest server only. The holders of
+            a party's shares are its neighbours and itself, so the threshold is counted among k + 1, and at most k.
         cipher: of the masks.
         min_survivors: clients refuse to unmask a smaller set. None: the threshold on the complete graph, and
             `safe_threshold` of all parties on a regular one, whose threshold says nothing of the whole.

@@ -1,0 +1,210 @@
+"""The same federation under several defenses, side by side: utility, leakage by threat model, bytes, seconds."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from attacks.evaluation import Leakage
+from attacks.view import ALL, THREAT_MODELS
+from defenses.options import check_defense
+from experiments.picture import BLUE, GREEN, GREY, ORANGE
+from experiments.record import Record, write_atomically
+from experiments.run import execute
+from experiments.spec import Spec
+from experiments.tables import make_table
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import Observer
+from fkgsec.federation.recipes import RECIPES
+
+SCHEMA = "fkgsec/comparison/1"
+COLOURS = (ORANGE, GREEN, BLUE, GREY)
+COMPARISON_FILE, PICTURE_FILE = "comparison.json", "comparison.png"
+DEFAULT_CASES = (
+    "none",
+    "fedr",
+    "secagg",
+    "psu,secagg",
+    "psu,secagg,dp:unit=row,clip=0.1,epsilon=1000",
+    "psu,secagg,dp:unit=row,clip=0.1,epsilon=10",
+)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One configuration: how the user called it, and its record."""
+
+    name: str
+    record: Record
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All of them; the first is what the others are compared with."""
+
+    schema: str
+    cases: list[Case]
+
+
+def case_spec(spec: Spec, name: str) -> Spec:
+    """The spec of a case: "none", an algorithm, a defense, or algorithm/defense.
+
+    Raises `SpecError` for a name that is none of these.
+    """
+    algorithm, slash, defense = name.partition("/")
+    if not slash:
+        algorithm, defense = (name, "") if name in RECIPES else (spec.algorithm, "" if name == "none" else name)
+    if algorithm not in RECIPES:
+        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(RECIPES)}")
+    changed = msgspec.structs.replace(spec, algorithm=algorithm, defense=defense)
+    check_defense(changed)
+    return changed
+
+
+def compare(
+    spec: Spec,
+    graph: FederatedGraph,
+    folder: Path,
+    cases: Sequence[str],
+    *,
+    observe: Callable[[Spec, str], AbstractContextManager[Observer]],
+) -> Comparison:
+    """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
+
+    Args:
+        observe: gives each case its observer.
+
+    Raises:
+        SpecError: a case that is named twice or makes no sense, before anything is trained.
+    """
+    if len(set(cases)) < len(cases):
+        raise SpecError(f"case: one is named twice: {', '.join(cases)}")
+    specs = {name: case_spec(spec, name) for name in cases}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+    done = []
+    for name, one in specs.items():
+        with observe(one, name) as observer:
+            finished = execute(one, graph, folder / folder_name(name), attack=True, observer=observer)
+        done.append(Case(name, finished.record))
+    comparison = Comparison(SCHEMA, done)
+    content = msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+    write_atomically(folder / COMPARISON_FILE, content)
+    write_atomically(folder / PICTURE_FILE, draw_comparison(comparison))
+    return comparison
+
+
+def folder_name(case: str) -> str:
+    """The case as a folder's name.
+
+    >>> folder_name("fedr/psu,secagg"), folder_name("dp:clip=0.5")
+    ('fedr-psu-secagg', 'dp-clip-0.5')
+    """
+    return re.sub(r"[^\w.]+", "-", case).strip("-")
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row for each case and threat model; base is the best guess without what crossed."""
+    leaks = {row.leak for case in comparison.cases for row in case.record.leakage}
+    at = f" (leak {min(leaks):g})" if len(leaks) == 1 else ""
+    table = make_table(
+        f"Utility, leakage of all victims together{at}, and cost of each configuration",
+        "case", "MRR", "threat", "ERR", "base", "TRR", "base", "MiB", "s",
+    )  # fmt: skip
+    for case in comparison.cases:
+        record = case.record
+        seconds = sum(entry.seconds for entry in record.rounds)
+        first = [
+            case.name.replace(",", ",\n"),
+            _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
+        ]
+        cost = [f"{(record.bytes.up + record.bytes.down) / 2**20:.1f}", f"{seconds:.0f}"]
+        for row in _pooled(record):
+            figures = ["n/a"] * 4 if row.reason else [
+                _margin(row.err), _short(row.err.value - row.err_advantage),
+                _margin(row.trr), _short(row.trr.value - row.trr_advantage),
+            ]  # fmt: skip
+            threat = row.threat_model if at else f"{row.threat_model} {row.leak:g}"
+            table.add_row(*first, threat.replace("+", "+\n"), *figures, *cost)
+            first, cost = ["", ""], ["", ""]
+    return table
+
+
+def _margin(figure: Estimate) -> str:
+    """The value and the wider half of its interval; both bounds are in the record."""
+    half = max(figure.value - figure.low, figure.high - figure.value)
+    return f"{_short(figure.value)} ±{_short(half)}"
+
+
+def _short(share: float) -> str:
+    return f"{share:.3f}".removeprefix("0")
+
+
+def _pooled(record: Record) -> list[Leakage]:
+    """The rows over all victims; those of the one victim where there is but one."""
+    rows = [row for row in record.leakage if row.victim == ALL]
+    return rows or record.leakage
+
+
+def draw_comparison(comparison: Comparison) -> bytes:
+    """A PNG: MRR, ERR and TRR by threat model beside their baselines, bytes and seconds; a row for each case."""
+    cases = comparison.cases
+    figure = Figure(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
+    utility, err, trr, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
+    places = list(range(len(cases)))[::-1]
+    figures = [case.record.utility["mrr"] for case in cases]
+    errors = [[f.value - f.low for f in figures], [f.high - f.value for f in figures]]
+    utility.barh(
+        places, [f.value for f in figures], height=0.6, color=GREY, xerr=errors, error_kw={"lw": 1, "capsize": 2}
+    )
+    utility.set(xlabel="test MRR (filtered)", title="Utility")
+    _draw_leakage(err, places, cases, "err")
+    _draw_leakage(trr, places, cases, "trr")
+    num_bytes = [(case.record.bytes.up + case.record.bytes.down) / 2**20 for case in cases]
+    size.barh(places, num_bytes, height=0.6, color=GREY)
+    size.set(xlabel="MiB in all", title="Bytes")
+    seconds.barh(places, [sum(entry.seconds for entry in case.record.rounds) for case in cases], height=0.6, color=GREY)
+    seconds.set(xlabel="s", title="Time")
+    utility.set_yticks(places, [case.name.replace(",dp:", ",\ndp:") for case in cases], fontsize=8)
+    figure.legend(*err.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    first = cases[0].record
+    figure.suptitle(f"{first.data.name} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _draw_leakage(axes: Axes, places: list[int], cases: list[Case], name: str) -> None:
+    """Bars of one rate, a colour for each threat model (its highest leak ratio), a black line at the baseline."""
+    rows = [
+        {row.threat_model: row for row in sorted(_pooled(case.record), key=lambda row: row.leak) if not row.reason}
+        for case in cases
+    ]
+    threats = [threat for threat in THREAT_MODELS if any(threat in found for found in rows)]
+    height = 0.8 / max(1, len(threats))
+    for number, threat in enumerate(threats):
+        shown = [(place, found[threat]) for place, found in zip(places, rows, strict=True) if threat in found]
+        at = [place + 0.4 - height * (number + 0.5) for place, _ in shown]
+        figures = [getattr(row, name) for _, row in shown]
+        errors = [[f.value - f.low for f in figures], [f.high - f.value for f in figures]]
+        axes.barh(
+            at, [f.value for f in figures], height=0.9 * height, color=COLOURS[number], label=threat,
+            xerr=errors, error_kw={"lw": 1, "capsize": 2},
+        )  # fmt: skip
+        bases = [getattr(row, name).value - getattr(row, f"{name}_advantage") for _, row in shown]
+        label = "best guess without uploads" if number == 0 else "_"
+        axes.vlines(bases, [y - height / 2 for y in at], [y + height / 2 for y in at], color="black", lw=2, label=label)
+    for place, found in zip(places, rows, strict=True):
+        if not found:
+            axes.text(0.01, place, "nothing to attack", va="center", fontsize=7, color=GREY)
+    axes.set(xlim=(0, 1.02), xlabel="share reconstructed", title=name.upper())
