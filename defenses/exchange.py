@@ -3,7 +3,8 @@
 Leakage, by what is chosen:
 
 - `psu`: the server learns the union of names, not who holds what. Every client receives the whole table, and so the names and
-  rows that only others hold.
+  rows that only others hold. (With any aggregation a client sees, where a row comes back unlike what it sent, that others
+  hold it too.)
 - `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row, who is in the
   sum, and how many values were clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains
   with few clients, or when the participants change from round to round, is what `attacks.residual` reads. Without `psu`
@@ -13,16 +14,15 @@ Leakage, by what is chosen:
 - `dp`: clipped values with noise, see `defenses.privacy`. It covers neither which rows a client holds nor what a record says
   beside the messages: losses, validation figures, counts of clipped values.
 
-Everything random is drawn from the run's options and seed, so that a run can be repeated. Whoever has the seed opens every
-upload, and so do two records of one seed over different data. A deployment draws from the operating system.
+Everything random is drawn from the run's data, options and seed, so that a run can be repeated. Whoever has these opens every
+upload; and a run that goes on where values differ in their last bits (on another device) repeats masks over other values. A
+deployment draws from the operating system.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,25 +44,23 @@ from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
 
 
 def make_exchange(
-    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table]
+    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
 ) -> Exchange:
     """The exchange that `options.defense` asks for; in clear when it asks for none."""
-    return (DefendedExchange if options.defense else Exchange)(channel, options, parties, tables)
+    return (DefendedExchange if options.defense else Exchange)(channel, options, parties, tables, run)
 
 
 class DefendedExchange(Exchange):
     """See the module. Raises `SpecError` for a defense that does not fit the federation."""
 
     def __init__(
-        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table]
+        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
-        super().__init__(channel, options, parties, tables)
+        super().__init__(channel, options, parties, tables, run)
         check_defense(options)
         self.defense = parse_defense(options.defense)
-        fields = msgspec.structs.asdict(msgspec.structs.replace(options, device="auto"))
-        self._run = hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
         self._identities = {
-            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", self._run, place).bytes(32))
+            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", self.run, place).bytes(32))
             for place, party in enumerate(parties)
         }
         if self.defense.secagg:
@@ -168,11 +166,10 @@ class DefendedExchange(Exchange):
             {party: holding.names for party, holding in held.items()},
             self._identities,
             session=self._session("psu", table),
-            threshold=self._threshold(len(self.parties)),
+            threshold=safe_threshold(len(self.parties)),
             randomness=sources,
             deliver=self._deliver(0, table),
             cap=self.defense.psu.cap,
-            neighbours=self.defense.secagg.neighbours if self.defense.secagg else None,
         )
 
     def _place(self, table: Table, held: Mapping[str, Holding]) -> None:
@@ -367,11 +364,12 @@ class DefendedExchange(Exchange):
 
     def _check_setting(self) -> None:
         """Raises `SpecError` before anything is trained when no session could have these options."""
-        parties = self.parties[: self.options.num_participants(len(self.parties))]
-        if len(parties) < 2:
+        count = self.options.num_participants(len(self.parties))
+        if count < 2:
             raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        vectors = (Vector("check", 1, Ring.UINT32),)
         try:
-            self._setting(b"check", 0, parties, self._threshold(len(parties)), (Vector("check", 1, Ring.UINT32),))
+            self._setting(b"check", 0, self.parties[:count], self._threshold(count), vectors)
         except (SettingError, DisconnectedGraph) as error:
             raise SpecError(f"defense: secagg: {error}") from error
 
@@ -401,10 +399,10 @@ class DefendedExchange(Exchange):
         }
 
     def _session(self, purpose: str, table: Table) -> bytes:
-        return generator(self.options.seed, "session", self._run, purpose, table).bytes(16)
+        return generator(self.options.seed, "session", self.run, purpose, table).bytes(16)
 
     def _randomness(self, purpose: str, table: Table, round: int, place: int) -> Randomness:
-        return seeded(generator(self.options.seed, "protocol", self._run, purpose, table, round, place).bytes(32))
+        return seeded(generator(self.options.seed, "protocol", self.run, purpose, table, round, place).bytes(32))
 
     def _deliver(self, round: int, table: Table) -> secagg.Deliver:
         """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""

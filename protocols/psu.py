@@ -8,22 +8,25 @@ and checks that what it holds is in it.
 What each party sees, when all follow the protocol:
 
 - The server: U, in clear. Not who holds an identifier, nor how many do, nor the size of any set: an upload's length depends
-  on the announced number of cells alone. It knows who takes part.
+  on the announced number of cells alone. It knows who takes part. With a clock it sees how long a client takes to answer,
+  which grows with its set: answer after a fixed time.
 - The server with colluding clients: the union U' of the *other* clients' sets, hence which of the colluders' identifiers
   some honest client holds too. Of two or more honest clients it does not learn which, nor how many. With a single honest
   client, U' is that client's whole set.
 - A client, or several without the server: U and the number of cells of each attempt, which depends on U alone (below).
-  So it learns what the others hold and it does not, but not whether another holds what it holds.
+  So it learns what the others hold and it does not, but not whether another holds what it holds (a malicious one does: it
+  leaves its own set out).
+- Whoever reads the channel: U, in the final list. Encrypt it.
 - Anybody who sees U: identifiers as they are. Names hashed or encoded before the union stay as guessable as they were.
 - Successive unions can be differenced. What appears when a client joins, or is missing when one leaves, is that client's.
   That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`).
 
 What is assumed: a server that follows the protocol, may collude with clients, and fewer colluders than the threshold of
-secure aggregation (with `neighbours`, fewer among any client's neighbours, and the graph without the colluders stays
-connected). Against parties that stray:
+secure aggregation. Against parties that stray:
 
 - A malicious client can add identifiers that nobody holds, or make every attempt fail (`PeelingError`, `MalformedTable`,
-  `InconsistentItems`); nobody learns which client it was. It cannot remove what another holds without knowing its r. A
+  `InconsistentItems`); with two or more other honest clients nobody learns which client it was. Excluding clients to find it
+  is a union of a smaller cohort, and is differenced as such. It cannot remove what another holds without knowing its r. A
   `cap` with a small `max_attempts` bounds what the retries cost.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
   different ones open nothing. A server that leaves an identifier out of U meets the objection of whoever holds it, and that
@@ -31,7 +34,7 @@ connected). Against parties that stray:
 
 Idea: no published proof. The simulator's argument, for a server and colluders with honest clients H: (1) All that secure
 aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold (Bonawitz et al.
-2017, Theorem 6.3; on a regular graph, Bell et al. 2020). (2) That sum is the sum over the items x of U' of R_x v(x),
+2017, Theorem 6.3). (2) That sum is the sum over the items x of U' of R_x v(x),
 where v(x) depends on the item, the salt and m. R_x is a sum of independent uniform elements of F_p, at least one, so the
 R_x are independent and uniform whoever holds what: the sum has the distribution of `encode(parameters, U', randomness)`.
 (3) The multipliers are fresh and the cohort and its sets stay the same, so given the salts the attempts are independent;
@@ -66,14 +69,16 @@ from protocols.errors import (
     SettingError,
     SplitView,
     TooFewParties,
+    UnexpectedMessage,
 )
 from protocols.prg import Randomness, Ring, digest, draw, seeded
 from protocols.psu_table import MAX_CELLS, SALT_BYTES, Parameters, PeelingError, cells_for, encode, peel, set_items
 from protocols.secagg import SERVER, AnyMessage, Deliver, Message, Setting, Stage, Sum, Vector
-from protocols.secagg_messages import check_header
+from protocols.secagg_messages import UnmaskRequest, check_header
 
 START_CAP = 1024
 GROWTH = 4
+MAX_ATTEMPTS = 6  # up to a million items from `START_CAP`
 _TABLE = "table"
 
 
@@ -82,14 +87,18 @@ class NothingToHideBehind(ProtocolError):
 
 
 class CohortChanged(ProtocolError):
-    """A client left in the middle. `opened` says whether a table of the whole cohort had been opened before."""
+    """A client left in the middle. `opened` says whether a table of the whole cohort may have been opened before.
+
+    It may have been once shares were asked for: the server then holds every upload, and a share that it did not get from
+    its sender it may get from a colluder, or later.
+    """
 
     def __init__(self, attempt: int, opened: bool, cause: str) -> None:
         advice = (
-            "a table of the whole cohort was opened before, and a union of fewer clients could be differenced with it "
+            "a table of the whole cohort may have been opened, and a union of fewer clients could be differenced with it "
             "to learn what only the missing ones hold: wait for them"
             if opened
-            else "no table was opened: a new session without the missing ones reveals nothing of them"
+            else "no share was asked for, so no table was opened: a new session without the missing ones reveals nothing of them"
         )
         super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
         self.opened = opened
@@ -129,7 +138,8 @@ class Plan:
 
     Attributes:
         session: names this union; public, never used twice.
-        parties, threshold, identities, neighbours: as in `secagg.Setting`.
+        parties, threshold, identities: as in `secagg.Setting`, over the complete graph: the order of a regular one follows
+            from the session, and with it from a salt that the server chooses.
         cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A union beyond it
             takes more attempts. None: starts at 1,024. The tables before the last add a third to it, and it may be four
             times larger than one for the right cap.
@@ -142,16 +152,15 @@ class Plan:
     parties: tuple[str, ...]
     threshold: int
     identities: Mapping[str, bytes]
-    neighbours: int | None = None
     cap: int | None = None
-    max_attempts: int = 8
+    max_attempts: int = MAX_ATTEMPTS
 
     def __post_init__(self) -> None:
         if len(self.parties) < 2:
             raise NothingToHideBehind(f"a union of {len(self.parties)} clients would show the server who holds it all")
         if self.max_attempts < 1:
             raise SettingError(f"max_attempts {self.max_attempts}: at least one is needed")
-        self.num_cells(0)
+        self.num_cells(self.max_attempts - 1)
         self.setting(Parameters(self.session, bytes(SALT_BYTES), self.num_cells(0)), 0)
 
     def num_cells(self, attempt: int) -> int:
@@ -170,7 +179,6 @@ class Plan:
             threshold=self.threshold,
             vectors=(Vector(_TABLE, parameters.length, Ring.MERSENNE61),),
             identities=self.identities,
-            neighbours=self.neighbours,
             min_survivors=len(self.parties),
         )
 
@@ -236,16 +244,20 @@ def open_union(plan: Plan, announcement: Announcement, total: Sum) -> UnionList:
 
 
 def accept(client: Client, message: Message) -> tuple[str, ...]:
-    """Client: the union, once everything that it holds was found in it.
+    """Client: the union, once everything that it holds was found in it. A client answers one list, and then is done:
+    whoever may ask again and again reads its set off the answers.
 
-    Raises `MissingIdentifiers`, `MalformedMessage` for a list that is not sorted and distinct, and as `contribute`.
+    Raises `MissingIdentifiers`, `MalformedMessage` for a list that is not sorted and distinct, `UnexpectedMessage` for one
+    before the first table, and as `contribute`.
     """
+    if not client.salts:
+        raise UnexpectedMessage(f"a union list came to {client.name} before any table was asked for")
     last = len(client.salts) - 1
     told = check_header(message, UnionList, session=client.plan.session, round=last, senders=(SERVER,)).identifiers
     if any(first >= second for first, second in pairwise(told)):
         raise MalformedMessage("the union list is not sorted, or names an identifier twice")
-    if missing := set(client.identifiers).difference(told):
-        raise MissingIdentifiers(f"the union list lacks {len(missing)} identifiers that {client.name} holds")
+    if not set(client.identifiers).issubset(told):
+        raise MissingIdentifiers(f"the union list lacks identifiers that {client.name} holds")
     return told
 
 
@@ -266,8 +278,7 @@ def union(
     randomness: Mapping[str, Randomness],
     deliver: Deliver = secagg.direct,
     cap: int | None = None,
-    max_attempts: int = 8,
-    neighbours: int | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
     dropouts: Mapping[int, Mapping[str, Stage]] = MappingProxyType({}),
 ) -> Union:
     """Run one union in one process, every message through `deliver`.
@@ -287,12 +298,19 @@ def union(
         Other `ProtocolError`: as secure aggregation raises them.
     """
     public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
-    plan = Plan(session, tuple(sets), threshold, public, neighbours, cap, max_attempts)
+    plan = Plan(session, tuple(sets), threshold, public, cap, max_attempts)
     if absent := {*plan.parties, SERVER} - set(randomness):
         raise SettingError(f"randomness: a source for each client and the server; missing for {sorted(absent)}")
     client_randomness = {name: randomness[name] for name in plan.parties}
     clients = {name: join(plan, name, sets[name]) for name in plan.parties}
     failure: PeelingError | None = None
+    shares_asked_for = False
+
+    def watched(sender: str, receiver: str, message: Message) -> Message:
+        nonlocal shares_asked_for
+        shares_asked_for |= isinstance(message, UnmaskRequest)
+        return deliver(sender, receiver, message)
+
     for attempt in range(max_attempts):
         announcement = announce(plan, attempt, randomness[SERVER])
         expected = plan.setting(Parameters(session, announcement.salt, announcement.num_cells), attempt)
@@ -308,11 +326,11 @@ def union(
                 tables,
                 identities,
                 randomness=client_randomness,
-                deliver=deliver,
+                deliver=watched,
                 dropouts=dropouts.get(attempt, {}),
             )
         except (TooFewParties, DisconnectedGraph) as error:
-            raise CohortChanged(attempt, opened=attempt > 0, cause=str(error)) from error
+            raise CohortChanged(attempt, opened=shares_asked_for, cause=str(error)) from error
         try:
             found = open_union(plan, announcement, total)
         except PeelingError as error:

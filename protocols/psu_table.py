@@ -364,9 +364,12 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
         if not found.isdisjoint(items):
             raise MalformedTable("an item comes back after it was taken out: its three cells do not agree")
         found.update(items)
-        taken = tabulate(field, places, limbs_of(items), checks, field.negate(multipliers), parameters.num_cells)
-        candidates = np.unique(places)
-        cells[candidates] = field.add(cells[candidates], taken[candidates])
+        candidates, local = np.unique(
+            places, return_inverse=True
+        )  # only these change: a chain of items costs no m each
+        local = local.reshape(places.shape)
+        taken = tabulate(field, local, limbs_of(items), checks, field.negate(multipliers), len(candidates))
+        cells[candidates] = field.add(cells[candidates], taken)
     remaining = int(cells.any(axis=1).sum())
     if remaining:
         raise PeelingError(remaining, parameters.num_cells)

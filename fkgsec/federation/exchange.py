@@ -54,14 +54,16 @@ class Exchange:
         options: of the federation.
         parties: the clients, in their order.
         tables: what is shared.
+        run: names the run, by its data and options.
     """
 
     def __init__(
-        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table]
+        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
         self.channel = channel
         self.options = options
         self.parties = tuple(parties)
+        self.run = run
         self.server: dict[Table, SharedTable] = {table: SharedTable(table) for table in tables}
         # What each participant put into the last upload, where that is not what crossed; see `FederationResult.inputs`.
         self.inputs: dict[Table, dict[str, Tensor]] = {}
@@ -115,4 +117,4 @@ class Exchange:
         self.server[table].initialise(rows)
 
 
-MakeExchange = Callable[[Channel, FederationOptions, Sequence[str], Sequence[Table]], Exchange]
+MakeExchange = Callable[[Channel, FederationOptions, Sequence[str], Sequence[Table], str], Exchange]

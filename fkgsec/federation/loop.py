@@ -100,7 +100,9 @@ class Federation:
         self.evaluator = Evaluator(wide, self.stack, options, self.recipe.pooled)
         self.parties = [client_party(client.name) for client in trained]
         self.channel = Channel()
-        self.exchange = make_exchange(self.channel, options, self.parties, self.recipe.shared)
+        self.exchange = make_exchange(
+            self.channel, options, self.parties, self.recipe.shared, run_identity(graph, options)
+        )
         # How many rows a client uploads: those that stand in its training triples, whatever it corrupts with.
         self.num_uploaded = [
             {"entities": client.num_trained_entities, "relations": client.num_trained_relations} for client in trained
