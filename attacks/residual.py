@@ -81,6 +81,8 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     held, sources, certainty = attribute_holders(table, rng)
     claims = {}
     for victim in table.victims:
+        if victim not in table.holdings and not any(victim in opened.survivors for opened in table.opened):
+            continue
         place = table.parties.index(victim)
         rows = np.nonzero((held[place] == 1) & (count > 0))[0]
         claims[victim] = Claims(rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows])
@@ -94,7 +96,8 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     holders open, as many as the count says are drawn at random among those who are left.
     """
     members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
-    counts = np.stack([opened.sums()[1] for opened in table.opened])
+    counted = {opened.round for opened in table.opened if not opened.total}
+    counts = np.stack([_equation(opened, opened.round in counted) for opened in table.opened])
     held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
     sources = np.zeros(held.shape, dtype=np.int8)
     if table.colluder is not None:
@@ -116,10 +119,17 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
 
     certainty = np.where(held != UNKNOWN, 1.0, 0.0)
+    settled = held.copy()
     for present, count in zip(members, counts, strict=True):
-        _draw(held, certainty, present, count, rng)
+        _draw(held, settled, certainty, present, count, rng)
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("guess")
     return held, sources, certainty
+
+
+def _equation(opened: Opened, counted: bool) -> np.ndarray:
+    """The holders of a sum; `UNKNOWN` for rows that were suppressed in it, where only the count before it says something."""
+    holders = opened.sums()[1]
+    return np.where(holders == 0, UNKNOWN, holders) if counted and opened.total else holders
 
 
 def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
@@ -128,7 +138,7 @@ def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> 
         before = int((held == UNKNOWN).sum())
         for present, count in zip(members, counts, strict=True):
             part = held[present]
-            unknown = part == UNKNOWN
+            unknown = (part == UNKNOWN) & (count != UNKNOWN)
             left = count - (part == 1).sum(axis=0)
             part[unknown & (left == 0)] = 0
             part[unknown & (left == unknown.sum(axis=0))] = 1
@@ -139,24 +149,34 @@ def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> 
 
 def _solve(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
     """Parties whose holdings are a combination of the counts: the difference of two sums, say. In place."""
-    matrix = members.astype(np.float64)
-    combination = np.linalg.pinv(matrix)  # [parties, rounds]
-    determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
-    for party in np.nonzero(determined)[0]:
-        solved = np.rint(combination[party] @ counts).astype(np.int8)
-        unknown = held[party] == UNKNOWN
-        held[party, unknown] = solved[unknown]
+    patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
+    for place, valid in enumerate(patterns.T):
+        rows = np.nonzero(pattern_of.ravel() == place)[0]
+        matrix = members[valid].astype(np.float64)
+        combination = np.linalg.pinv(matrix)  # [parties, rounds]
+        determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
+        for party in np.nonzero(determined)[0]:
+            solved = np.rint(combination[party] @ counts[np.ix_(valid, rows)]).astype(np.int8)
+            unknown = held[party, rows] == UNKNOWN
+            held[party, rows[unknown]] = solved[unknown]
 
 
 def _draw(
-    held: np.ndarray, certainty: np.ndarray, present: np.ndarray, count: np.ndarray, rng: np.random.Generator
+    held: np.ndarray,
+    settled: np.ndarray,
+    certainty: np.ndarray,
+    present: np.ndarray,
+    count: np.ndarray,
+    rng: np.random.Generator,
 ) -> None:
     """As many holders as are left of one sum, drawn among the parties in it that are open. In place."""
     part, sure = held[present], certainty[present]
-    unknown = part == UNKNOWN
+    unknown = (part == UNKNOWN) & (count != UNKNOWN)
+    before = settled[present]
+    share = (count - (before == 1).sum(axis=0)) / np.maximum((before == UNKNOWN).sum(axis=0), 1)
     left = np.maximum(count - (part == 1).sum(axis=0), 0)
     order = np.where(unknown, rng.random(part.shape), np.inf).argsort(axis=0).argsort(axis=0)
-    sure[unknown] = np.broadcast_to(left / np.maximum(unknown.sum(axis=0), 1), part.shape)[unknown]
+    sure[unknown] = np.broadcast_to(share, part.shape)[unknown]
     part[unknown] = (order < left)[unknown]
     held[present], certainty[present] = part, sure
 

@@ -37,7 +37,15 @@ from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu, secagg
-from protocols.errors import DisconnectedGraph, SettingError, SplitView, TooFewParties, UnexpectedMessage, UnknownSender
+from protocols.errors import (
+    DisconnectedGraph,
+    OutOfRing,
+    SettingError,
+    SplitView,
+    TooFewParties,
+    UnexpectedMessage,
+    UnknownSender,
+)
 from protocols.fixed_point import FixedPoint
 from protocols.prg import Randomness, Ring, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
@@ -263,7 +271,7 @@ class DefendedExchange(Exchange):
             raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
         sent = counted.vectors["holders"] >= self.defense.suppress.t
         told = np.packbits(sent).tobytes()
-        for party in members:
+        for party in self.parties:  # who sits the round out also has to know which rows of the broadcast are new
             received = self.channel.send(ProtocolMessage(round, SERVER, party, table, "suppress-sent-rows", told))
             assert isinstance(received, ProtocolMessage)
             if received.content != told:
@@ -364,13 +372,15 @@ class DefendedExchange(Exchange):
 
     def _check_setting(self) -> None:
         """Raises `SpecError` before anything is trained when no session could have these options."""
+        assert self.defense.secagg is not None
         count = self.options.num_participants(len(self.parties))
         if count < 2:
             raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
         vectors = (Vector("check", 1, Ring.UINT32),)
         try:
             self._setting(b"check", 0, self.parties[:count], self._threshold(count), vectors)
-        except (SettingError, DisconnectedGraph) as error:
+            FixedPoint.finest(count, self.defense.secagg.clip, ring=ring_of(self.defense))
+        except (SettingError, DisconnectedGraph, OutOfRing) as error:
             raise SpecError(f"defense: secagg: {error}") from error
 
     def _threshold(self, num_parties: int) -> int:

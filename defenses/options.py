@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import msgspec
@@ -13,6 +12,7 @@ from fkgsec.federation.recipes import RECIPES
 from protocols.accounting import Accountant
 from protocols.prg import CipherName
 
+MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
 Unit = Literal["client", "row"]
 Noise = Literal["gaussian", "discrete", "skellam"]
 
@@ -29,6 +29,9 @@ class PsuOptions(_Options, frozen=True, kw_only=True):
     """
 
     cap: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.cap is None or 1 <= self.cap <= 10**7, "cap", self.cap, "in 1..10,000,000")
 
 
 class SecaggOptions(_Options, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(math.isfinite(self.clip) and self.clip > 0, "clip", self.clip, "a positive number")
+        _check(0 < self.clip <= MOST, "clip", self.clip, f"above 0 and at most {MOST:,.0f}")
         _check(0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
         for name, least in (("threshold", 2), ("neighbours", 3)):
             value = getattr(self, name)
@@ -89,8 +92,8 @@ class DpOptions(_Options, frozen=True, kw_only=True):
         noise: "gaussian", each client alone, before anything is sent; "discrete" or "skellam", integers that each client
             adds inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure
             aggregation, discrete with it.
-        colluders: how many of the clients whose noise is in a sum may tell the server theirs.
-        accountant: of gaussian noise.
+        colluders: how many of the clients whose noise is in a sum may tell the server theirs; for integer noise, None: 1.
+        accountant: of gaussian noise, None: rdp.
     """
 
     clip: float
@@ -99,18 +102,25 @@ class DpOptions(_Options, frozen=True, kw_only=True):
     noise_multiplier: float | None = None
     unit: Unit = "client"
     noise: Noise | None = None
-    colluders: int = 1
-    accountant: Accountant = "rdp"
+    colluders: int | None = None
+    accountant: Accountant | None = None
 
     def __post_init__(self) -> None:
-        _check(math.isfinite(self.clip) and self.clip > 0, "clip", self.clip, "a positive number")
+        _check(0 < self.clip <= MOST, "clip", self.clip, f"above 0 and at most {MOST:,.0f}")
         _check(0 < self.delta < 1, "delta", self.delta, "in (0, 1)")
-        _check(self.colluders >= 0, "colluders", self.colluders, "at least 0")
+        _check(self.colluders is None or self.colluders >= 0, "colluders", self.colluders, "at least 0")
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise SpecError("give either epsilon or noise_multiplier")
-        for name in ("epsilon", "noise_multiplier"):
-            value = getattr(self, name)
-            _check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")
+        _check(
+            self.epsilon is None or 0 < self.epsilon <= MOST,
+            "epsilon",
+            self.epsilon,
+            f"above 0 and at most {MOST:,.0f}",
+        )
+        multiplier = self.noise_multiplier
+        _check(
+            multiplier is None or 0.001 <= multiplier <= MOST, "noise_multiplier", multiplier, f"in 0.001..{MOST:,.0f}"
+        )
 
 
 class Defense(msgspec.Struct, frozen=True):
@@ -133,6 +143,10 @@ class Defense(msgspec.Struct, frozen=True):
                 raise SpecError(f"noise {self.dp.noise} needs secagg: each client alone adds too little of it")
         elif self.suppress is not None and self.secagg.neighbours is not None:
             raise SpecError("suppress needs masks between all clients: leave out neighbours")
+        if self.dp is not None:
+            given, where = ("accountant", "integer") if self.distributed_noise else ("colluders", "gaussian")
+            if getattr(self.dp, given) is not None:
+                raise SpecError(f"{given} does not apply to {where} noise; leave it out")
 
     @property
     def distributed_noise(self) -> Noise | None:
@@ -195,7 +209,8 @@ def parse_defense(text: str) -> Defense:
 
 def check_defense(options: FederationOptions) -> None:
     """Raises `SpecError` for a defense that is no defense, or one of an algorithm that exchanges nothing."""
-    parse_defense(options.defense)
+    if options.defense and parse_defense(options.defense) == Defense():
+        raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")
     if options.defense and not RECIPES[options.algorithm].shared:
         raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
 

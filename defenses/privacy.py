@@ -27,9 +27,9 @@ from protocols.accounting import (
     skellam_epsilon,
     skellam_variance,
 )
-from protocols.errors import OutOfRing, ProtocolError
+from protocols.errors import ProtocolError
 from protocols.fixed_point import FixedPoint
-from protocols.noise import DiscreteGaussian, NoiseError, Skellam, gaussian, sampling_delta
+from protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
 from protocols.prg import Randomness, Ring
 
 _NEIGHBOURING = {
@@ -86,11 +86,12 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
 
     Raises `SpecError` when no noise gives the guarantee.
     """
+    accountant = options.accountant or "rdp"
     try:
         multiplier = options.noise_multiplier or gaussian_noise_multiplier(
-            options.epsilon or 0.0, rounds=releases, delta=options.delta, accountant=options.accountant
+            options.epsilon or 0.0, rounds=releases, delta=options.delta, accountant=accountant
         )
-        epsilon = gaussian_epsilon(multiplier, rounds=releases, delta=options.delta, accountant=options.accountant)
+        epsilon = gaussian_epsilon(multiplier, rounds=releases, delta=options.delta, accountant=accountant)
     except ProtocolError as error:
         raise SpecError(f"defense: dp: {error}") from error
     guarantee = Guarantee(
@@ -101,7 +102,7 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
         f"Gaussian noise of each client in floating point, {multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
         releases,
         None,
-        options.accountant,
+        accountant,
     )
     return LocalNoise(multiplier * 2 * options.clip, guarantee)
 
@@ -121,17 +122,18 @@ def ring_noise(
     assert options is not None
     assert secagg is not None
     assert noise is not None
-    cohort = fewest_survivors - options.colluders
-    if secagg.neighbours is not None and options.colluders:
+    colluders = 1 if options.colluders is None else options.colluders
+    cohort = fewest_survivors - colluders
+    if secagg.neighbours is not None and colluders:
         # Colluders can cut the graph of masks: the sum of each honest part is opened, and a part may be one client.
         cohort = min(cohort, 1)
     if cohort < 1:
         raise SpecError(
-            f"defense: dp: with {options.colluders} colluders among at least {fewest_survivors} survivors nobody's noise is "
+            f"defense: dp: with {colluders} colluders among at least {fewest_survivors} survivors nobody's noise is "
             "unknown to the server; lower colluders or raise secagg's threshold"
         )
     ring = ring_of(defense)
-    failure: Exception | None = None
+    failure: ProtocolError | None = None
     for bits in range(FixedPoint.finest(num_clients, secagg.clip, ring=ring).fraction_bits, -1, -1):
         sensitivity = ring_sensitivity(2 * options.clip, dimension, bits)
         shared = {
@@ -156,11 +158,9 @@ def ring_noise(
                 if noise == "skellam"
                 else distributed_discrete_gaussian_epsilon(sigma, **shared)
             )
-        except (OutOfRing, NoiseError) as error:
+        except ProtocolError as error:  # too much for this many bits: fewer leave more room
             failure = error
             continue
-        except ProtocolError as error:
-            raise SpecError(f"defense: dp: {error}") from error
         inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), releases * num_clients * dimension)
         exact = epsilon > _LARGE_EPSILON or inexact > options.delta
         guarantee = Guarantee(
@@ -169,7 +169,7 @@ def ring_noise(
             options.unit,
             _NEIGHBOURING[options.unit],
             f"{'Skellam' if noise == 'skellam' else 'discrete Gaussian'} noise of each client in the ring, sigma "
-            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {options.colluders} colluders"
+            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {colluders} colluders"
             + (", as if sampling were exact" if exact else ""),
             releases,
             cohort,

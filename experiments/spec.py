@@ -9,7 +9,7 @@ import msgspec
 
 from attacks.evaluation import AttackOptions, Metric
 from attacks.reconstruction import Inference
-from defenses.options import check_defense
+from defenses.options import check_defense, parse_defense
 from fkgsec.data.catalogue import load_dataset
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
@@ -47,6 +47,8 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         super().__post_init__()
         self.attack_options()
         check_defense(self)
+        if self.metric == "published" and parse_defense(self.defense).secagg:
+            raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")
         if self.clients is not None and self.clients < 1:
             raise SpecError(f"clients must be at least 1; got {self.clients}")
         if self.partition is not None and self.partition not in PARTITIONS:

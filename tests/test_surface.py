@@ -1,6 +1,7 @@
 """The exported names: adding or removing one is a decision, not an accident."""
 
 import attacks
+import defenses
 import fkgsec
 
 
@@ -35,3 +36,8 @@ def test_exported_names_of_attacks() -> None:
         "build_view",
     }
     assert all(hasattr(attacks, name) for name in attacks.__all__)
+
+
+def test_exported_names_of_defenses() -> None:
+    assert defenses.__all__ == ["DefendedExchange", "Defense", "check_defense", "make_exchange", "parse_defense"]
+    assert all(hasattr(defenses, name) for name in defenses.__all__)

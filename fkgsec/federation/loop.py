@@ -267,7 +267,9 @@ def _retain(federation: Federation, *rounds: int) -> None:
     """Keep the messages of round 0, of these, and each client's last upload up to these; and the notes worth keeping."""
     transcript = federation.channel.transcript
     whole = {0, *rounds}.union(*(transcript.latest_uploads(number) for number in rounds))
-    transcript.retain(whole, {*rounds, *federation.exchange.rounds_worth_noting()})
+    opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
+    latest = {max((one for one in opened if one <= number), default=number) for number in rounds}
+    transcript.retain(whole, {*rounds, *latest, *federation.exchange.rounds_worth_noting()})
 
 
 def _entry(

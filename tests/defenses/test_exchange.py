@@ -1,0 +1,631 @@
+"""Protected rounds against rounds in clear: the same numbers, less in sight, whoever falls silent and wherever a run stops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from defenses.exchange import make_exchange
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.federation.exchange import Exchange, Uploaded
+from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from protocols import psu
+from protocols.secagg_messages import MaskedUpload
+
+replace = msgspec.structs.replace
+ALGORITHMS = ["fede", "fedr"]
+
+
+def fraction_bits(num_clients: int, clip: int = 16, bits: int = 32) -> int:
+    """The most with which a sum of `num_clients` values up to `clip` keeps its sign."""
+    return max(f for f in range(31) if 2 * num_clients * clip * 2**f < 2**bits)
+
+
+def bound(num_clients: int) -> float:
+    """Half a unit of the last place for each client."""
+    return num_clients * 0.5 * 2.0 ** -fraction_bits(num_clients)
+
+
+def names_of(graph: FederatedGraph, table: Table) -> dict[str, list[str]]:
+    """The names that each party holds, those that it uploads first."""
+    vocabulary = graph.entities if table == "entities" else graph.relations
+    return {
+        f"client/{client.name}": [
+            vocabulary[i] for i in (client.entity_ids if table == "entities" else client.relation_ids)
+        ]
+        for client in graph.clients
+    }
+
+
+def clear_sum(
+    union: list[str], held: Mapping[str, list[str]], rows: Mapping[str, Tensor]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum float64 `[n, width]` and holders `[n]` of uploads, row by row."""
+    place = {name: number for number, name in enumerate(union)}
+    total, holders = np.zeros((len(union), next(iter(rows.values())).shape[1])), np.zeros(len(union), dtype=np.int64)
+    for party, own in rows.items():
+        for name, row in zip(held[party], own.numpy().astype(np.float64), strict=False):
+            total[place[name]] += row
+            holders[place[name]] += 1
+    return total, holders
+
+
+def figures(result: FederationResult) -> tuple[object, ...]:
+    """What a run learnt, without what crossed."""
+    rounds = [(e.round, e.loss, e.valid_mrr, e.num_survivors, e.num_clipped) for e in result.rounds]
+    ranks = [array.tolist() for array in result.test_ranks]
+    tables = [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in result.tables]
+    trained = [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in result.trained]
+    return rounds, result.best_round, ranks, tables, trained
+
+
+def everything(result: FederationResult) -> tuple[object, ...]:
+    """All of a result but the clock."""
+    transcript = result.transcript
+    inputs = {table: {party: own.tolist() for party, own in rows.items()} for table, rows in result.inputs.items()}
+    sizes = [(entry.bytes_up, entry.bytes_down) for entry in result.rounds]
+    crossed = transcript.entries, transcript.frames, transcript.notes
+    return figures(result), sizes, crossed, inputs, result.protection
+
+
+def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
+    """The last masked upload of each party."""
+    sent = {}
+    for message in messages:
+        if isinstance(message, ProtocolMessage) and message.step == "secagg-masked-upload":
+            sent[message.sender] = psu.decode_message(message.content)
+    return sent
+
+
+# The same numbers.
+
+
+class SumsInClear(Exchange):
+    """What secure aggregation must compute: integers, summed in clear over given survivors (all, where none are given)."""
+
+    survivors: Mapping[int, set[str]] = {}
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        shared = self.server[table]
+        scale = 2.0 ** fraction_bits(self.options.num_participants(len(self.parties)))
+        total = np.zeros(shared.rows.shape, dtype=np.int64)
+        holders = np.zeros(len(shared.names), dtype=np.int64)
+        present = self.survivors.get(round, set(rows))
+        for party in present:
+            ids = shared.holdings[party][: len(rows[party])].numpy()
+            np.add.at(total, ids, np.rint(rows[party].numpy().astype(np.float64) * scale).astype(np.int64))
+            np.add.at(holders, ids, 1)
+        mean = torch.from_numpy((total / scale / np.maximum(holders, 1)[:, None]).astype(np.float32))
+        shared.rows = torch.where(torch.from_numpy(holders > 0)[:, None], mean, shared.rows)
+        return Uploaded(len(present))
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+@pytest.mark.parametrize("clients", [2, 3, 5])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
+    algorithm: str,
+    clients: int,
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+) -> None:
+    options = replace(options, algorithm=algorithm)
+    reference = run_federation(graph(clients), options, make_exchange=SumsInClear)
+    protected = run_federation(graph(clients), replace(options, defense=defense), make_exchange=make_exchange)
+    assert figures(protected) == figures(reference)
+    in_clear = run_federation(graph(clients), options)
+    assert figures(protected)[3] != figures(in_clear)[3]  # rounding shows: the comparison is not of the trivial kind
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+@pytest.mark.parametrize("clients", [2, 3, 5])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_table_is_the_clear_mean_up_to_rounding(
+    algorithm: str,
+    clients: int,
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    remembered: Callable,
+) -> None:
+    result, exchange = remembered(graph(clients), replace(options, algorithm=algorithm, defense=defense))
+    (table,) = RECIPES[algorithm].shared
+    held, union = names_of(graph(clients), table), exchange.server[table].names
+    assert set(union) == set().union(*map(set, held.values()))
+    assert len(exchange.uploads) == options.rounds
+    for upload in exchange.uploads:
+        total, holders = clear_sum(union, held, upload.rows)
+        (opened,) = upload.opened
+        opened_total, opened_holders = opened.sums()
+        assert opened_holders.tolist() == holders.tolist()
+        assert np.abs(opened_total - total).max() <= bound(clients) == opened.error
+        exact = opened_total * 2.0 ** fraction_bits(clients)
+        assert (exact == np.rint(exact)).all()
+        some = holders > 0
+        mean = total[some] / holders[some, None]
+        error = np.abs(upload.after.numpy()[some].astype(np.float64) - mean)
+        assert (error <= bound(clients) / holders[some, None] + np.abs(mean) * 2.0**-23).all()
+        assert torch.equal(upload.after[~some], upload.before[~some])
+    assert [entry.num_survivors for entry in result.rounds] == [0, clients, clients]
+
+
+def test_inputs_of_the_survivors_add_up_to_what_was_opened(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+) -> None:
+    """Exactly, noise and suppression included: `FederationResult.inputs` is what an attack with a colluder subtracts."""
+    for defense in ("psu,secagg", "secagg,suppress:t=2", "secagg,dp:clip=0.5,epsilon=5", "secagg:dropout=0.1"):
+        result, _ = remembered(graph(5), replace(options, defense=defense))
+        opened = [note for note in result.transcript.opened(result.best_round) if note.total]
+        for note in opened:
+            added = sum(result.inputs[note.table][party].numpy() for party in note.survivors)
+            assert np.array_equal(added, note.sums()[0])
+        assert opened
+
+
+def test_values_beyond_the_clip_are_cut_and_counted(by_hand: Callable) -> None:
+    held = {"client/a": ["x", "y"], "client/b": ["x"]}
+    exchange = by_hand("secagg:clip=2", held)
+    rows = {
+        "client/a": torch.tensor([[5.0, 1.0, 2.0], [0.0, -2.5, 0.5]]),
+        "client/b": torch.tensor([[3.0, 1.0, -7.0]]),
+    }
+    assert exchange.upload(1, "entities", rows) == Uploaded(2, 4)
+    after = dict(zip(exchange.server["entities"].names, exchange.server["entities"].rows.tolist(), strict=True))
+    assert after == {"x": [2.0, 1.0, 0.0], "y": [0.0, -2.0, 0.5]}
+
+
+# What crosses.
+
+
+def crossing(result: FederationResult, direction: str, round: int) -> list[bytes]:
+    """The serialised messages of a retained round in one direction."""
+    transcript = result.transcript
+    lines = [line for line in transcript.entries if line.round == round]
+    return [frame for line, frame in zip(lines, transcript.frames[round], strict=True) if line.direction == direction]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_name_crosses_before_the_union_is_told(
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """With private set union. With secure aggregation alone the alignment says everything in clear."""
+    (table,) = RECIPES[algorithm].shared
+    union = {name.encode() for names in names_of(graph(3), table).values() for name in names}
+    assert min(map(len, union)) >= 5  # else a name could occur in a key by chance
+    seen = {}
+    for defense in ("psu,secagg", "secagg"):
+        result = run_federation(
+            graph(3), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_exchange
+        )
+        kinds = [line.kind for line in result.transcript.entries if line.round == 0]
+        frames = result.transcript.frames[0]
+        before = kinds.index("psu-union-list") if defense.startswith("psu") else len(kinds)
+        seen[defense] = {name for name in union if any(name in frame for frame in frames[:before])}
+        assert ("alignment" in kinds) == (defense == "secagg")
+        if defense == "secagg":
+            continue
+        assert kinds[before:].count("psu-union-list") == 3
+        assert all(name in frames[before] for name in union)
+        up = crossing(result, "up", 0)
+        assert not any(name in frame for name in union for frame in up)
+    assert seen == {"psu,secagg": set(), "secagg": union}
+
+
+def uploaded_bytes(uploads: Mapping[str, Tensor], num_clients: int) -> list[bytes]:
+    """Every uploaded row, as float32 and as the ring elements that are masked."""
+    rows = np.concatenate([own.numpy() for own in uploads.values()])
+    integers = np.rint(rows.astype(np.float64) * 2.0 ** fraction_bits(num_clients)).astype(np.int64)
+    return [row.astype("<f4").tobytes() for row in rows] + [row.astype("<u4").tobytes() for row in integers]
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg", "secagg:cipher=chacha20", "secagg,suppress:t=2", ""])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_row_goes_up_in_clear(
+    algorithm: str,
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    remembered: Callable,
+) -> None:
+    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense or "secagg"))
+    if not defense:  # the same rows, sent in clear: the search must find them
+        channel = Channel()
+        clear = Exchange(channel, options, exchange.parties, RECIPES[algorithm].shared, "in clear")
+        for upload in exchange.uploads:
+            for message in result.transcript.messages(0):
+                if message.label == "alignment" and upload.round == 1:
+                    clear.server[upload.table].align(message)
+            clear.initialise(upload.table, upload.before)
+            clear.upload(upload.round, upload.table, upload.rows)
+        up = b"".join(channel.transcript.frames[options.rounds])
+    else:
+        kinds = {line.kind for line in result.transcript.entries if line.direction == "up" and line.round > 0}
+        assert "rows" not in kinds
+        assert "secagg-masked-upload" in kinds
+        up = b"".join(crossing(result, "up", options.rounds))
+    last = [upload for upload in exchange.uploads if upload.round == options.rounds]
+    for upload in last:
+        secret = uploaded_bytes(upload.rows, 3)
+        found = sum(row in up for row in secret)
+        assert found == (0 if defense else len(secret) / 2)
+    assert last
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg:dropout=0.3,suppress:t=2", "secagg,dp:clip=1,epsilon=5"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_bytes_are_those_of_the_messages(
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """Keys, shares, masks and all; and what is counted can be read again."""
+    result = run_federation(
+        graph(5), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_exchange
+    )
+    transcript = result.transcript
+    for entry in (result.rounds[0], result.rounds[-1]):
+        assert entry.bytes_up == sum(map(len, crossing(result, "up", entry.round))) > 0
+        assert entry.bytes_down == sum(map(len, crossing(result, "down", entry.round))) > 0
+    for line, message in zip(
+        [line for line in transcript.entries if line.round == options.rounds],
+        transcript.messages(options.rounds),
+        strict=True,
+    ):
+        assert (line.sender, line.receiver, line.kind) == (message.sender, message.receiver, message.label)
+        assert (line.sender == SERVER) != (line.receiver == SERVER)
+        if isinstance(message, ProtocolMessage) and message.step.startswith("secagg"):
+            assert psu.decode_message(message.content).sender == message.sender
+    kinds = {line.kind for line in transcript.entries if line.round > 0}
+    steps = {"advertisement", "key-list", "sealed-shares", "share-inbox", "masked-upload", "survivors"}
+    steps |= {"confirmation", "unmask-request", "revealed-shares"}
+    assert {f"secagg-{step}" for step in steps} | {"rows"} <= kinds
+    assert ("suppress-sent-rows" in kinds) == ("suppress" in defense)
+
+
+# Seeds, and what a different owner changes.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_seed_decides_everything_and_another_one_other_masks(
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
+    options = replace(options, algorithm=algorithm, defense=defense)
+    first, second = (run_federation(graph(5), options, make_exchange=make_exchange) for _ in range(2))
+    assert everything(first) == everything(second)
+    other = run_federation(graph(5), replace(options, seed=6), make_exchange=make_exchange)
+    assert figures(first) != figures(other)
+
+
+def test_equal_rows_are_masked_anew_in_every_round_and_under_every_seed(by_hand: Callable) -> None:
+    held = {f"client/{name}": ["x", "y"] for name in "abc"}
+    rows = {party: torch.ones(2, 3) for party in held}
+    uploads = []
+    for seed in (1, 2):
+        exchange = by_hand("psu,secagg", held, seed=seed)
+        for number in (1, 2):
+            exchange.upload(number, "entities", rows)
+            sent = masked_uploads(exchange.channel.transcript.messages(number))
+            assert sent.keys() == held.keys()
+            uploads += [message.vectors["rows"] for message in sent.values()]
+    assert len(set(uploads)) == len(uploads) == 12
+
+
+def what_the_server_sees(
+    exchange: Exchange, table: Table, rows: Mapping[str, Tensor]
+) -> tuple[list[str], list[Opened], list[tuple[object, ...]]]:
+    exchange.upload(1, table, rows)
+    transcript: Transcript = exchange.channel.transcript
+    return exchange.server[table].names, transcript.opened(1), [tuple(line) for line in transcript.entries]
+
+
+def test_who_holds_a_row_makes_no_difference_to_the_server(by_hand: Callable) -> None:
+    """Clients trade rows, the sums stay: union, sums, holders and the kind and size of every message are the same.
+
+    What differs is under masks (`tests/protocols/test_secagg_hiding.py`, `test_psu_hiding.py`). Without private set union
+    the server does see who holds what.
+    """
+    row = {name: torch.from_numpy(np.random.default_rng(number).normal(size=3)) for number, name in enumerate("uvwxyz")}
+    worlds = (
+        {"a": "uvw", "b": "wx", "c": "yz"},
+        {"a": "w", "b": "uvwxy", "c": "z"},
+        {"a": "", "b": "w", "c": "uvwxyz"},
+    )
+    views, in_clear = [], []
+    for world in worlds:
+        held = {f"client/{party}": [f"entity {name}" for name in names] for party, names in world.items()}
+        rows = {
+            f"client/{party}": torch.stack([row[name] for name in names]).float() if names else torch.zeros(0, 3)
+            for party, names in world.items()
+        }
+        views.append(what_the_server_sees(by_hand("psu,secagg", held), "entities", rows))
+        in_clear.append(what_the_server_sees(by_hand("secagg", held), "entities", rows))
+    assert views[0] == views[1] == views[2]
+    assert in_clear[0] != in_clear[1] != in_clear[2]
+
+
+# Dropouts.
+
+HELD = {
+    "client/a": ["all", "ab", "abc", "a"],
+    "client/b": ["all", "ab", "abc"],
+    "client/c": ["all", "abc", "cd"],
+    "client/d": ["all", "cd", "de"],
+    "client/e": ["all", "de"],
+}
+
+
+def drawn_rows(round: int) -> dict[str, Tensor]:
+    rng = np.random.default_rng([11, round])
+    return {
+        party: torch.from_numpy(rng.normal(size=(len(names), 3)).astype(np.float32)) for party, names in HELD.items()
+    }
+
+
+def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing(by_hand: Callable) -> None:
+    exchange = by_hand("psu,secagg:dropout=0.25", HELD)
+    seen = Counter()
+    for number in range(1, 31):
+        exchange.upload(number, "entities", drawn_rows(number))
+        upload = exchange.uploads[-1]
+        arrived = set(masked_uploads(exchange.channel.transcript.messages(number)))
+        seen[upload.outcome.num_survivors] += 1
+        if not upload.outcome.num_survivors:
+            assert upload.opened == []
+            assert torch.equal(upload.after, upload.before)
+            continue
+        (opened,) = upload.opened
+        assert set(opened.survivors) == arrived
+        assert len(arrived) == upload.outcome.num_survivors >= 4
+        present = {party: upload.rows[party] for party in opened.survivors}
+        total, holders = clear_sum(exchange.server["entities"].names, HELD, present)
+        opened_total, opened_holders = opened.sums()
+        assert opened_holders.tolist() == holders.tolist()
+        assert np.abs(opened_total - total).max() <= bound(5)
+        mean = total / np.maximum(holders, 1)[:, None]
+        expected = np.where(holders[:, None] > 0, mean, upload.before.numpy())
+        assert np.abs(upload.after.numpy() - expected).max() <= 1e-6
+    assert seen.keys() == {0, 4, 5}  # void, one gone, nobody gone: the schedule has them all
+    assert min(seen.values()) >= 3
+
+
+def test_the_schedule_of_dropouts_comes_from_the_seed(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
+
+    def survivors(seed: int) -> list[int]:
+        result = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_exchange)
+        return [entry.num_survivors for entry in result.rounds]
+
+    assert survivors(1) == survivors(1)
+    assert len({tuple(survivors(seed)) for seed in range(1, 5)}) > 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+) -> None:
+    """Rounds that too few survived included."""
+    options = replace(options, algorithm=algorithm, rounds=6, seed=3)
+    result, exchange = remembered(graph(5), replace(options, defense="psu,secagg:dropout=0.25"))
+    present = {u.round: set(u.opened[0].survivors) if u.opened else set() for u in exchange.uploads}
+    sizes = [len(present[number]) for number in range(1, 7)]
+    assert [entry.num_survivors for entry in result.rounds] == [0, *sizes]
+    assert set(sizes) == {0, 4, 5}
+    survivors_in_clear = type("SurvivorsInClear", (SumsInClear,), {"survivors": present})
+    assert figures(result) == figures(run_federation(graph(5), options, make_exchange=survivors_in_clear))
+
+
+# Suppression.
+
+
+@pytest.mark.parametrize(("t", "gone"), [(2, {"a"}), (3, {"a", "ab", "cd", "de"})])
+def test_rows_of_few_holders_never_enter_the_sum(t: int, gone: set[str], by_hand: Callable) -> None:
+    exchange = by_hand(f"psu,secagg,suppress:t={t}", HELD)
+    names = exchange.server["entities"].names
+    kept = np.array([name not in gone for name in names])
+    assert exchange.upload(1, "entities", drawn_rows(1)).num_survivors == 5
+    upload = exchange.uploads[-1]
+    counted, opened = upload.opened
+    total, holders = clear_sum(names, HELD, upload.rows)
+    assert counted.holders == holders.astype("<i8").tobytes()
+    assert counted.total == b""
+    opened_total, opened_holders = opened.sums()
+    assert opened_holders.tolist() == np.where(kept, holders, 0).tolist()
+    assert (opened_total[~kept] == 0).all()
+    assert np.abs(opened_total[kept] - total[kept]).max() <= bound(5)
+    assert torch.equal(upload.after[~kept], upload.before[~kept])
+    for party, received in exchange.broadcast(1, "entities").items():
+        assert received.taken is not None
+        assert received.taken.tolist() == [name not in gone for name in HELD[party]]
+
+
+@pytest.mark.parametrize("defense", ["secagg,suppress:t=2", "psu,secagg,suppress:t=3"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_clients_keep_what_was_suppressed_and_take_the_rest(
+    algorithm: str,
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    remembered: Callable,
+) -> None:
+    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
+    (table,) = RECIPES[algorithm].shared
+    held, t = names_of(graph(3), table), int(defense[-1])
+    upload = exchange.uploads[result.best_round - 1]
+    holders = np.frombuffer(upload.opened[0].holders, dtype="<i8")
+    rare = {name for name, count in zip(exchange.server[table].names, holders, strict=True) if count < t}
+    server = dict(zip(exchange.server[table].names, upload.after, strict=True))
+    kept = taken = 0
+    for party, final, trained in zip(held, result.tables, result.trained, strict=True):
+        before, after = (getattr(tables, table) for tables in (trained, final))
+        for name, own, row in zip(held[party], before, after, strict=True):
+            assert torch.equal(row, own if name in rare else server[name])
+            kept, taken = kept + (name in rare), taken + (name not in rare)
+    assert taken
+    assert kept or algorithm == "fedr"  # every client of this consortium has all relations
+
+
+def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(by_hand: Callable) -> None:
+    """Else a row that the counts said is common may be one client's, and the counts' change would show what the gone hold."""
+    t = 2
+    exchange = by_hand("secagg:dropout=0.3,threshold=3,suppress:t=2", HELD)
+    names = exchange.server["entities"].names
+    good = left_between = rare_without_the_gone = shown_of_the_gone = 0
+    for number in range(1, 41):
+        exchange.upload(number, "entities", drawn_rows(number))
+        upload = exchange.uploads[-1]
+        taken = [received.taken for received in exchange.broadcast(number, "entities").values()]
+        if not upload.opened:
+            assert upload.outcome.num_survivors == 0
+            assert torch.equal(upload.after, upload.before)
+            continue
+        gone = exchange._dropouts(number, list(HELD)).keys() & set(upload.opened[0].survivors)
+        if not gone:
+            counted, opened = upload.opened
+            assert counted.survivors == opened.survivors
+            total, holders = clear_sum(names, HELD, {party: upload.rows[party] for party in opened.survivors})
+            opened_total, opened_holders = opened.sums()
+            sent = holders >= t
+            assert opened_holders.tolist() == np.where(sent, holders, 0).tolist()
+            assert (opened_total[~sent] == 0).all()
+            assert np.abs(opened_total[sent] - total[sent]).max(initial=0) <= bound(5)
+            good += 1
+            continue
+        left_between += 1
+        (counted,) = upload.opened
+        assert counted.total == b""
+        assert upload.outcome.num_survivors == 0
+        assert torch.equal(upload.after, upload.before)
+        assert not any(own is None or own.any() for own in taken)
+        for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
+            assert message.vectors.keys() == {"holders"}
+        # The control: had the others gone on, this would have been opened.
+        counts = np.frombuffer(counted.holders, dtype="<i8")
+        left = {party: upload.rows[party] for party in counted.survivors if party not in gone}
+        _, holders = clear_sum(names, HELD, left)
+        rare_without_the_gone += bool(((counts >= t) & (holders > 0) & (holders < t)).any())
+        shown_of_the_gone += bool((counts != holders).any())
+    assert min(good, left_between, shown_of_the_gone) >= 5
+    assert rare_without_the_gone >= 2
+
+
+# Stop and go on.
+
+
+class Stop(Exception):
+    """Ends a run from inside, as a kill would, after a round."""
+
+
+class StopAfter(Observer):
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def round_started(self, round: int, num_steps: int) -> None:
+        if round > self.round:
+            raise Stop
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        "psu,secagg",
+        "secagg:bits=64,cipher=chacha20",
+        "psu,secagg:dropout=0.25",
+        "psu,secagg,suppress:t=3",
+        "dp:clip=0.5,epsilon=5,unit=row",
+        "psu,secagg:dropout=0.1,suppress:t=2,dp:clip=0.5,epsilon=5",
+    ],
+)
+@pytest.mark.parametrize(("algorithm", "stop"), [("fede", 1), ("fedr", 3)])
+def test_a_resumed_run_equals_one_that_was_not_stopped(
+    algorithm: str,
+    defense: str,
+    stop: int,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    tmp_path: Path,
+) -> None:
+    options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=2)
+    whole = run_federation(graph(5), options, make_exchange=make_exchange)
+    with pytest.raises(Stop):
+        run_federation(graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_exchange=make_exchange)
+    resumed = run_federation(graph(5), options, tmp_path, make_exchange=make_exchange)
+    assert everything(resumed) == everything(whole)
+    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_exchange=make_exchange)
+    assert everything(finished) == everything(whole)
+
+
+def test_a_round_of_too_few_after_a_resume_is_the_same_round(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+) -> None:
+    """With suppression, what clients take over depends on the round alone, not on one before the stop."""
+    options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
+    for seed in range(20):
+        whole = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_exchange)
+        if whole.rounds[1].num_survivors and not whole.rounds[2].num_survivors:
+            options = replace(options, seed=seed)
+            break
+    else:
+        pytest.fail("no schedule has a void round after a good one")
+    with pytest.raises(Stop):
+        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_exchange=make_exchange)
+    assert everything(run_federation(graph(5), options, tmp_path, make_exchange=make_exchange)) == everything(whole)
+
+
+# Noise, on its way through the exchange.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+) -> None:
+    """Without secure aggregation: what crosses is the last broadcast, the clipped change, and the claimed noise."""
+    defense = "dp:clip=0.01,noise_multiplier=2,unit=row"
+    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
+    sent = {
+        message.sender: message.unpack()
+        for message in result.transcript.messages(2)
+        if isinstance(message, Rows) and message.receiver == SERVER
+    }
+    upload = exchange.uploads[1]
+    received = exchange.uploads[0].after
+    (table,) = RECIPES[algorithm].shared
+    place = {name: number for number, name in enumerate(exchange.server[table].names)}
+    added = []
+    for party, names in names_of(graph(3), table).items():
+        assert sent[party].shape == upload.rows[party].shape
+        assert not (sent[party] == upload.rows[party]).any()
+        added.append((sent[party] - received[[place[name] for name in names[: len(sent[party])]]]).numpy().ravel())
+    noise = np.concatenate(added)
+    # Standard deviation 2 x 0.02; the clipped change adds at most 0.01 to a row's norm.
+    assert abs(noise.std() / 0.04 - 1) < 5 / np.sqrt(2 * len(noise)) + 0.02
+    assert "per row" in result.protection[0]
+
+
+def test_every_participant_adds_noise_to_every_row_whether_it_holds_it_or_not(by_hand: Callable) -> None:
+    """Sparse noise would name the rows that a client holds. The value of a row without a holder stays as it was."""
+    held = {"client/a": ["x", "y"], "client/b": ["x"], "client/c": ["x", "z"]}
+    exchange = by_hand("secagg,dp:clip=0.1,noise_multiplier=1", held, width=400, participation=0.67)
+    received = exchange.server["entities"].rows.clone()
+    rows = {party: received[: len(held[party])] for party in ("client/a", "client/b")}
+    exchange.upload(1, "entities", rows)
+    upload = exchange.uploads[-1]
+    total, holders = upload.opened[0].sums()
+    assert holders.tolist() == [2, 1, 0]
+    assert torch.equal(upload.after[2], upload.before[2])
+    # Two clients at a cohort of one (the other may collude): each alone has the whole noise, 1 x 0.2.
+    clear, _ = clear_sum(exchange.server["entities"].names, held, rows)
+    for number in range(3):
+        spread = (total - clear)[number].std()
+        assert abs(spread / (0.2 * np.sqrt(2)) - 1) < 5 / np.sqrt(800)

@@ -1,0 +1,315 @@
+"""Clipping, the amount of noise, and what is claimed for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from defenses.exchange import make_exchange
+from defenses.options import DpOptions, Unit, parse_defense
+from defenses.privacy import RingNoise, clip_changes, local_noise, ring_noise, ring_of
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import FederationOptions
+from protocols.accounting import gaussian_epsilon, gaussian_noise_multiplier
+from protocols.fixed_point import FixedPoint
+from protocols.noise import DiscreteGaussian, Skellam
+from protocols.prg import Randomness, Ring, seeded
+
+replace = msgspec.structs.replace
+MANY = 40_000
+
+
+def dp(**settings: object) -> DpOptions:
+    return DpOptions(**({"clip": 0.1} | ({} if "noise_multiplier" in settings else {"epsilon": 2.0}) | settings))
+
+
+def in_ring(
+    text: str, *, secagg: str = "secagg", num_clients: int = 3, fewest_survivors: int = 3, releases: int = 1
+) -> tuple[RingNoise, FixedPoint]:
+    """Ring noise for rows of 8."""
+    return ring_noise(
+        parse_defense(f"{secagg},dp:{text}"),
+        releases=releases,
+        dimension=8,
+        num_clients=num_clients,
+        fewest_survivors=fewest_survivors,
+    )
+
+
+def client(number: int) -> Randomness:
+    return seeded(f"noise of client {number}".encode())
+
+
+# Clipping.
+
+values = st.floats(-1e6, 1e6, width=32)
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 5))
+
+
+@pytest.mark.parametrize("unit", ["client", "row"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_change_is_cut_to_the_norm_and_keeps_its_direction(unit: Unit, data: st.DataObject) -> None:
+    shape = data.draw(shapes)
+    rows, received = (data.draw(arrays(np.float32, shape, elements=values)) for _ in range(2))
+    clip = data.draw(st.floats(1e-3, 1e3))
+    clipped = clip_changes(rows, received, dp(clip=clip, unit=unit))
+    assert clipped.dtype == np.float64
+    assert clipped.shape == rows.shape
+    change = clipped - received.astype(np.float64)
+    asked = rows.astype(np.float64) - received.astype(np.float64)
+    rounding = 1e-15 * (float(np.abs(received).max()) + clip) * rows.size
+    parts = range(len(rows)) if unit == "row" else [slice(None)]
+    for part in parts:
+        got, wanted = np.linalg.norm(change[part]), np.linalg.norm(asked[part])
+        assert got <= clip * (1 + 1e-12) + rounding
+        assert got == pytest.approx(min(wanted, clip), rel=1e-9, abs=rounding)
+        assert np.allclose(change[part] * wanted, asked[part] * got, rtol=1e-9, atol=rounding * max(wanted, 1))
+
+
+def test_the_unit_decides_over_what_the_norm_is_taken() -> None:
+    rows, received = np.array([[3.0, 4.0], [0.3, 0.4]], dtype=np.float32), np.zeros((2, 2), dtype=np.float32)
+    by_row = clip_changes(rows, received, dp(clip=1.0, unit="row"))
+    assert np.allclose(by_row, [[0.6, 0.8], [0.3, 0.4]])
+    together = clip_changes(rows, received, dp(clip=1.0, unit="client"))
+    assert np.linalg.norm(together) == pytest.approx(1.0)
+    assert np.allclose(together, rows / np.linalg.norm(rows))
+
+
+@pytest.mark.parametrize("unit", ["client", "row"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_no_value_gets_past_the_clip(bad: float, unit: Unit) -> None:
+    """A guarantee that holds for finite rows alone would be none: who trained to NaN would be seen."""
+    received = np.ones((3, 2), dtype=np.float32)
+    rows = received.copy()
+    rows[1] = [bad, 2.0]
+    clipped = clip_changes(rows, received, dp(clip=0.5, unit=unit))
+    assert np.isfinite(clipped).all()
+    assert np.linalg.norm(clipped - received) <= 0.5 * (1 + 1e-12)
+    assert (clipped[[0, 2]] == received[[0, 2]]).all()
+
+
+def test_a_change_within_the_norm_is_left_alone() -> None:
+    rng = np.random.default_rng(0)
+    received = rng.normal(size=(5, 3)).astype(np.float32)
+    rows = received + rng.normal(scale=0.01, size=(5, 3)).astype(np.float32)
+    for unit in ("client", "row"):
+        assert np.allclose(clip_changes(rows, received, dp(clip=1.0, unit=unit)), rows, rtol=0, atol=1e-15)
+
+
+# Local noise.
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "releases", "accountant"), [(0.3, 1, "rdp"), (2.0, 10, "rdp"), (20.0, 4, "rdp"), (20.0, 4, "prv")]
+)
+def test_local_noise_spends_what_it_was_given_and_no_more(epsilon: float, releases: int, accountant: str) -> None:
+    noise = local_noise(dp(epsilon=epsilon, accountant=accountant, unit="row"), releases=releases)
+    assert 0.99 * epsilon <= noise.guarantee.epsilon <= epsilon
+    recomputed = gaussian_epsilon(noise.sigma / 0.2, rounds=releases, delta=1e-5, accountant=accountant)
+    assert recomputed == pytest.approx(noise.guarantee.epsilon, rel=1e-9)
+    guarantee = noise.guarantee
+    assert (guarantee.delta, guarantee.unit, guarantee.rounds) == (1e-5, "row", releases)
+    assert (guarantee.smallest_cohort, guarantee.accountant) == (None, accountant)
+    assert "one row" in guarantee.neighbouring
+
+
+def test_local_noise_of_a_given_multiplier_is_of_twice_the_clip() -> None:
+    noise = local_noise(dp(clip=0.25, noise_multiplier=3.0, delta=1e-6), releases=7)
+    assert noise.sigma == 3.0 * 2 * 0.25
+    assert noise.guarantee.epsilon == gaussian_epsilon(3.0, rounds=7, delta=1e-6)
+    assert (noise.guarantee.unit, noise.guarantee.delta) == ("client", 1e-6)
+
+
+def test_moments_of_local_noise() -> None:
+    noise = local_noise(dp(noise_multiplier=1.5), releases=1)
+    rows = np.full((MANY // 4, 4), 2.5)
+    added = (noise.add(rows, client(0)) - rows).ravel() / noise.sigma
+    assert added.shape == (MANY,)
+    assert abs(added.mean()) < 5 / math.sqrt(MANY)
+    assert abs(added.var() - 1) < 5 * math.sqrt(2 / MANY)
+    assert abs((added**4).mean() - 3) < 5 * math.sqrt(96 / MANY)
+    assert abs(np.corrcoef(added[::2], added[1::2])[0, 1]) < 5 / math.sqrt(MANY / 2)
+    assert not np.array_equal(noise.add(rows, client(0)), noise.add(rows, client(1)))
+
+
+# Noise in the ring.
+
+COHORTS = [(2, 2, 0), (3, 3, 1), (10, 7, 1), (10, 7, 4), (5, 4, 0)]  # clients, fewest survivors, colluders
+
+
+@pytest.mark.parametrize("noise", ["discrete", "skellam"])
+@pytest.mark.parametrize(("clients", "fewest", "colluders"), COHORTS)
+def test_the_smallest_honest_cohort_has_the_noise_that_the_claim_needs(
+    noise: str, clients: int, fewest: int, colluders: int
+) -> None:
+    """Together its clients add as much as a Gaussian of the same claim; in units where the sensitivity is 1."""
+    drawn, encoding = in_ring(
+        f"clip=0.1,epsilon=2,unit=row,noise={noise},colluders={colluders}",
+        num_clients=clients,
+        fewest_survivors=fewest,
+        releases=4,
+    )
+    cohort = fewest - colluders
+    total = np.sum([drawn.draw(MANY, client(number)) for number in range(cohort)], axis=0)
+    assert total.dtype == np.int64
+    assert abs(total.var() / (cohort * drawn.sigma**2) - 1) < 5 * math.sqrt(2 / MANY)
+    assert abs(total.mean()) < 5 * math.sqrt(cohort) * drawn.sigma / math.sqrt(MANY)
+    sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
+    multiplier = math.sqrt(cohort) * drawn.sigma / sensitivity
+    gaussian = gaussian_noise_multiplier(2.0, rounds=4, delta=1e-5)
+    assert 0.999 * gaussian <= multiplier <= 1.02 * gaussian
+    guarantee = drawn.guarantee
+    assert 0.99 * 2.0 <= guarantee.epsilon <= 2.0
+    assert (guarantee.smallest_cohort, guarantee.unit, guarantee.rounds) == (cohort, "row", 4)
+    assert guarantee.accountant == {"discrete": "KLS21", "skellam": "AKL21"}[noise]
+    assert noise.removeprefix("discrete").capitalize() in guarantee.mechanism
+
+
+@pytest.mark.parametrize("noise", ["discrete", "skellam"])
+def test_ring_noise_of_a_given_multiplier(noise: str) -> None:
+    drawn, encoding = in_ring(f"clip=0.1,noise_multiplier=1.5,noise={noise},colluders=0", num_clients=4)
+    sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
+    assert math.sqrt(3) * drawn.sigma == pytest.approx(1.5 * sensitivity, rel=1e-12)
+    # Little more than the Gaussian of that multiplier costs.
+    assert 1.0 <= drawn.guarantee.epsilon / gaussian_epsilon(1.5, rounds=1, delta=1e-5) <= 1.02
+
+
+@pytest.mark.parametrize("noise", ["discrete", "skellam"])
+def test_one_client_draws_the_distribution_that_it_names(noise: str) -> None:
+    drawn, _ = in_ring(f"clip=0.1,epsilon=2,noise={noise}")
+    named = DiscreteGaussian(drawn.sigma) if noise == "discrete" else Skellam(drawn.sigma**2)
+    assert np.array_equal(drawn.draw(1000, client(0)), named.sample(1000, client(0)))
+    assert not np.array_equal(drawn.draw(1000, client(0)), drawn.draw(1000, client(1)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), unit=st.sampled_from(["client", "row"]), scale=st.floats(0.001, 10))
+def test_no_two_clipped_uploads_are_further_apart_in_the_ring_than_the_claim_assumes(
+    seed: int, unit: Unit, scale: float
+) -> None:
+    """Whatever the two uploads are; and two that pull in opposite directions are nearly as far."""
+    options = parse_defense(f"secagg,dp:clip=0.001,noise_multiplier=1,unit={unit},colluders=0")
+    rng = np.random.default_rng(seed)
+    shape = (5, 4)
+    dimension = shape[1] if unit == "row" else shape[0] * shape[1]
+    noise, encoding = ring_noise(options, releases=1, dimension=dimension, num_clients=4, fewest_survivors=4)
+    sensitivity = math.sqrt(4) * noise.sigma  # the multiplier is 1
+    received = rng.normal(size=shape).astype(np.float32)
+    change = scale * rng.normal(size=shape).astype(np.float32)
+    assert options.dp is not None
+
+    def furthest(one: np.ndarray, other: np.ndarray) -> float:
+        encoded = [
+            encoding.ring.to_integers(encoding.encode(clip_changes(rows, received, options.dp)).values).astype(
+                np.float64
+            )
+            for rows in (one, other)
+        ]
+        apart = encoded[0] - encoded[1]
+        return float(np.linalg.norm(apart, axis=1).max() if unit == "row" else np.linalg.norm(apart))
+
+    assert furthest(received + change, received + scale * rng.normal(size=shape)) <= sensitivity
+    opposite = furthest(received + change, received - change)
+    assert opposite <= sensitivity
+    if scale > 1:
+        assert opposite >= 0.98 * sensitivity
+
+
+@pytest.mark.parametrize(("bits", "noise"), [(32, "discrete"), (64, "discrete"), (32, "skellam")])
+@pytest.mark.parametrize("clients", [2, 5, 20])
+def test_values_and_noise_have_room_in_the_ring(bits: int, noise: str, clients: int) -> None:
+    """All clients at the clip, and twelve standard deviations of the noise of all: the sum keeps its sign."""
+    settings = f"clip=50,epsilon=0.5,noise={noise}"
+    drawn, encoding = in_ring(settings, secagg=f"secagg:bits={bits}", num_clients=clients, fewest_survivors=2)
+    assert encoding.ring is {32: Ring.UINT32, 64: Ring.UINT64}[bits] is ring_of(parse_defense(f"secagg:bits={bits}"))
+    largest = clients * round(16 * 2**encoding.fraction_bits) + 12 * math.sqrt(clients) * drawn.sigma
+    assert largest < 2 ** (bits - 1)
+    for sign in (1, -1):
+        elements = encoding.encode(np.full(1, sign * 16.0)).values
+        tail = encoding.ring.from_integers(np.array([sign * round(12 * drawn.sigma / math.sqrt(clients))]))
+        total = encoding.ring.zeros(1)
+        for _ in range(clients):
+            total = encoding.ring.add(encoding.ring.add(total, elements), tail)
+        expected = sign * (clients * 16 + 12 * math.sqrt(clients) * drawn.sigma / 2**encoding.fraction_bits)
+        assert encoding.decode(total)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_finest_encoding_that_fits_is_taken() -> None:
+    """Little noise costs no precision. Much noise costs bits, and one more bit would not have fitted."""
+    _, quiet = in_ring("clip=0.001,epsilon=20")
+    assert quiet.fraction_bits == FixedPoint.finest(3).fraction_bits == 25
+    drawn, loud = in_ring("clip=2000,epsilon=0.05")
+    assert loud.fraction_bits < 25
+    assert 2 * (3 * 16 * 2**loud.fraction_bits + 12 * math.sqrt(3) * drawn.sigma) * 2 > 2**32
+
+
+@pytest.mark.parametrize(("fewest", "colluders"), [(2, 2), (3, 3), (3, 5), (7, 7)])
+def test_nobody_is_left_when_all_may_collude(fewest: int, colluders: int) -> None:
+    with pytest.raises(SpecError, match=f"^defense: dp: with {colluders} colluders among at least {fewest} survivors"):
+        in_ring(f"clip=0.1,epsilon=1,colluders={colluders}", num_clients=10, fewest_survivors=fewest)
+
+
+def test_noise_that_does_not_fit_32_bits_says_so_and_fits_64() -> None:
+    settings = "clip=1e6,epsilon=0.01"
+    with pytest.raises(SpecError, match=r"the noise does not fit a ring of 32 bits .*; take secagg:bits=64"):
+        in_ring(settings)
+    drawn, encoding = in_ring(settings, secagg="secagg:bits=64")
+    assert drawn.guarantee.epsilon <= 0.01
+    sample = drawn.draw(MANY, client(0))
+    assert abs(sample.var() / drawn.sigma**2 - 1) < 5 * math.sqrt(2 / MANY)
+    assert np.array_equal(encoding.ring.to_integers(encoding.ring.from_integers(sample)), sample)
+
+
+def test_a_claim_that_no_noise_meets_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"^defense: dp: the noise does not fit a ring of 32 bits .*no scale up to 2"):
+        in_ring("clip=0.1,epsilon=1e-30,delta=1e-300")
+
+
+@pytest.mark.parametrize(
+    ("secagg", "text"), [("secagg:bits=64", "clip=0.1,epsilon=5"), ("secagg", "clip=2000,epsilon=0.05")]
+)
+def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
+    drawn, _ = in_ring(f"{text},noise=skellam", secagg=secagg)
+    assert drawn.draw(10, client(0)).shape == (10,)
+
+
+# What a run states.
+
+
+def statement(graph: FederatedGraph, options: FederationOptions) -> Sequence[str]:
+    return run_federation(graph, options, make_exchange=make_exchange).protection
+
+
+def test_a_run_states_the_guarantee_of_all_its_rounds(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
+    assert lines[0] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
+    assert "losses, validation figures and counts in the record are of the clear data" in lines[1]
+    lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
+    assert [line.partition(":")[0] for line in lines][:4] == ["psu", "secagg", "suppress", "dp, entities"]
+    assert "fewer than 2 holders" in lines[2]
+    assert lines[3].startswith("dp, entities: (3, 1e-05)-DP per client")
+    assert "2 rounds, 3 or more clients, accountant KLS21" in lines[3]  # 4 survive at least, 1 may collude
+
+
+def test_fewer_participants_are_a_smaller_cohort(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, participation=0.6)
+    _, line, *_ = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
+    _, line, *_ = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    assert "1 or more clients" in line
+    with pytest.raises(SpecError, match="with 3 colluders among at least 3 survivors"):
+        statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))
