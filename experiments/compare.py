@@ -54,6 +54,23 @@ class Comparison(msgspec.Struct, frozen=True):
     cases: list[Case]
 
 
+def read_comparison(path: Path) -> Comparison | None:
+    """The comparison in a file; None when the file is something else. Raises `RunError` when it cannot be read."""
+    try:
+        content = path.read_bytes()
+        if msgspec.json.decode(content, type=_Schema).schema != SCHEMA:
+            return None
+        return msgspec.json.decode(content, type=Comparison)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except msgspec.MsgspecError as error:
+        raise RunError(f"{path}: not a comparison of schema {SCHEMA} ({error})") from error
+
+
+class _Schema(msgspec.Struct):
+    schema: str = ""
+
+
 def case_spec(spec: Spec, name: str) -> Spec:
     """The spec of a case: "none", an algorithm, a defense, or algorithm/defense.
 
@@ -129,7 +146,7 @@ def comparison_table(comparison: Comparison) -> Table:
             _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
         ]
         cost = [f"{(record.bytes.up + record.bytes.down) / 2**20:.1f}", f"{seconds:.0f}"]
-        for row in _pooled(record):
+        for row in pooled(record):
             figures = ["n/a"] * 4 if row.reason else [
                 _margin(row.err), _short(row.err.value - row.err_advantage),
                 _margin(row.trr), _short(row.trr.value - row.trr_advantage),
@@ -150,7 +167,7 @@ def _short(share: float) -> str:
     return f"{share:.3f}".removeprefix("0")
 
 
-def _pooled(record: Record) -> list[Leakage]:
+def pooled(record: Record) -> list[Leakage]:
     """The rows over all victims; those of the one victim where there is but one."""
     rows = [row for row in record.leakage if row.victim == ALL]
     return rows or record.leakage
@@ -187,7 +204,7 @@ def draw_comparison(comparison: Comparison) -> bytes:
 def _draw_leakage(axes: Axes, places: list[int], cases: list[Case], name: str) -> None:
     """Bars of one rate, a colour for each threat model (its highest leak ratio), a black line at the baseline."""
     rows = [
-        {row.threat_model: row for row in sorted(_pooled(case.record), key=lambda row: row.leak) if not row.reason}
+        {row.threat_model: row for row in sorted(pooled(case.record), key=lambda row: row.leak) if not row.reason}
         for case in cases
     ]
     threats = [threat for threat in THREAT_MODELS if any(threat in found for found in rows)]

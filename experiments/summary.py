@@ -1,4 +1,7 @@
-"""Markdown tables of utility and leakage from record files: `python -m experiments.summary experiments/results/*.json`."""
+"""Markdown tables from files: of utility and leakage from records, of defenses side by side from comparisons.
+
+`python -m experiments.summary experiments/results/*.json`, `... experiments/results/defended/*.json`
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Annotated
 import typer
 
 from attacks.view import ALL
+from experiments.compare import Comparison, pooled, read_comparison
 from experiments.record import Record, read_record
 from fkgsec.estimate import Estimate
 
@@ -58,16 +62,52 @@ def leakage_lines(records: dict[str, Record]) -> list[str]:
     return lines
 
 
+def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
+    """A row for each case and threat model of each comparison, over all victims."""
+    lines = [
+        "| federation | case | test MRR | MiB | threat model | ERR | base | TRR | base | right entities by source |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, comparison in comparisons.items():
+        for case in comparison.cases:
+            record = case.record
+            size = (record.bytes.up + record.bytes.down) / 2**20
+            for row in pooled(record):
+                cells = [name, case.name, f"{record.utility['mrr'].value:.4f}", f"{size:.1f}", row.threat_model]
+                if row.reason:
+                    cells += ["nothing to attack", "", "", "", ""]
+                else:
+                    cells += [
+                        _interval(row.err),
+                        f"{row.err.value - row.err_advantage:.4f}",
+                        _interval(row.trr),
+                        f"{row.trr.value - row.trr_advantage:.4f}",
+                        ", ".join(f"{source} {count:,}" for source, count in row.sources.items()),
+                    ]
+                lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
 def _interval(figure: Estimate) -> str:
     return f"{figure.value:.4f} [{figure.low:.4f}, {figure.high:.4f}]"
 
 
-def main(files: Annotated[list[Path], typer.Argument(help="record files")]) -> None:
-    """Print the tables of these records."""
-    records = {path.stem if path.stem != "record" else path.parent.name: read_record(path) for path in files}
-    typer.echo("\n".join(utility_lines(records)))
+def main(files: Annotated[list[Path], typer.Argument(help="record or comparison files")]) -> None:
+    """Print the tables of these records and comparisons."""
+    comparisons = {_name(path): made for path in files if (made := read_comparison(path)) is not None}
+    records = {_name(path): read_record(path) for path in files if _name(path) not in comparisons}
+    tables = []
+    if records:
+        tables.append(utility_lines(records))
     if any(record.leakage for record in records.values()):
-        typer.echo("\n" + "\n".join(leakage_lines(records)))
+        tables.append(leakage_lines(records))
+    if comparisons:
+        tables.append(comparison_lines(comparisons))
+    typer.echo("\n\n".join("\n".join(lines) for lines in tables))
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.stem in ("record", "comparison") else path.stem
 
 
 if __name__ == "__main__":
