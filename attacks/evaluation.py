@@ -35,7 +35,7 @@ from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.recipes import Table
+from fkgsec.federation.recipes import RECIPES, Table
 
 Metric = Literal["paper", "published"]
 NO_NAME = ""  # where the adversary makes no guess
@@ -118,9 +118,10 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
     """The threat models of the papers and of practice that fit an algorithm."""
-    return {"fede": ("collusion", "identifiers"), "fedr": ("collusion", "collusion+entities")}.get(
-        algorithm, ("collusion",)
-    )
+    shared = RECIPES[algorithm].shared
+    if "entities" in shared:
+        return ("collusion", "identifiers")
+    return ("collusion", "collusion+entities") if shared else ("collusion",)
 
 
 def attack_federation(result: FederationResult, options: AttackOptions) -> tuple[list[Leakage], pd.DataFrame]:
@@ -200,7 +201,9 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     counts.reason = nothing_to_attack(view, victim)
     if counts.reason:
         # Names that crossed give every entity away, whether or not an embedding did.
-        counts.entities_baseline = float(truth.num_entities) if victim.entity_names is not None else 0.0
+        aligned = victim.entity_names is not None and "entities" not in victim.claims
+        holdings = "entities" in view.secure and view.secure["entities"].holdings and view.threat_model.identifiers
+        counts.entities_baseline = float(truth.num_entities) if aligned or holdings else 0.0
         return counts
     assert view.colluder is not None
     names = truth.entity_names[: truth.num_entities]
@@ -276,8 +279,8 @@ def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.nda
     if "entities" in victim.claims:
         table = view.secure["entities"]
         known = np.array([name for name in table.names if name is not None], dtype=object)
-        if table.holdings:  # alignment in clear says who holds which row, whatever is uploaded
-            return np.isin(names, known).astype(np.float64)
+        if table.holdings:  # as where uploads are in clear: alignment was
+            return np.ones(len(names)) if view.threat_model.identifiers else np.isin(names, known) / max(1, len(known))
         num_claims = sum(name is not None for name in victim.claims["entities"].names)
         return np.isin(names, known) * (num_claims / max(1, len(known)))
     if victim.entity_names is not None:
@@ -348,11 +351,11 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         round=view.round,
         err=err,
         err_baseline=err_baseline,
-        err_advantage=err.value - err_baseline.value,
+        err_advantage=0.0 if reasons else err.value - err_baseline.value,
         trr=trr,
         trr_baseline=trr_baseline,
         trr_prior=trr_prior,
-        trr_advantage=trr.value - max(trr_baseline.value, trr_prior.value),
+        trr_advantage=0.0 if reasons else trr.value - max(trr_baseline.value, trr_prior.value),
         unlinked=counts[0].unlinked if len(counts) == 1 else None,
         reason="; ".join(reasons) if reasons else None,
         sources=count_sources([count.sources for count in counts]),

@@ -34,7 +34,9 @@ def nothing_to_attack(view: View, victim: VictimView) -> str | None:
     if victim.entities is None and victim.relations is None:
         return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"
     if view.colluder is None:
-        return "no element-embedding pair is known without a colluder (the names themselves it has from the alignment)"
+        return "no element-embedding pair is known without a colluder"
+    if "entities" in victim.claims and not len(victim.claims["entities"].rows):
+        return "no row of the sum can be this client's (none was sent, or all are other clients')"
     if victim.entities is None:
         return "only relation embeddings crossed; no entity embedding was seen"
     return None

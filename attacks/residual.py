@@ -84,7 +84,8 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
         if victim not in table.holdings and not any(victim in opened.survivors for opened in table.opened):
             continue
         place = table.parties.index(victim)
-        rows = np.nonzero((held[place] == 1) & (count > 0))[0]
+        # A row without an embedding is claimed only where its holder was told in clear.
+        rows = np.nonzero((held[place] == 1) & ((count > 0) | (victim in table.holdings)))[0]
         claims[victim] = Claims(rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows])
     return claims
 

@@ -48,7 +48,7 @@ THREAT_MODELS = {
         ThreatModel(
             "collusion+entities", True, False, True, "and it has the victims' entity rows without names (fedr.txt 4.2)"
         ),
-        ThreatModel("identifiers", True, True, False, "server and one client; the server keeps the identifier table"),
+        ThreatModel("identifiers", True, True, False, "server and one client; the server uses the names it was told"),
     )
 }
 

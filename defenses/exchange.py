@@ -28,7 +28,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from defenses.options import check_defense, parse_defense
+from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, local_noise, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
@@ -49,6 +49,8 @@ from protocols.errors import (
 from protocols.fixed_point import FixedPoint
 from protocols.prg import Randomness, Ring, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
+
+LARGE_EPSILON = 20.0  # e^20: half a billion to one
 
 
 def make_exchange(
@@ -73,6 +75,8 @@ class DefendedExchange(Exchange):
         }
         if self.defense.secagg:
             self._check_setting()
+        if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
+            self._ring_noise(1, options.kge_model().entity_width)
         self._places = {party: place for place, party in enumerate(parties)}
         # What each client knows: where its rows stand in the table, and what it last received of them.
         self._held: dict[Table, dict[str, np.ndarray]] = {}
@@ -152,16 +156,33 @@ class DefendedExchange(Exchange):
             lines.append("psu: the server learns the union of names; every client receives the whole table")
         if self.defense.secagg:
             bounds = {table: encoding.bound for table, encoding in self._encodings.items()}
-            errors = ", ".join(f"{table} {bound:.2g}" for table, bound in bounds.items())
+            errors = ", ".join(f"{bound:.2g} ({table})" for table, bound in bounds.items())
             lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
+            lines.append(self._assumption())
         if self.defense.suppress:
             lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
         lines += [f"dp, {table}: {noise.guarantee.describe()}" for table, noise in self._noise.items()]
         if self._noise:
             lines.append(
-                "dp covers what crosses: losses, validation figures and counts in the record are of the clear data"
+                "dp covers the values that cross, not which rows a client holds; losses, validation figures and counts in the "
+                "record are of the clear data"
             )
+        if any(noise.guarantee.epsilon > LARGE_EPSILON for noise in self._noise.values()):
+            lines.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
+        if self.defense.distributed_noise and self.defense.dp and self.defense.dp.colluders == 0:
+            lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
         return lines
+
+    def _assumption(self) -> str:
+        """Against whom the sums hold. Source: `protocols.secagg_setting.Setting.threshold`."""
+        assert self.defense.secagg is not None
+        count = self.options.num_participants(len(self.parties))
+        threshold = self._threshold(count)
+        colluders = 2 * threshold - count - 1
+        if self.defense.secagg.neighbours is not None or colluders < 1:
+            kept = f"secagg assumes a server that follows the protocol (threshold {threshold} of "
+            return f"{kept}{self.defense.secagg.neighbours or count - 1} neighbours and oneself)"
+        return f"secagg's masks hold against an active server with up to {colluders} colluders (threshold {threshold} of {count})"
 
     # Alignment.
 
@@ -198,18 +219,26 @@ class DefendedExchange(Exchange):
             self._encodings[table] = FixedPoint.finest(num_participants, defense.secagg.clip, ring=ring)
         if defense.dp is None:
             return
-        by_row = defense.dp.unit == "row"
-        releases = self.options.rounds * (1 if by_row else len(self.server))
         if defense.distributed_noise:
-            self._noise[table], self._encodings[table] = ring_noise(
-                defense,
-                releases=releases,
-                dimension=width if by_row else num_rows * width,
-                num_clients=num_participants,
-                fewest_survivors=self._fewest_survivors(num_participants),
-            )
+            self._noise[table], self._encodings[table] = self._ring_noise(num_rows, width)
         else:
-            self._noise[table] = local_noise(defense.dp, releases=releases)
+            self._noise[table] = local_noise(defense.dp, releases=self._releases(defense.dp))
+
+    def _ring_noise(self, num_rows: int, width: int) -> tuple[RingNoise, FixedPoint]:
+        """The noise and the encoding of a table of that size."""
+        assert self.defense.dp is not None
+        num_participants = self.options.num_participants(len(self.parties))
+        return ring_noise(
+            self.defense,
+            releases=self._releases(self.defense.dp),
+            dimension=width if self.defense.dp.unit == "row" else num_rows * width,
+            num_clients=num_participants,
+            fewest_survivors=self._fewest_survivors(num_participants),
+        )
+
+    def _releases(self, options: DpOptions) -> int:
+        """How often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
+        return self.options.rounds * (1 if options.unit == "row" else len(self.server))
 
     # An upload, on the client's side.
 
@@ -376,6 +405,10 @@ class DefendedExchange(Exchange):
         count = self.options.num_participants(len(self.parties))
         if count < 2:
             raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        if self.defense.suppress and self.defense.suppress.t > count:
+            raise SpecError(
+                f"defense: suppress: t is {self.defense.suppress.t}, but {count} clients take part in a round"
+            )
         vectors = (Vector("check", 1, Ring.UINT32),)
         try:
             self._setting(b"check", 0, self.parties[:count], self._threshold(count), vectors)

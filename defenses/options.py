@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from types import NoneType
+from typing import Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -25,7 +26,8 @@ class PsuOptions(_Options, frozen=True, kw_only=True):
     """Alignment by private set union: the server learns the union of names, not who holds what.
 
     Attributes:
-        cap: public bound on the union's size; None starts small and grows. See `protocols.psu.Plan`.
+        cap: the union's size that the first table is made for; a larger union takes another, four times larger table.
+            None: 1,024. See `protocols.psu.Plan`.
     """
 
     cap: int | None = None
@@ -107,10 +109,10 @@ class DpOptions(_Options, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check(0 < self.clip <= MOST, "clip", self.clip, f"above 0 and at most {MOST:,.0f}")
-        _check(0 < self.delta < 1, "delta", self.delta, "in (0, 1)")
+        _check(0 < self.delta < 0.1, "delta", self.delta, "above 0 and below 0.1")
         _check(self.colluders is None or self.colluders >= 0, "colluders", self.colluders, "at least 0")
         if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise SpecError("give either epsilon or noise_multiplier")
+            raise SpecError("give exactly one of epsilon and noise_multiplier")
         _check(
             self.epsilon is None or 0 < self.epsilon <= MOST,
             "epsilon",
@@ -173,7 +175,7 @@ def parse_defense(text: str) -> Defense:
     given: dict[str, dict[str, str]] = {}
     name = ""
     for piece in (part.strip() for part in text.split(",") if text.strip()):
-        head, colon, rest = piece.partition(":")
+        head, colon, rest = (part.strip() for part in piece.partition(":"))
         if not colon and "=" in piece:  # a further setting of the defense before it
             setting = piece
         else:
@@ -185,7 +187,7 @@ def parse_defense(text: str) -> Defense:
             given[name] = {}
             if not colon:
                 continue
-        key, equals, value = setting.partition("=")
+        key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not name:
             raise SpecError(f"defense: {piece!r} is no setting; write name:key=value,key=value")
         if key in given[name]:
@@ -197,8 +199,10 @@ def parse_defense(text: str) -> Defense:
             made[name] = msgspec.convert(settings, KINDS[name], strict=False)
         except msgspec.ValidationError as error:
             field = str(error).partition(" - at `$.")
-            where = f"{field[2].rstrip('`')}: " if field[2] else ""
-            raise SpecError(f"defense: {name}: {where}{field[0]}") from error
+            key = field[2].rstrip("`")
+            choices = get_args(get_type_hints(KINDS[name]).get(key))
+            allowed = f"; allowed: {', '.join(str(c) for c in choices)}" if choices and NoneType not in choices else ""
+            raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
     try:

@@ -168,7 +168,10 @@ def compare_cases(
         return
     console = make_console()
     _print_tables(console, [comparison_table(comparison)])
-    for line in dict.fromkeys(line for one in comparison.cases for line in tables.protection_lines(one.record)):
+    for one in comparison.cases:
+        for line in tables.protection_lines(one.record):
+            console.print(f"{one.name}: {line}", soft_wrap=True, highlight=False)
+    for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"Written to {out}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
 

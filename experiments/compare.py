@@ -18,7 +18,7 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
 from experiments.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.record import Record, write_atomically
-from experiments.run import execute
+from experiments.run import check_run, execute
 from experiments.spec import Spec
 from experiments.tables import make_table
 from fkgsec.data.graph import FederatedGraph
@@ -76,7 +76,9 @@ def case_spec(spec: Spec, name: str) -> Spec:
 
     Raises `SpecError` for a name that is none of these.
     """
-    algorithm, slash, defense = name.partition("/")
+    algorithm, slash, defense = name.strip().partition("/")
+    if not slash and not algorithm:
+        raise SpecError("case: an empty name; write none for no defense")
     if not slash:
         algorithm, defense = (name, "") if name in RECIPES else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in RECIPES:
@@ -100,11 +102,18 @@ def compare(
         observe: gives each case its observer.
 
     Raises:
-        SpecError: a case that is named twice or makes no sense, before anything is trained.
+        SpecError, ThreatModelError: a case that is named twice or makes no sense, before anything is trained.
     """
-    if len(set(cases)) < len(cases):
-        raise SpecError(f"case: one is named twice: {', '.join(cases)}")
-    specs = {name: case_spec(spec, name) for name in cases}
+    if spec.defense:
+        raise SpecError("defense does not apply to a comparison, whose cases name defenses; leave it out")
+    specs: dict[str, Spec] = {}
+    for name in cases:
+        made = case_spec(spec, name)
+        same = [other for other, known in specs.items() if known == made]
+        if same or name in specs:
+            raise SpecError(f"case: {name!r} is the same run as {(same or [name])[0]!r}; name each once")
+        check_run(made, graph, attack=True)
+        specs[name] = made
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -145,7 +154,8 @@ def comparison_table(comparison: Comparison) -> Table:
             case.name.replace(",", ",\n"),
             _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
         ]
-        cost = [f"{(record.bytes.up + record.bytes.down) / 2**20:.1f}", f"{seconds:.0f}"]
+        size = (record.bytes.up + record.bytes.down) / 2**20
+        cost = [f"{size:.1f}" if size >= 10 else f"{size:.2f}", f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"]
         for row in pooled(record):
             figures = ["n/a"] * 4 if row.reason else [
                 _margin(row.err), _short(row.err.value - row.err_advantage),
@@ -219,7 +229,7 @@ def _draw_leakage(axes: Axes, places: list[int], cases: list[Case], name: str) -
             xerr=errors, error_kw={"lw": 1, "capsize": 2},
         )  # fmt: skip
         bases = [getattr(row, name).value - getattr(row, f"{name}_advantage") for _, row in shown]
-        label = "best guess without uploads" if number == 0 else "_"
+        label = "best guess without the rounds" if number == 0 else "_"
         axes.vlines(bases, [y - height / 2 for y in at], [y + height / 2 for y in at], color="black", lw=2, label=label)
     for place, found in zip(places, rows, strict=True):
         if not found:

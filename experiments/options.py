@@ -44,6 +44,8 @@ FLAGS: dict[str, Flag] = {
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
     "epsilon": Flag(("--epsilon",), "initial values are uniform in +-(gamma + epsilon) / dim", ALGORITHM),
+    "mu": Flag(("--mu",), "weight of fedprox's and fedec's further objective (default: the algorithm's)", ALGORITHM),
+    "tau": Flag(("--tau",), "temperature of fedec's objective", ALGORITHM),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
@@ -117,7 +119,7 @@ def _kind(kind: Any) -> Any:
         return list[float] | None
     if kind == tuple[str, ...]:
         return list[str] | None
-    return (int if options == [int] else str) | None
+    return (options[0] if options in ([int], [float]) else str) | None
 
 
 def _shown_default(default: Any) -> str:

@@ -28,15 +28,23 @@ def draw_picture(record: Record) -> bytes:
         left = figure.subplots()
     _draw_training(left, record)
     mrr = record.utility["mrr"]
+    defense = f" · {record.spec.defense}" if record.spec.defense else ""
     shown = f"test MRR {mrr.value:.3f} [{mrr.low:.3f}, {mrr.high:.3f}]" if mrr.n else "no test triples"
     figure.suptitle(
-        f"{record.spec.algorithm} · {record.spec.model} · {record.data.name} · {shown} "
-        f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged",
+        f"{record.spec.algorithm}{defense} · {record.spec.model} · {record.data.name} · {shown} "
+        f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{_void_rounds(record)}",
         fontsize=11,
     )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+def _void_rounds(record: Record) -> str:
+    """How many rounds opened nothing, where any did."""
+    trained = record.rounds[1:]
+    void = sum(entry.num_survivors == 0 for entry in trained) if record.protection else 0
+    return f" · {void} of {len(trained)} rounds opened nothing" if void else ""
 
 
 def _draw_training(axes: Axes, record: Record) -> None:
@@ -90,7 +98,7 @@ def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
             [place + 0.18 for place in places],
             color="black",
             lw=2,
-            label="without embeddings" if offset else "_",
+            label="best guess without the rounds" if offset else "_",
         )
     small = len(rows) > 6
     axes.set_xticks(range(len(rows)), labels, fontsize=6 if small else 8, rotation=60 if small else 0)

@@ -28,6 +28,8 @@ from fkgsec.federation.loop import (
     run_federation,
     run_identity,
 )
+from fkgsec.federation.messages import Channel, client_party
+from fkgsec.federation.recipes import RECIPES
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
 
@@ -53,6 +55,18 @@ def warnings_of(graph: FederatedGraph) -> list[str]:
     return [*graph.warnings, *([leak] if leak else [])]
 
 
+def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
+    """Say before anything is trained or written whether the run makes sense on these data.
+
+    Raises:
+        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation.
+    """
+    if attack:
+        check_attackable(graph, spec.algorithm, spec.colluder)
+    parties = [client_party(client.name) for client in graph.clients]
+    make_exchange(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
+
+
 def execute(
     spec: Spec,
     graph: FederatedGraph,
@@ -67,13 +81,12 @@ def execute(
     Raises:
         RunError: the folder cannot be written, or holds another run.
     """
+    options = spec.federation_options()
+    check_run(spec, graph, attack=attack)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
-    options = spec.federation_options()
-    if attack:
-        check_attackable(graph, spec.algorithm, spec.colluder)
     if (folder / CHECKPOINT).exists():
         checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
     write_atomically(folder / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n")

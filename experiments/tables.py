@@ -26,12 +26,12 @@ def run_tables(record: Record) -> list[Table]:
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*protection_lines(record), *_leakage_aid(record)]
+    return [*protection_lines(record), *leakage_aid(record)]
 
 
 def protection_lines(record: Record) -> list[str]:
     """What the defense protects, and what it cost the training."""
-    lines = [f"Protection, {line}." for line in record.protection]
+    lines = [f"{line}." for line in record.protection]
     trained = record.rounds[1:]
     void = sum(entry.num_survivors == 0 for entry in trained)
     if record.protection and void:
@@ -40,14 +40,22 @@ def protection_lines(record: Record) -> list[str]:
     return [*lines, f"{clipped:,} uploaded values were cut to the range of the fixed point."] if clipped else lines
 
 
-def _leakage_aid(record: Record) -> list[str]:
+def leakage_aid(record: Record) -> list[str]:
     if not record.leakage:
         return []
+    summed = any(row.sources for row in record.leakage)
     lines = [
-        "ERR: entities named right from their embeddings. TRR: training triples rebuilt when the linked pairs are given. "
-        "base: the best guess of the same adversary without embeddings; only the difference is what the embeddings leak. "
-        "Ranges are 95 % intervals."
+        "ERR: entities named right. TRR: training triples rebuilt when the linked pairs are given. base: the best guess of the "
+        "same adversary without what crossed in the rounds; only the difference is what the rounds leak. Below base it does "
+        "better by ignoring them, so what leaks is at least base. Ranges are 95 % intervals."
     ]
+    if summed:
+        lines.append(
+            "Rows are summed: the adversary subtracts the colluder's part and infers who holds each row of what is left, from "
+            "counts and places, which noise on values does not change; ERR counts that. The second table says what told it: the "
+            "alignment in clear, one victim alone in the sum, as many holders as victims, the counts of other rounds, or a "
+            "draw. base: as many of the names it knows, drawn at random. The attack without linked pairs is not run on sums."
+        )
     if any(row.unlinked for row in record.leakage):
         lines.append(
             "Not told which pairs are linked, the adversary claims as many triples as the colluder's own density suggests: "
@@ -55,14 +63,8 @@ def _leakage_aid(record: Record) -> list[str]:
         )
     if any(0 < row.num_attacked < len(record.data.clients) - 1 for row in record.leakage if row.victim == ALL):
         lines.append("'all' counts the victims that could be attacked.")
-    if any(row.sources for row in record.leakage):
-        lines.append(
-            "Rows are summed: the adversary subtracts the colluder's part and says who holds what is left. The second table "
-            "counts the entities it got right by what told it: the alignment in clear, one victim alone in the sum, as many "
-            "holders as victims, the counts of other rounds, or a draw. base claims as many of the names it knows at random."
-        )
-    reasons = dict.fromkeys(row.reason for row in record.leakage if row.reason)
-    return [*lines, *(f"Nothing to attack: {reason}." for reason in reasons)]
+    reasons = dict.fromkeys((row.threat_model, row.reason) for row in record.leakage if row.reason)
+    return [*lines, *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons)]
 
 
 def _leakage_tables(record: Record) -> list[Table]:
@@ -122,7 +124,7 @@ def _share(figure: Estimate, row: Leakage) -> str:
 
 def _sources_table(rows: list[Leakage]) -> Table:
     shown = [source for source in SOURCES if any(source in row.sources for row in rows)]
-    table = make_table("  right entities, by how their holder was found", "victim", *shown)
+    table = make_table("  right entities by what told their holder", "victim", *shown)
     for row in rows:
         table.add_row(row.victim, *(str(row.sources.get(source, 0)) for source in shown))
     return table
@@ -158,14 +160,15 @@ def _utility_table(record: Record) -> Table:
 
 
 def _cost_table(record: Record) -> Table:
-    table = make_table("Cost", "rounds", "kept", "bytes up", "bytes down", "up per round", "seconds", "device")
+    table = make_table("Cost", "rounds", "kept", "bytes up", "bytes down", "alignment", "a round up", "s", "device")
     trained = record.rounds[1:]
     table.add_row(
         str(len(trained)),
         str(record.best_round),
         f"{record.bytes.up:,}",
         f"{record.bytes.down:,}",
-        f"{trained[-1].bytes_up:,}" if trained else "0",
+        f"{record.rounds[0].bytes_up + record.rounds[0].bytes_down:,}",
+        f"{max(entry.bytes_up for entry in trained):,}" if trained else "0",
         f"{sum(entry.seconds for entry in record.rounds):.1f}",
         record.environment.device,
     )

@@ -120,6 +120,7 @@ class Federation:
             rank = np.argsort(np.argsort(np.array(shared.names, dtype=object)))
             self.exchange.initialise(table, rows[torch.from_numpy(rank)])
         self.broadcast(0)
+        self.trainer.previous = {table: self.stack.tables[table].detach().clone() for table in self.trainer.previous}
 
     def holdings(self, table: Table) -> dict[str, Holding]:
         """Which rows of a shared table each client holds, by name."""
@@ -238,12 +239,14 @@ def run_federation(
             federation.trainer.reset_optimizer()
         losses = federation.trainer.train_round(number, participants, observer.step_done)
         trained = federation.tensors("best_trained")
+        check = number % options.eval_every == 0 or number == options.rounds
+        local = federation.recipe.evaluated == "local"
+        mrr = federation.evaluator.mrr("valid") if check and local else None
         outcomes = federation.upload(number, participants)
         federation.broadcast(number)
 
-        mrr = None
-        if number % options.eval_every == 0 or number == options.rounds:
-            mrr = federation.evaluator.mrr("valid")
+        if check:
+            mrr = mrr if local else federation.evaluator.mrr("valid")
             if mrr is None or mrr > progress.best_mrr:
                 progress.best_mrr = progress.best_mrr if mrr is None else mrr
                 progress.best_round, progress.bad_checks = number, 0
@@ -302,6 +305,7 @@ def _state(federation: Federation, best: dict[str, Tensor]) -> dict[str, Tensor]
     }
     for table, shared in federation.exchange.server.items():
         state[f"server.{table}"] = shared.rows
+    state |= {f"previous.{table}": rows for table, rows in federation.trainer.previous.items()}
     if federation.recipe.keep_optimizer:
         state |= {f"adam.{name}": tensor for name, tensor in federation.trainer.optimizer_tensors().items()}
     return state
@@ -318,6 +322,8 @@ def _restore(federation: Federation, tensors: dict[str, Tensor]) -> dict[str, Te
     federation.exchange.restore(
         {table: federation.holdings(table) for table in tables}, {table: tensors[f"server.{table}"] for table in tables}
     )
+    for table, rows in federation.trainer.previous.items():
+        rows.copy_(tensors[f"previous.{table}"])
     adam = {name.removeprefix("adam."): tensor for name, tensor in tensors.items() if name.startswith("adam.")}
     if adam:
         federation.trainer.load_optimizer_tensors(adam)
@@ -334,7 +340,10 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         return [ClientTables(view.entities.cpu().clone(), view.relations.cpu().clone()) for view in views]
 
     trained = tables("best_trained")
+    test_ranks = federation.evaluator.ranks("test") if federation.recipe.evaluated == "local" else None
     final = tables("best")
+    if test_ranks is None:
+        test_ranks = federation.evaluator.ranks("test")
     transcript = federation.channel.transcript
     _retain(federation, progress.best_round, progress.rounds[-1].round)
     inputs: dict[Table, dict[str, Tensor]] = {
@@ -352,7 +361,7 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         progress.best_round,
         final,
         trained,
-        federation.evaluator.ranks("test"),
+        test_ranks,
         transcript,
         inputs,
         federation.exchange.statement(),

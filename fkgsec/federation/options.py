@@ -33,6 +33,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
+        mu: weight of the recipe's further objective (proximal, contrastive); None: the recipe's own.
+        tau: temperature of the contrastive objective.
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.
         device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
@@ -55,6 +57,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     negative_sides: Sides = "both"
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
+    mu: float | None = None
+    tau: float = 0.2
     defense: str = ""
     seed: int = 0
     device: str = "auto"
@@ -68,7 +72,12 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name in ("patience", "seed"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} must be at least 0; got {getattr(self, name)}")
-        for name in ("learning_rate", "temperature"):
+        if self.mu is not None:
+            if RECIPES[self.algorithm].objective == "plain":
+                raise SpecError(f"mu does not apply to {self.algorithm}, which has no further objective; leave it out")
+            if not 0 <= self.mu <= 1e6:
+                raise SpecError(f"mu must lie in 0..1,000,000; got {self.mu}")
+        for name in ("learning_rate", "temperature", "tau"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SpecError(f"{name} must be a positive number; got {value}")

@@ -5,7 +5,7 @@ Legend: `B` positives of a step (all clients together), `K` 1 + negatives, `W`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
+from fkgsec.federation.objectives import OBJECTIVES
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import Table
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.stack import ClientStack
 from fkgsec.kge import kernels
 from fkgsec.kge.models import Side
@@ -44,6 +45,13 @@ class LocalTrainer:
             for graph in stack.graphs
         ]
         self._gradients = {table: torch.zeros_like(stack.tables[table]) for table in TABLES}
+        recipe = RECIPES[options.algorithm]
+        self._objective = OBJECTIVES.get(recipe.objective)
+        self._shared = recipe.shared if self._objective else ()
+        self._mu = recipe.mu if options.mu is None else options.mu
+        # Shared rows as the round began, and as each client's last training left them (before the first: as received).
+        self._received: dict[Table, Tensor] = {}
+        self.previous: dict[Table, Tensor] = {table: stack.tables[table].detach().clone() for table in self._shared}
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
@@ -83,6 +91,7 @@ class LocalTrainer:
         Raises:
             TrainingError: a loss is not finite; the tables are as they were before that step.
         """
+        self._received = {table: self._stack.tables[table].detach().clone() for table in self._shared}
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
@@ -109,6 +118,9 @@ class LocalTrainer:
                 for client, loss in step_losses.items():
                     losses[client].append(loss)
                 on_step()
+        for table, previous in self.previous.items():
+            for client in ordered:
+                previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
 
     def _step(
@@ -135,17 +147,37 @@ class LocalTrainer:
             temperature=self._options.temperature,
         )
         anchor_gradient, relation_gradient = torch.autograd.grad(queries, [anchors, relations], outcome.query_gradient)
-        gradients = {
+        gradients: dict[Table, Tensor] = {
             "entities": outcome.table_gradient.index_add_(0, triples[:, anchor_column], anchor_gradient),
             "relations": self._gradients["relations"].zero_().index_add_(0, triples[:, 1], relation_gradient),
         }
+        further = self._add_row_losses(gradients, batches)
         for client, parameters in enumerate(self._parameters):
             for table in TABLES:
                 parameters[table].grad = gradients[table][stack.span(table, client)] if client in batches else None
         ends = np.cumsum([len(rows) for rows in batches.values()])
         # (positive + negative) / 2, the mean over the batch. Source: FedE's and FedR's codes.
         parts = np.split((outcome.losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
-        return {client: float(part.sum()) for client, part in zip(batches, parts, strict=True)}
+        return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}
+
+    def _add_row_losses(self, gradients: dict[Table, Tensor], batches: Collection[int]) -> dict[int, float]:
+        """Add the gradient of the further objective on shared rows, in place; returns each client's loss of it."""
+        losses = dict.fromkeys(batches, 0.0)
+        if self._objective is None:
+            return losses
+        for table in self._shared:
+            rows = self._stack.tables[table].detach()[: len(gradients[table])].requires_grad_()
+            end = len(rows)
+            with torch.enable_grad():
+                received, previous = self._received[table][:end], self.previous[table][:end]
+                row_losses = self._objective.row_loss(rows, received, previous, self._options.tau)
+            weights = torch.zeros_like(row_losses)
+            for client in batches:
+                span = self._stack.span(table, client)
+                weights[span] = self._mu / (span.stop - span.start if self._objective.mean else 1)
+                losses[client] += float((row_losses.detach() * weights)[span].sum())
+            gradients[table] += torch.autograd.grad(row_losses, rows, weights)[0]
+        return losses
 
     def _assemble(
         self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side

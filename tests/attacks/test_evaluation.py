@@ -308,7 +308,7 @@ class TestNothingToAttack:
             (
                 "fede",
                 "server",
-                "no element-embedding pair is known without a colluder (the names themselves it has from the alignment)",
+                "no element-embedding pair is known without a colluder",
             ),
             ("fedr", "collusion", "only relation embeddings crossed; no entity embedding was seen"),
             ("single", "collusion", "no embedding of this client crossed"),

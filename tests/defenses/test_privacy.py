@@ -297,19 +297,32 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
     assert lines[0] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
     assert "losses, validation figures and counts in the record are of the clear data" in lines[1]
     lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
-    assert [line.partition(":")[0] for line in lines][:4] == ["psu", "secagg", "suppress", "dp, entities"]
-    assert "fewer than 2 holders" in lines[2]
-    assert lines[3].startswith("dp, entities: (3, 1e-05)-DP per client")
-    assert "2 rounds, 3 or more clients, accountant KLS21" in lines[3]  # 4 survive at least, 1 may collude
+    starts = ["psu: ", "secagg: ", "secagg's masks hold", "suppress: ", "dp, entities: ", "dp covers"]
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+    assert "active server with up to 2 colluders (threshold 4 of 5)" in lines[2]
+    assert "fewer than 2 holders" in lines[3]
+    assert lines[4].startswith("dp, entities: (3, 1e-05)-DP per client")
+    assert "2 rounds, 3 or more clients, accountant KLS21" in lines[4]  # 4 survive at least, 1 may collude
 
 
 def test_fewer_participants_are_a_smaller_cohort(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, participation=0.6)
-    _, line, *_ = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    _, _, line, *_ = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
-    _, line, *_ = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    _, assumed, line, *_ = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    assert "assumes a server that follows the protocol" in assumed
     assert "1 or more clients" in line
     with pytest.raises(SpecError, match="with 3 colluders among at least 3 survivors"):
         statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))
+
+
+def test_a_guarantee_that_promises_little_says_so(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    lines = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=50,colluders=0"))
+    assert "dp: an epsilon above 20 promises next to nothing" in lines
+    assert "dp: with colluders=0 the guarantee does not hold where a client colludes with the server" in lines
+    honest = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    assert not [line for line in honest if line.startswith("dp: ")]

@@ -56,7 +56,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert clear.seed == defended.seed
     assert relations.bytes.up < clear.bytes.up < defended.bytes.up
     assert [line for line in defended.protection if line.startswith("dp, entities: (")]
-    assert "dp, entities:" in first.stdout
+    assert "epsilon=10: dp, entities: (" in first.stdout
     table = comparison_table(comparison)
     # Two threat models each: the second row of a case repeats neither its name nor its cost.
     assert table.row_count == 6
@@ -77,8 +77,13 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--case", "none", "--case", "none"], "named twice"),
+        (["--case", "none", "--case", "fede"], "is the same run as 'none'"),
         (["--case", "psu"], "psu needs secagg"),
+        (["--case", "none", "--case", ""], "an empty name"),
+        (["--case", "none", "--case", "psu,secagg:neighbours=3"], "neighbours"),
+        (["--case", "none", "--case", "collective"], "no federation to attack"),
+        (["--case", "none", "--case", "secagg,dp:clip=1,epsilon=1,colluders=3"], "lower colluders"),
+        (["--case", "none", "--case", "secagg,suppress:t=4"], "t is 4, but 3 clients"),
         (["--clients", "1"], "has one client"),
     ],
 )

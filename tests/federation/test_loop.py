@@ -276,7 +276,11 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("algorithm", "fedx", "algorithm must be one of single, collective, fede, fedr; got 'fedx'"),
+        (
+            "algorithm",
+            "fedx",
+            "algorithm must be one of single, collective, fede, fedep, fedprox, fedec, fedr; got 'fedx'",
+        ),
         ("model", "transh", "model must be one of transe, rotate, distmult, complex; got 'transh'"),
         ("dim", 0, "dim must be at least 1; got 0"),
         ("gamma", float("nan"), "gamma"),

@@ -1,0 +1,247 @@
+"""The rows of the table: FedEP's own figures, resumed runs, protected runs, and which options a recipe takes."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from defenses.exchange import make_exchange
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.messages import Opened, ProtocolMessage
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
+
+replace = msgspec.structs.replace
+NEW = ["fedep", "fedprox", "fedec"]
+
+
+class Stop(Exception):
+    """Ends a run from inside, as a kill would, after a round."""
+
+
+class StopAfter(Observer):
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def round_started(self, round: int, num_steps: int) -> None:
+        if round > self.round:
+            raise Stop
+
+
+def numbers(tables: list[ClientTables]) -> list[list[float]]:
+    return [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in tables]
+
+
+def figures(result: FederationResult) -> tuple[object, ...]:
+    """Everything of a result but the clock."""
+    return (
+        [replace(entry, seconds=0.0) for entry in result.rounds],
+        result.best_round,
+        [ranks.tolist() for ranks in result.test_ranks],
+        numbers(result.tables),
+        numbers(result.trained),
+        result.transcript.entries,
+        result.transcript.frames,
+    )
+
+
+def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: FederationOptions) -> np.ndarray:
+    """Filtered realistic ranks `[n, 2]`, tails then heads: one triple, one candidate at a time."""
+    model, known = options.kge_model(), {tuple(triple) for triple in client.triples.tolist()}
+    ranks = []
+    for head, relation, tail in getattr(client, split).tolist():
+        both = []
+        for column in (2, 0):
+            true = (head, relation, tail)
+            rivals = [(*true[:column], entity, *true[column + 1 :]) for entity in range(client.num_entities)]
+            rivals = [triple for triple in rivals if triple not in known]
+            rows = torch.tensor([true, *rivals])
+            scores = model.score(
+                tables.entities[rows[:, 0]], tables.relations[rows[:, 1]], tables.entities[rows[:, 2]]
+            ).tolist()
+            better = sum(score > scores[0] for score in scores[1:])
+            level = sum(score == scores[0] for score in scores[1:])
+            both.append(1 + better + level / 2)
+        ranks.append(both)
+    return np.array(ranks)
+
+
+def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: FederationOptions) -> float:
+    pairs = zip(tables, graph.clients, strict=True)
+    return float(np.mean(1 / np.concatenate([naive_ranks(own, client, split, options) for own, client in pairs])))
+
+
+@pytest.fixture(scope="module")
+def learning() -> FederationOptions:
+    """Steps large enough that validation goes up and down, and that training and broadcast differ in it."""
+    return FederationOptions(
+        algorithm="fedep",
+        dim=8,
+        batch_size=32,
+        num_negatives=7,
+        local_epochs=2,
+        learning_rate=0.05,
+        rounds=4,
+        eval_every=1,
+        patience=0,
+        seed=5,
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def round_by_round(uneven: FederatedGraph, learning: FederationOptions) -> list[FederationResult]:
+    """FedE, whose recipe is not in question, kept after 1, 2, 3 and 4 rounds."""
+    fede = replace(learning, algorithm="fede")
+    return [run_federation(uneven, replace(fede, rounds=number, eval_every=number)) for number in range(1, 5)]
+
+
+def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationOptions) -> None:
+    """Kept at the same round, all that was trained and sent is FedE's; the figures alone differ."""
+    fedep = run_federation(uneven, replace(learning, eval_every=4))
+    fede = run_federation(uneven, replace(learning, eval_every=4, algorithm="fede"))
+    assert numbers(fedep.tables) == numbers(fede.tables)
+    assert numbers(fedep.trained) == numbers(fede.trained)
+    assert [(e.loss, e.bytes_up, e.bytes_down) for e in fedep.rounds] == [
+        (e.loss, e.bytes_up, e.bytes_down) for e in fede.rounds
+    ]
+    assert fedep.transcript.frames == fede.transcript.frames
+    assert [ranks.tolist() for ranks in fedep.test_ranks] != [ranks.tolist() for ranks in fede.test_ranks]
+    assert fedep.rounds[-1].valid_mrr != fede.rounds[-1].valid_mrr
+
+
+def test_fedep_validates_and_tests_what_training_left(
+    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[FederationResult]
+) -> None:
+    result = run_federation(uneven, learning)
+    local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
+    shared = [naive_mrr(kept.tables, uneven, "valid", learning) for kept in round_by_round]
+    assert [entry.valid_mrr for entry in result.rounds[1:]] == pytest.approx(local, abs=1e-9)
+    assert [kept.rounds[-1].valid_mrr for kept in round_by_round] == pytest.approx(shared, abs=1e-9)
+    # The best round is that of the local figures, and here the other figures would choose another.
+    assert result.best_round == 1 + int(np.argmax(local)) != 1 + int(np.argmax(shared))
+    best = round_by_round[result.best_round - 1]
+    assert numbers(result.trained) == numbers(best.trained)
+    assert numbers(result.tables) == numbers(best.tables)
+    for place, client in enumerate(uneven.clients):
+        assert np.array_equal(result.test_ranks[place], naive_ranks(best.trained[place], client, "test", learning))
+
+
+def test_patience_of_fedep_counts_local_figures(
+    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[FederationResult]
+) -> None:
+    def last_round(figures: list[float]) -> int:
+        """The first round that is no better than an earlier one; patience 1."""
+        return next(n for n in range(2, 5) if figures[n - 1] <= max(figures[: n - 1]))
+
+    local, shared = (
+        [naive_mrr(tables, uneven, "valid", learning) for tables in kept]
+        for kept in ([run.trained for run in round_by_round], [run.tables for run in round_by_round])
+    )
+    stopped = [
+        run_federation(uneven, replace(learning, algorithm=algorithm, patience=1)).rounds[-1].round
+        for algorithm in ("fedep", "fede")
+    ]
+    assert stopped == [last_round(local), last_round(shared)]
+
+
+def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, learning: FederationOptions) -> None:
+    options = replace(learning, participation=0.34, rounds=2, eval_every=2)
+    result, before = run_federation(uneven, options), run_federation(uneven, replace(options, rounds=1, eval_every=1))
+    (sender,) = {
+        line.sender for line in result.transcript.entries if line.round == 2 and line.sender.startswith("client/")
+    }
+    for place, client in enumerate(uneven.clients):
+        assert torch.equal(result.trained[place].entities, before.tables[place].entities) == (
+            sender != f"client/{client.name}"
+        )
+        assert np.array_equal(result.test_ranks[place], naive_ranks(result.trained[place], client, "test", options))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+@pytest.mark.parametrize("algorithm", NEW)
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_resumed_run_equals_one_that_was_not_stopped(
+    algorithm: str,
+    participation: float,
+    stop: int,
+    uneven: FederatedGraph,
+    learning: FederationOptions,
+    tmp_path: Path,
+) -> None:
+    options = replace(learning, algorithm=algorithm, participation=participation, rounds=5, eval_every=2)
+    whole = run_federation(uneven, options)
+    with pytest.raises(Stop):
+        run_federation(uneven, options, tmp_path, StopAfter(stop), checkpoint_every_s=0)
+    assert figures(run_federation(uneven, options, tmp_path)) == figures(whole)
+    # The finished folder gives the same result again, without training.
+    assert figures(run_federation(uneven, options, tmp_path, StopAfter(0))) == figures(whole)
+
+
+@pytest.mark.parametrize("algorithm", NEW)
+def test_protected_runs_train_as_those_in_clear(
+    algorithm: str, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+) -> None:
+    options = replace(options, algorithm=algorithm, eval_every=2)
+    clear = run_federation(uneven, options)
+    hidden_options = replace(options, defense="psu,secagg")
+    hidden = run_federation(uneven, hidden_options, make_exchange=make_exchange)
+    for entry, plain in zip(hidden.rounds[1:], clear.rounds[1:], strict=True):
+        assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
+        assert (entry.num_survivors, entry.num_clipped) == (3, 0)
+    for left, right in zip(hidden.tables, clear.tables, strict=True):
+        torch.testing.assert_close(left.entities, right.entities, atol=2e-4, rtol=0)
+    # Nothing but the protocols' messages leaves a client, and sums are all that is opened.
+    assert {type(m) for m in hidden.transcript.messages(2) if getattr(m, "sender", "").startswith("client/")} == {
+        ProtocolMessage
+    }
+    assert [type(note) for note in hidden.transcript.opened(2)] == [Opened]
+    with pytest.raises(Stop):
+        run_federation(uneven, hidden_options, tmp_path, StopAfter(1), 0, make_exchange)
+    resumed = run_federation(uneven, hidden_options, tmp_path, make_exchange=make_exchange)
+    assert figures(resumed) == figures(hidden)
+
+
+def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
+    """fedlu.txt 5.2: mu 0.1 for FedProx; tau 0.2 and mu 0.3 for FedEC."""
+    options = replace(options, eval_every=2)
+    assert (RECIPES["fedprox"].mu, RECIPES["fedec"].mu, FederationOptions().tau) == (0.1, 0.3, 0.2)
+    assert FederationOptions().mu is None
+    for algorithm, said in (("fedprox", {"mu": 0.1}), ("fedec", {"mu": 0.3, "tau": 0.2})):
+        unsaid = run_federation(uneven, replace(options, algorithm=algorithm))
+        assert figures(unsaid) == figures(run_federation(uneven, replace(options, algorithm=algorithm, **said)))
+        twice = replace(options, algorithm=algorithm, mu=2 * said["mu"])
+        assert numbers(run_federation(uneven, twice).tables) != numbers(unsaid.tables)
+
+
+def test_tau_is_of_fedec(uneven: FederatedGraph, options: FederationOptions) -> None:
+    for algorithm, matters in (("fedprox", False), ("fedec", True)):
+        one, other = (
+            run_federation(uneven, replace(options, algorithm=algorithm, eval_every=2, tau=tau)) for tau in (0.2, 1.0)
+        )
+        assert (numbers(one.tables) != numbers(other.tables)) == matters
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(RECIPES) - {"fedprox", "fedec"}))
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+def test_mu_is_refused_where_nothing_is_weighted(algorithm: str, mu: float, options: FederationOptions) -> None:
+    with pytest.raises(SpecError, match=f"mu does not apply to {algorithm}"):
+        replace(options, algorithm=algorithm, mu=mu)
+
+
+@pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
+@pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf"), float("-inf")])
+def test_mu_out_of_range(algorithm: str, mu: float, options: FederationOptions) -> None:
+    with pytest.raises(SpecError, match=f"mu must lie in 0..1,000,000; got {mu}"):
+        replace(options, algorithm=algorithm, mu=mu)
+
+
+@pytest.mark.parametrize("tau", [0.0, -0.2, float("nan"), float("inf")])
+def test_tau_out_of_range(tau: float, options: FederationOptions) -> None:
+    with pytest.raises(SpecError, match=f"tau must be a positive number; got {tau}"):
+        replace(options, algorithm="fedec", tau=tau)
