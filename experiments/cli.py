@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import tables
-from experiments.compare import DEFAULT_CASES, compare, comparison_table
+from experiments.compare import DEFAULT_CASES, compare, comparison_table, protection_by_case
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.progress import RunProgress
 from experiments.record import encode_record, write_atomically
@@ -168,9 +168,8 @@ def compare_cases(
         return
     console = make_console()
     _print_tables(console, [comparison_table(comparison)])
-    for one in comparison.cases:
-        for line in tables.protection_lines(one.record):
-            console.print(f"{one.name}: {line}", soft_wrap=True, highlight=False)
+    for line in protection_by_case(comparison):
+        console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"Written to {out}: comparison.json, comparison.png", highlight=False, soft_wrap=True)

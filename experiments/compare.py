@@ -20,7 +20,7 @@ from experiments.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.record import Record, write_atomically
 from experiments.run import check_run, execute
 from experiments.spec import Spec
-from experiments.tables import make_table
+from experiments.tables import make_table, protection_lines
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
@@ -165,6 +165,15 @@ def comparison_table(comparison: Comparison) -> Table:
             table.add_row(*first, threat.replace("+", "+\n"), *figures, *cost)
             first, cost = ["", ""], ["", ""]
     return table
+
+
+def protection_by_case(comparison: Comparison) -> list[str]:
+    """What the defenses protect, each sentence once; behind the case's name where it is of one case alone."""
+    owners: dict[str, list[str]] = {}
+    for case in comparison.cases:
+        for line in protection_lines(case.record):
+            owners.setdefault(line, []).append(case.name)
+    return [line if len(names) > 1 else f"{names[0]}: {line}" for line, names in owners.items()]
 
 
 def _margin(figure: Estimate) -> str:
