@@ -122,7 +122,11 @@ def main(
         "validation s",
     ):
         rounds.add_column(name, justify="right")
-    cases = [("fede", model, "own") for model in MODELS] + [("fedr", "transe", "own"), ("fede", "transe", "all")]
+    cases = (
+        [("fede", model, "own") for model in MODELS]
+        + [(algorithm, "transe", "own") for algorithm in ("fedep", "fedprox", "fedec", "fedr")]
+        + [("fede", "transe", "all")]
+    )
     for algorithm, model, scope in cases:
         chosen = msgspec.structs.replace(options, algorithm=algorithm, model=model, entity_scope=scope)
         federation = Federation(graph, chosen)

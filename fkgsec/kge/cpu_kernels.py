@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-from fkgsec.kge.kernels import L1, MODULUS
+from fkgsec.kge.kinds import L1, MODULUS
 
 # Sums may be reordered and contracted for vector units; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-L1, MODULUS, DOT = 0, 1, 2
+from fkgsec.kge.kinds import DOT, L1
+
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
 ROW_PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 

@@ -31,16 +31,16 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import SpecError
-from fkgsec.kge import kernels
+from fkgsec.kge import kernels, kinds
 
 ModelName = Literal["transe", "rotate", "distmult", "complex"]
 Side = Literal["tail", "head"]
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
 _SIMILARITY = {
-    "transe": kernels.L1,
-    "rotate": kernels.MODULUS,
-    "distmult": kernels.DOT,
-    "complex": kernels.DOT,
+    "transe": kinds.L1,
+    "rotate": kinds.MODULUS,
+    "distmult": kinds.DOT,
+    "complex": kinds.DOT,
 }
 
 
@@ -89,13 +89,13 @@ class KgeModel:
 
     @property
     def similarity(self) -> int:
-        """Which kernel similarity scores candidates: `kernels.L1`, `MODULUS` or `DOT`."""
+        """Which kernel similarity scores candidates: `kinds.L1`, `MODULUS` or `DOT`."""
         return _SIMILARITY[self.name]
 
     @property
     def margin(self) -> float:
         """What is added to the similarity: gamma for distances, 0 for products (as in the published codes)."""
-        return 0.0 if self.similarity == kernels.DOT else self.gamma
+        return 0.0 if self.similarity == kinds.DOT else self.gamma
 
     @property
     def entity_width(self) -> int:

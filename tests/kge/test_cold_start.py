@@ -10,13 +10,13 @@ from pathlib import Path
 PROGRAM = """
 import hashlib
 import torch
-from fkgsec.kge import cpu_kernels, kernels
+from fkgsec.kge import cpu_kernels, kernels, kinds
 
 random = torch.Generator().manual_seed(0)
 queries, rows = torch.randn(8, 128, generator=random), torch.randn(500, 128, generator=random)
 candidates = torch.randint(0, 500, (8, 33), generator=random, dtype=torch.int32)
 digest = hashlib.sha256()
-for kind in (kernels.L1, kernels.MODULUS, kernels.DOT):
+for kind in (kinds.L1, kinds.MODULUS, kinds.DOT):
     digest.update(kernels.similarity_matrix(kind, queries, rows).numpy().tobytes())
     weights = torch.full((8,), 0.1)
     for values in kernels.candidate_loss(kind, queries, rows, candidates, weights, margin=10.0, temperature=1.0):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fkgsec.kge import kernels
-from fkgsec.kge.kernels import DOT, L1, MODULUS, CandidateLoss
+from fkgsec.kge.kernels import CandidateLoss
+from fkgsec.kge.kinds import DOT, L1, MODULUS
 
 Loss = Callable[..., CandidateLoss]
 every_kind = pytest.mark.parametrize("kind", [L1, MODULUS, DOT], ids=["l1", "modulus", "dot"])

@@ -1,0 +1,3 @@
+"""The kinds of similarity that kernels know: minus L1 distance, minus summed complex moduli, dot product."""
+
+L1, MODULUS, DOT = 0, 1, 2
