@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import tables
-from experiments.compare import DEFAULT_CASES, compare, comparison_table, protection_by_case
+from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.progress import RunProgress
 from experiments.record import encode_record, write_atomically
@@ -167,7 +167,7 @@ def compare_cases(
     if quiet:
         return
     console = make_console()
-    _print_tables(console, [comparison_table(comparison)])
+    _print_tables(console, [comparison_table(comparison), convergence_table(comparison)])
     for line in protection_by_case(comparison):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):

@@ -16,6 +16,7 @@ from rich.table import Table
 from attacks.evaluation import Leakage
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
+from experiments.convergence import convergence, relative_cost
 from experiments.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.record import Record, write_atomically
 from experiments.run import check_run, execute
@@ -184,6 +185,26 @@ def _margin(figure: Estimate) -> str:
 
 def _short(share: float) -> str:
     return f"{share:.3f}".removeprefix("0")
+
+
+def convergence_table(comparison: Comparison) -> Table:
+    """Rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over those that it took."""
+    first = comparison.cases[0]
+    table = make_table(
+        f"Convergence by validation MRR (P@98, P@99: bytes to that share of {first.name}'s, over its own)",
+        "case", "R@CG", "MRR@CG", "P@CG MiB", "P@98", "P@99",
+    )  # fmt: skip
+    for case in comparison.cases:
+        found = convergence(case.record)
+        shares = [relative_cost(case.record, first.record, share) for share in (0.98, 0.99)]
+        table.add_row(
+            case.name.replace(",", ",\n"),
+            str(found.round),
+            "–" if found.mrr is None else f"{found.mrr:.4f}",
+            f"{found.num_bytes / 2**20:.2f}",
+            *("–" if share is None else f"{share:.4g}x" for share in shares),
+        )
+    return table
 
 
 def pooled(record: Record) -> list[Leakage]:

@@ -57,6 +57,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert relations.bytes.up < clear.bytes.up < defended.bytes.up
     assert [line for line in defended.protection if line.startswith("dp, entities: (")]
     assert "epsilon=10: dp, entities: (" in first.stdout
+    assert "R@CG" in first.stdout
     table = comparison_table(comparison)
     # Two threat models each: the second row of a case repeats neither its name nor its cost.
     assert table.row_count == 6
