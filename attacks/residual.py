@@ -34,7 +34,8 @@ class SecureTable:
         names: object `[n]`, the name of each row, None where it does not know it.
         opened: sums of the attacked round and of others with other survivors, newest first; the first one has rows.
         leaked: int64, the rows whose holding and input the colluder handed over.
-        own_input: float64 `[n, W]`, what the colluder put in; only `leaked` rows may be used.
+        own_input: float64 `[n, W]`, what the colluder put into the first of `opened`; only `leaked` rows may be used.
+        all_leaked: whether these are all that the colluder holds.
         holdings: for each party the rows it holds, where alignment was in clear.
     """
 
@@ -53,7 +54,7 @@ class Claims(NamedTuple):
     """The rows that the adversary says a victim holds.
 
     Attributes:
-        rows: int64 `[k]`, ascending. entities: float32 `[k, W]`, what it takes for the victim's embeddings of them.
+        rows: int64 `[k]`, ascending. embeddings: float32 `[k, W]`, what it takes for the victim's embeddings of them.
         names: object `[k]`. certainty: float `[k]`, 1 where it is not a guess. sources: int `[k]`, see `SOURCES`.
     """
 
