@@ -88,6 +88,7 @@ class DefendedExchange(Exchange):
         self._notable: dict[int, np.ndarray] = {}  # rounds whose survivors tell something new, and who they were
 
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """By private set union where `psu` says so, else in clear."""
         if self.defense.psu:
             self.server[table].names = list(self._union(table, held).identifiers)
         else:
@@ -95,10 +96,12 @@ class DefendedExchange(Exchange):
         self._place(table, held)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
+        """As in clear; then encoding and noise fit the table's size."""
         super().initialise(table, rows)
         self._prepare(table)
 
     def restore(self, held: Mapping[Table, Mapping[str, Holding]], rows: Mapping[Table, Tensor]) -> None:
+        """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript."""
         for message in self.channel.transcript.messages(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
                 told = psu.decode_message(message.content)
@@ -115,6 +118,7 @@ class DefendedExchange(Exchange):
                 self._remember_survivors(number, opened.survivors)
 
     def broadcast(self, round: int, table: Table) -> dict[str, Received]:
+        """After private alignment everybody receives the whole table; suppressed rows stay each client's own."""
         if self.defense.psu:
             # The server cannot tell who holds what: everybody receives the whole table.
             received = {}
@@ -135,6 +139,7 @@ class DefendedExchange(Exchange):
         return received
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        """Clipped and noisy where `dp` says so, summed where `secagg` does. When too many drop out the table stays."""
         values = {party: self._private(round, table, party, own) for party, own in rows.items()}
         if not self.defense.secagg:
             return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
@@ -148,9 +153,11 @@ class DefendedExchange(Exchange):
         return Uploaded(len(total.survivors), num_clipped)
 
     def rounds_worth_noting(self) -> set[int]:
+        """Those whose survivors differ from earlier ones, so that their counts tell who holds what."""
         return set(self._notable)
 
     def statement(self) -> list[str]:
+        """A line for each protection, what it assumes, and its guarantee."""
         lines = []
         if self.defense.psu:
             lines.append("psu: the server learns the union of names; every client receives the whole table")
@@ -451,6 +458,7 @@ class DefendedExchange(Exchange):
         """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""
 
         def deliver(sender: str, receiver: str, message: secagg.Message) -> secagg.Message:
+            """Send one message; raises where it arrives as another kind, or of another sender."""
             step = str(message.__struct_config__.tag)
             received = self.channel.send(ProtocolMessage(round, sender, receiver, table, step, secagg.encode(message)))
             if not isinstance(received, ProtocolMessage):

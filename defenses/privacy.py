@@ -88,9 +88,12 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
     """
     accountant = options.accountant or "rdp"
     try:
-        multiplier = options.noise_multiplier or gaussian_noise_multiplier(
-            options.epsilon or 0.0, rounds=releases, delta=options.delta, accountant=accountant
-        )
+        multiplier = options.noise_multiplier
+        if multiplier is None:
+            assert options.epsilon is not None
+            multiplier = gaussian_noise_multiplier(
+                options.epsilon, rounds=releases, delta=options.delta, accountant=accountant
+            )
         epsilon = gaussian_epsilon(multiplier, rounds=releases, delta=options.delta, accountant=accountant)
     except ProtocolError as error:
         raise SpecError(f"defense: dp: {error}") from error
@@ -144,12 +147,13 @@ def ring_noise(
             "delta": options.delta,
         }
         try:
-            if options.noise_multiplier is not None:
+            if options.epsilon is None:
+                assert options.noise_multiplier is not None
                 sigma = options.noise_multiplier * sensitivity / cohort**0.5
             elif noise == "skellam":
-                sigma = skellam_variance(options.epsilon or 0.0, **shared) ** 0.5
+                sigma = skellam_variance(options.epsilon, **shared) ** 0.5
             else:
-                sigma = distributed_discrete_gaussian_sigma(options.epsilon or 0.0, **shared)
+                sigma = distributed_discrete_gaussian_sigma(options.epsilon, **shared)
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
             _distribution(noise, sigma)

@@ -53,11 +53,12 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
+        """The command, with expected errors caught."""
         try:
             command(*args, **kwargs)
         except (FkgsecError, ProtocolError) as error:
             typer.echo(f"fkgsec: {error}", err=True)
-            raise typer.Exit(FkgsecError.exit_status) from error
+            raise typer.Exit(getattr(error, "exit_status", FkgsecError.exit_status)) from error
         except KeyboardInterrupt:
             typer.echo(
                 "fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again",

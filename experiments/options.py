@@ -79,6 +79,7 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
     """Give a command one option for each of these fields of `Spec`; the command receives those given as the dict `given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """The command with these options in its signature, which is what typer reads."""
         kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
 
         @functools.wraps(command)

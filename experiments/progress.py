@@ -50,6 +50,7 @@ class RunProgress(Observer):
         self._progress.advance(self._steps)
 
     def round_done(self, entry: RoundEntry) -> None:
+        """Move the bar; in a pipe, print a line after each validation."""
         self._num_bytes += entry.bytes_up + entry.bytes_down
         if entry.valid_mrr is not None:
             self._mrr = entry.valid_mrr

@@ -41,6 +41,7 @@ def protection_lines(record: Record) -> list[str]:
 
 
 def leakage_aid(record: Record) -> list[str]:
+    """What the leakage figures mean, and why some were not measured; nothing when the run was not attacked."""
     if not record.leakage:
         return []
     summed = any(row.sources for row in record.leakage)

@@ -92,5 +92,7 @@ def load(path: Path, identity: str) -> tuple[dict[str, Tensor], Progress]:
     if progress.schema != SCHEMA:
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA}")
     if progress.identity != identity:
-        raise RunError(f"{path}: belongs to a run with other options or data; choose another --out or delete it")
+        raise RunError(
+            f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
+        )
     return tensors, progress

@@ -14,8 +14,6 @@ from protocols import accounting as module
 from protocols.accounting import (
     AccountingError,
     Guarantee,
-    audit_epsilon,
-    audit_lower_bound,
     distributed_discrete_gaussian_epsilon,
     distributed_discrete_gaussian_sigma,
     gaussian_epsilon,
@@ -24,6 +22,7 @@ from protocols.accounting import (
     skellam_epsilon,
     skellam_variance,
 )
+from protocols.audit import audit_epsilon, audit_lower_bound
 from protocols.noise import DiscreteGaussian, Skellam, gaussian
 from protocols.prg import seeded
 
