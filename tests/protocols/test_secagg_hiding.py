@@ -327,6 +327,7 @@ def everything(before: View, after: View) -> np.ndarray:
 def test_two_worlds_with_one_sum_look_alike(cohort, wire) -> None:
     features, labels = worlds(cohort, wire, everything)
     for auc in distinguish(features, labels):
+        print(auc)
         assert auc.low <= 0.5 <= auc.high, auc
 
 
