@@ -32,6 +32,7 @@ from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, local_noise, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
+from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
@@ -57,7 +58,9 @@ def make_exchange(
     channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
 ) -> Exchange:
     """The exchange that `options.defense` asks for; in clear when it asks for none."""
-    return (DefendedExchange if options.defense else Exchange)(channel, options, parties, tables, run)
+    if not options.defense:
+        return exchange_in_clear(channel, options, parties, tables, run)
+    return DefendedExchange(channel, options, parties, tables, run)
 
 
 class DefendedExchange(Exchange):
@@ -100,34 +103,44 @@ class DefendedExchange(Exchange):
         super().initialise(table, rows)
         self._prepare(table)
 
-    def restore(self, held: Mapping[Table, Mapping[str, Holding]], rows: Mapping[Table, Tensor]) -> None:
+    def tensors(self) -> dict[str, Tensor]:
+        """As in clear; and where changes are clipped, what each client received last."""
+        received = {
+            f"received.{table}.{self._places[party]}": torch.from_numpy(rows)
+            for table, parties in self._received.items()
+            for party, rows in parties.items()
+            if self.defense.dp
+        }
+        return super().tensors() | received
+
+    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
         """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript."""
         for message in self.channel.transcript.messages(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
                 told = psu.decode_message(message.content)
                 assert isinstance(told, psu.UnionList)
                 self.server[message.table].names = list(told.identifiers)
-        super().restore(held, rows)
+        super().restore(held, tensors)
         for table, holdings in held.items():
             self._place(table, holdings)
             self._prepare(table)
-            for party in self.parties:
-                self._received[table][party] = rows[table].numpy()[self._held[table][party]]
+            for party in self.parties if self.defense.dp else ():
+                self._received[table][party] = tensors[f"received.{table}.{self._places[party]}"].numpy()
         for number in sorted(self.channel.transcript.notes):
             for opened in self.channel.transcript.opened(number):
                 self._remember_survivors(number, opened.survivors)
 
-    def broadcast(self, round: int, table: Table) -> dict[str, Received]:
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """After private alignment everybody receives the whole table; suppressed rows stay each client's own."""
         if self.defense.psu:
             # The server cannot tell who holds what: everybody receives the whole table.
             received = {}
-            for party in self.parties:
+            for party in parties:
                 message = self.channel.send(Rows.pack(round, SERVER, party, table, self.server[table].rows))
                 assert isinstance(message, Rows)
                 received[party] = Received(message.unpack()[torch.from_numpy(self._held[table][party])])
         else:
-            received = super().broadcast(round, table)
+            received = super().broadcast(round, table, parties)
         for party, own in received.items():
             self._received[table][party] = own.rows.numpy()
         if round and self.defense.suppress:

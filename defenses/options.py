@@ -217,6 +217,22 @@ def check_defense(options: FederationOptions) -> None:
         raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")
     if options.defense and not RECIPES[options.algorithm].shared:
         raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
+    if not options.defense:
+        return
+    exchange, defense = RECIPES[options.algorithm].exchange, parse_defense(options.defense)
+    if exchange in ("low-rank", "affinity"):
+        raise SpecError(f"defense: {options.algorithm} {_NEEDS_UPLOADS[exchange]}; no defense fits it")
+    if exchange == "top-k" and (defense.psu or defense.dp):
+        raise SpecError(
+            f"defense: {options.algorithm} takes secagg and suppress only: psu hides which rows are shared, and dp would not "
+            "cover which rows changed most"
+        )
+
+
+_NEEDS_UPLOADS = {
+    "low-rank": "sends factors, whose sum is not the factors of the sum",
+    "affinity": "weighs single uploads against each other, which a sum hides",
+}
 
 
 def _check(right: bool, name: str, value: object, allowed: str) -> None:

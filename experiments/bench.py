@@ -77,7 +77,7 @@ def time_round(federation: Federation, count: int) -> float:
     everybody = list(range(len(federation.parties)))
 
     def one_round() -> None:
-        federation.trainer.reset_optimizer()
+        federation.trainer.begin_round()
         federation.trainer.train_round(1, everybody)
         federation.upload(1, everybody)
         federation.broadcast(1)

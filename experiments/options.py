@@ -28,6 +28,14 @@ class Flag(NamedTuple):
 
 
 DATA, ALGORITHM, TRAINING, ATTACK = "Data", "Algorithm and model", "Training", "Attack"
+SETTINGS = "Settings that some algorithms have"
+
+
+def _setting(name: str, about: str) -> str:
+    """Help of an option that some algorithms have, with each one's default."""
+    defaults = {recipe.name: recipe.settings[name] for recipe in RECIPES.values() if name in recipe.settings}
+    return f"{about} ({', '.join(f'{algorithm}: {default}' for algorithm, default in defaults.items())})"
+
 
 FLAGS: dict[str, Flag] = {
     "data": Flag(
@@ -44,8 +52,25 @@ FLAGS: dict[str, Flag] = {
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
     "epsilon": Flag(("--epsilon",), "initial values are uniform in +-(gamma + epsilon) / dim", ALGORITHM),
-    "mu": Flag(("--mu",), "weight of fedprox's and fedec's further objective (default: the algorithm's)", ALGORITHM),
-    "tau": Flag(("--tau",), "temperature of fedec's objective", ALGORITHM),
+    "mu": Flag(("--mu",), _setting("mu", "weight of the further objective, or of distillation"), SETTINGS),
+    "tau": Flag(("--tau",), _setting("tau", "temperature of the contrastive objective"), SETTINGS),
+    "sparsity": Flag(("--sparsity",), _setting("sparsity", "share of shared rows sent in a sparse round"), SETTINGS),
+    "sync_every": Flag(
+        ("--sync-every",), _setting("sync_every", "sparse rounds between two with all rows; 0: never all"), SETTINGS
+    ),
+    "affinity": Flag(
+        ("--affinity",), _setting("affinity", "near clients by what they share: shared, embedding"), SETTINGS
+    ),
+    "mixing": Flag(("--mixing",), _setting("mixing", "share of the others in what a client receives"), SETTINGS),
+    "start": Flag(
+        ("--start",), _setting("start", "a round starts from the rows received, or a client's own"), SETTINGS
+    ),
+    "rank": Flag(("--rank",), _setting("rank", "singular values sent of an entity's update"), SETTINGS),
+    "columns": Flag(("--columns",), _setting("columns", "of the matrix that an update is taken as"), SETTINGS),
+    "low_share": Flag(
+        ("--low-share",), _setting("low_share", "the shared model's dimension over the private's"), SETTINGS
+    ),
+    "form": Flag(("--form",), _setting("form", "paper, or published as FedLU's code"), SETTINGS),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
@@ -96,7 +121,7 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
                 default=typer.Option(
                     None,
                     *FLAGS[name].names,
-                    help=FLAGS[name].help + _shown_default(kinds[name][1]),
+                    help=FLAGS[name].help + ("" if FLAGS[name].panel == SETTINGS else _shown_default(kinds[name][1])),
                     rich_help_panel=FLAGS[name].panel,
                     show_default=False,
                 ),

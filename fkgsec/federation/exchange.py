@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows
@@ -26,10 +27,31 @@ class Received(NamedTuple):
     Attributes:
         rows: float32 `[n, width]` in the order of its holding.
         taken: bool `[n]`, the rows that the client takes over, the others stay its own; None: all.
+        own_share: float32 `[n]`, what of its own row the client adds to a row that it takes over; None: nothing.
     """
 
     rows: Tensor
     taken: Tensor | None = None
+    own_share: Tensor | None = None
+
+    def merged(self, own: Tensor) -> Tensor:
+        """The client's rows after it took this over, `[n, width]`."""
+        rows = self.rows.to(own.device)
+        if self.own_share is not None:
+            rows = rows + self.own_share.to(own.device)[:, None] * own
+        return rows if self.taken is None else torch.where(self.taken.to(own.device)[:, None], rows, own)
+
+
+class Observed(NamedTuple):
+    """What the server has put together of one client's uploaded rows, where no single message holds them.
+
+    Attributes:
+        rows: float32 `[num_uploaded, width]` in the order of the client's holding, each as it was last seen.
+        seen: bool `[num_uploaded]`, the rows that ever crossed.
+    """
+
+    rows: Tensor
+    seen: Tensor
 
 
 class Uploaded(NamedTuple):
@@ -76,12 +98,12 @@ class Exchange:
             assert isinstance(received, Alignment)
             self.server[table].align(received)
 
-    def broadcast(self, round: int, table: Table) -> dict[str, Received]:
-        """What each client receives of the table."""
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        """What each of these clients receives of the table."""
         shared = self.server[table]
         received = {}
-        for party, places in shared.holdings.items():
-            message = self.channel.send(Rows.pack(round, SERVER, party, table, shared.rows[places]))
+        for party in parties:
+            message = self.channel.send(Rows.pack(round, SERVER, party, table, shared.rows[shared.holdings[party]]))
             assert isinstance(message, Rows)
             received[party] = Received(message.unpack())
         return received
@@ -96,13 +118,21 @@ class Exchange:
         self.server[table].aggregate(uploads)
         return Uploaded(len(uploads))
 
-    def restore(self, held: Mapping[Table, Mapping[str, Holding]], rows: Mapping[Table, Tensor]) -> None:
-        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and the tables' rows."""
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of this exchange beside its transcript, by name."""
+        return {f"rows.{table}": shared.rows for table, shared in self.server.items()}
+
+    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave."""
         for message in self.channel.transcript.messages(0):
             if isinstance(message, Alignment):
                 self.server[message.table].align(message)
-        for table, values in rows.items():
-            self.server[table].initialise(values)
+        for table, shared in self.server.items():
+            shared.initialise(tensors[f"rows.{table}"])
+
+    def observed(self, table: Table) -> dict[str, Observed]:
+        """What the server knows of each client's rows; empty where each upload says all of it in one message."""
+        return {}
 
     def rounds_worth_noting(self) -> set[int]:
         """The rounds whose opened sums an adversary still has a use for, beside the best and the last."""

@@ -17,7 +17,8 @@ from fkgsec.errors import DataError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.exchange import Exchange, Holding, MakeExchange, Uploaded
+from fkgsec.federation.exchange import Holding, MakeExchange, Observed, Uploaded
+from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
@@ -59,6 +60,10 @@ class FederationResult:
             would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
         protection: what the exchange protected, a line each with its guarantee; empty in clear.
         row_names: the names of the rows of each shared table, in the server's order.
+        observed: by table and party, what the server had put together of the client's uploads by that round, where no
+            single message holds it.
+        private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
+            its ranks, and `shared_test_ranks` those of `tables`.
     """
 
     graph: FederatedGraph
@@ -72,15 +77,18 @@ class FederationResult:
     inputs: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
     protection: list[str] = field(default_factory=list)
     row_names: dict[Table, list[str]] = field(default_factory=dict)
+    observed: dict[Table, dict[str, Observed]] = field(default_factory=dict)
+    private: list[ClientTables] = field(default_factory=list)
+    shared_test_ranks: list[np.ndarray] = field(default_factory=list)
 
 
 class Federation:
     """The parties of one run and their state. `run_federation` drives it."""
 
     def __init__(
-        self, graph: FederatedGraph, options: FederationOptions, make_exchange: MakeExchange = Exchange
+        self, graph: FederatedGraph, options: FederationOptions, make_exchange: MakeExchange = exchange_in_clear
     ) -> None:
-        if options.defense and make_exchange is Exchange:
+        if options.defense and make_exchange is exchange_in_clear:
             raise SpecError(f"defense {options.defense!r} was asked for, but an exchange in clear was given")
         self.graph = graph
         self.options = options
@@ -94,10 +102,19 @@ class Federation:
         else:
             trained, keys = clients, list(range(len(clients)))
         device = options.torch_device()
-        self.stack = ClientStack(trained, keys, options.kge_model(), options.seed, device)
-        self.trainer = LocalTrainer(self.stack, options)
+        self.private: ClientStack | None = None
+        relations = None
+        if self.recipe.private != "none":
+            model, purpose = options.private_model(), "initial private rows"
+            self.private = ClientStack(trained, keys, model, options.seed, device, purpose=purpose)
+            relations = self.private.tables["relations"] if self.recipe.private == "entities" else None
+        self.stack = ClientStack(trained, keys, options.kge_model(), options.seed, device, relations=relations)
+        self.trainer = LocalTrainer(self.stack, options, self.private)
         wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
-        self.evaluator = Evaluator(wide, self.stack, options, self.recipe.pooled)
+        self.shared_evaluator = Evaluator(wide, self.stack, options, self.recipe.pooled)
+        self.evaluator = self.shared_evaluator
+        if self.private:
+            self.evaluator = Evaluator(wide, self.private, options, self.recipe.pooled)
         self.parties = [client_party(client.name) for client in trained]
         self.channel = Channel()
         self.exchange = make_exchange(
@@ -120,7 +137,6 @@ class Federation:
             rank = np.argsort(np.argsort(np.array(shared.names, dtype=object)))
             self.exchange.initialise(table, rows[torch.from_numpy(rank)])
         self.broadcast(0)
-        self.trainer.previous = {table: self.stack.tables[table].detach().clone() for table in self.trainer.previous}
 
     def holdings(self, table: Table) -> dict[str, Holding]:
         """Which rows of a shared table each client holds, by name."""
@@ -133,13 +149,23 @@ class Federation:
         return held
 
     def broadcast(self, round: int) -> None:
-        """Every client receives its rows of every shared table and takes them over."""
+        """Clients receive their rows of every shared table and take them over, unless they keep their own.
+
+        Where the federation's model is what is evaluated, every client receives it; else those that train next.
+        """
+        receivers = range(len(self.parties))
+        if self.recipe.evaluated == "local" and round > 0:
+            receivers = self.participants(round + 1)
+        parties = [self.parties[client] for client in receivers]
+        keep_own = "start" in self.recipe.settings and self.options.setting("start") == "own" and round > 0
         for table in self.exchange.server:
-            for party, (rows, taken) in self.exchange.broadcast(round, table).items():
-                own = self.stack.rows(table, self.parties.index(party)).detach()
-                own.copy_(
-                    rows if taken is None else torch.where(taken.to(own.device)[:, None], rows.to(own.device), own)
-                )
+            for party, received in self.exchange.broadcast(round, table, parties).items():
+                client = self.parties.index(party)
+                own = self.stack.rows(table, client).detach()
+                rows = received.merged(own)
+                self.trainer.receive(table, client, rows, first=round == 0)
+                if not keep_own:
+                    own.copy_(rows)
 
     def upload(self, round: int, participants: list[int]) -> list[Uploaded]:
         """Participants send their trained rows, and the server takes the mean over holders; one outcome for each table."""
@@ -175,7 +201,24 @@ class Federation:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """The clients' tables, copied, under names that begin with `prefix`."""
-        return {f"{prefix}.{table}": self.stack.tables[table].detach().clone() for table in TABLES}
+        return _copied(prefix, self.stack)
+
+    def private_tensors(self, prefix: str) -> dict[str, Tensor]:
+        """The same of the models that clients keep to themselves; nothing where there are none."""
+        return _copied(prefix, self.private) if self.private else {}
+
+    def observed(self, prefix: str) -> dict[str, Tensor]:
+        """What the server has put together of each client's uploads, under names that begin with `prefix`."""
+        return {
+            f"{prefix}.{name}.{table}.{self.parties.index(party)}": tensor.clone()
+            for table in self.exchange.server
+            for party, observed in self.exchange.observed(table).items()
+            for name, tensor in observed._asdict().items()
+        }
+
+
+def _copied(prefix: str, stack: ClientStack) -> dict[str, Tensor]:
+    return {f"{prefix}.{table}": stack.tables[table].detach().clone() for table in TABLES}
 
 
 def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
@@ -190,7 +233,7 @@ def run_federation(
     folder: Path | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
-    make_exchange: MakeExchange = Exchange,
+    make_exchange: MakeExchange = exchange_in_clear,
 ) -> FederationResult:
     """Train a federation to its last round or until validation stops improving.
 
@@ -235,12 +278,11 @@ def run_federation(
             federation.participants(number) if federation.recipe.shared else list(range(len(federation.parties)))
         )
         observer.round_started(number, federation.trainer.num_steps(participants))
-        if not federation.recipe.keep_optimizer:
-            federation.trainer.reset_optimizer()
+        federation.trainer.begin_round()
         losses = federation.trainer.train_round(number, participants, observer.step_done)
         trained = federation.tensors("best_trained")
         check = number % options.eval_every == 0 or number == options.rounds
-        local = federation.recipe.evaluated == "local"
+        local = federation.recipe.evaluated != "global"
         mrr = federation.evaluator.mrr("valid") if check and local else None
         outcomes = federation.upload(number, participants)
         federation.broadcast(number)
@@ -250,7 +292,13 @@ def run_federation(
             if mrr is None or mrr > progress.best_mrr:
                 progress.best_mrr = progress.best_mrr if mrr is None else mrr
                 progress.best_round, progress.bad_checks = number, 0
-                best = {**federation.tensors("best"), **trained, **federation.inputs("best_input")}
+                best = {
+                    **federation.tensors("best"),
+                    **trained,
+                    **federation.private_tensors("best_private"),
+                    **federation.inputs("best_input"),
+                    **federation.observed("best_observed"),
+                }
             else:
                 progress.bad_checks += 1
         _retain(federation, progress.best_round, number)
@@ -299,49 +347,54 @@ def _state(federation: Federation, best: dict[str, Tensor]) -> dict[str, Tensor]
     transcript = federation.channel.transcript
     state = {
         **federation.tensors("now"),
+        **federation.private_tensors("now_private"),
         **best,
         **checkpoint.pack_frames("frame", transcript.frames),
         **checkpoint.pack_frames("note", transcript.notes),
     }
-    for table, shared in federation.exchange.server.items():
-        state[f"server.{table}"] = shared.rows
-    state |= {f"previous.{table}": rows for table, rows in federation.trainer.previous.items()}
-    if federation.recipe.keep_optimizer:
-        state |= {f"adam.{name}": tensor for name, tensor in federation.trainer.optimizer_tensors().items()}
-    return state
+    state |= {f"exchange.{name}": tensor for name, tensor in federation.exchange.tensors().items()}
+    return state | {f"trainer.{name}": tensor for name, tensor in federation.trainer.tensors().items()}
 
 
 def _restore(federation: Federation, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Put a checkpoint's state back; returns the best tables."""
-    for table in TABLES:
-        federation.stack.tables[table].detach().copy_(tensors[f"now.{table}"])
+    _put_back(federation, tensors, "now", "now_private")
     transcript = federation.channel.transcript
     transcript.frames = checkpoint.unpack_frames("frame", tensors)
     transcript.notes = checkpoint.unpack_frames("note", tensors)
-    tables = federation.recipe.shared
     federation.exchange.restore(
-        {table: federation.holdings(table) for table in tables}, {table: tensors[f"server.{table}"] for table in tables}
+        {table: federation.holdings(table) for table in federation.recipe.shared}, _below("exchange.", tensors)
     )
-    for table, rows in federation.trainer.previous.items():
-        rows.copy_(tensors[f"previous.{table}"])
-    adam = {name.removeprefix("adam."): tensor for name, tensor in tensors.items() if name.startswith("adam.")}
-    if adam:
-        federation.trainer.load_optimizer_tensors(adam)
+    federation.trainer.load(_below("trainer.", tensors))
     return {name: tensor for name, tensor in tensors.items() if name.startswith("best")}
 
 
-def _result(federation: Federation, progress: Progress, best: dict[str, Tensor]) -> FederationResult:
-    clients = range(len(federation.graph.clients))
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
-    def tables(prefix: str) -> list[ClientTables]:
+
+def _put_back(federation: Federation, tensors: dict[str, Tensor], shared: str, private: str) -> None:
+    """Copy tables saved under these prefixes into the models."""
+    stacks = [(federation.private, private)] if federation.private else []
+    for stack, prefix in (*stacks, (federation.stack, shared)):
         for table in TABLES:
-            federation.stack.tables[table].detach().copy_(best[f"{prefix}.{table}"])
-        views = [federation.evaluator.client_tables(client) for client in clients]
+            stack.tables[table].detach().copy_(tensors[f"{prefix}.{table}"])
+
+
+def _result(federation: Federation, progress: Progress, best: dict[str, Tensor]) -> FederationResult:
+    recipe, parties = federation.recipe, federation.parties
+
+    def tables(prefix: str, evaluator: Evaluator) -> list[ClientTables]:
+        _put_back(federation, best, prefix, "best_private")
+        views = [evaluator.client_tables(client) for client in range(len(federation.graph.clients))]
         return [ClientTables(view.entities.cpu().clone(), view.relations.cpu().clone()) for view in views]
 
-    trained = tables("best_trained")
-    test_ranks = federation.evaluator.ranks("test") if federation.recipe.evaluated == "local" else None
-    final = tables("best")
+    trained = tables("best_trained", federation.shared_evaluator)
+    test_ranks = federation.evaluator.ranks("test") if recipe.evaluated != "global" else None
+    private = tables("best_trained", federation.evaluator) if federation.private else []
+    final = tables("best", federation.shared_evaluator)
+    shared_test_ranks = federation.shared_evaluator.ranks("test") if federation.private else []
     if test_ranks is None:
         test_ranks = federation.evaluator.ranks("test")
     transcript = federation.channel.transcript
@@ -349,10 +402,18 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
     inputs: dict[Table, dict[str, Tensor]] = {
         table: {
             party: best[f"best_input.{table}.{place}"]
-            for place, party in enumerate(federation.parties)
+            for place, party in enumerate(parties)
             if f"best_input.{table}.{place}" in best
         }
-        for table in federation.recipe.shared
+        for table in recipe.shared
+    }
+    observed: dict[Table, dict[str, Observed]] = {
+        table: {
+            party: Observed(*(best[f"best_observed.{name}.{table}.{place}"] for name in Observed._fields))
+            for place, party in enumerate(parties)
+            if f"best_observed.rows.{table}.{place}" in best
+        }
+        for table in recipe.shared
     }
     return FederationResult(
         federation.graph,
@@ -366,6 +427,9 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         inputs,
         federation.exchange.statement(),
         {table: list(shared.names) for table, shared in federation.exchange.server.items()},
+        observed,
+        private,
+        shared_test_ranks,
     )
 
 

@@ -57,18 +57,96 @@ class Rows(Message, frozen=True, tag="rows"):
     @classmethod
     def pack(cls, round: int, sender: str, receiver: str, table: Table, rows: Tensor) -> Rows:
         """Serialise float32 `[n, width]` as little-endian bytes."""
-        array = np.ascontiguousarray(rows.detach().cpu().numpy(), dtype="<f4")
-        num_rows, width = array.shape
-        return cls(round, sender, receiver, table, num_rows, width, array.tobytes())
+        num_rows, width = rows.shape
+        return cls(round, sender, receiver, table, num_rows, width, _packed(rows))
 
     def unpack(self) -> Tensor:
         """The rows, float32 `[num_rows, width]`, on the CPU. Raises `RunError` when the length does not fit."""
-        if len(self.data) != 4 * self.num_rows * self.width:
+        return _unpacked(self, self.data, self.num_rows, self.width)
+
+
+class SparseRows(Message, frozen=True, tag="sparse-rows"):
+    """Some of a client's rows: which ones as one bit for each row, and these in their order (feds.txt III-C, III-D).
+
+    A broadcast also says of how many other clients each of them is the sum.
+    """
+
+    num_rows: int
+    width: int
+    signs: bytes
+    data: bytes
+    priorities: bytes
+
+    @classmethod
+    def pack(
+        cls,
+        round: int,
+        sender: str,
+        receiver: str,
+        table: Table,
+        chosen: Tensor,
+        rows: Tensor,
+        priorities: Tensor | None = None,
+    ) -> SparseRows:
+        """Serialise bool `[n]`, float32 `[number chosen, width]` and int64 `[number chosen]`, at most 65,535 each."""
+        counts = b"" if priorities is None else priorities.numpy().astype("<u2").tobytes()
+        signs = np.packbits(chosen.numpy()).tobytes()
+        return cls(round, sender, receiver, table, len(chosen), rows.shape[1], signs, _packed(rows), counts)
+
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Places int64 `[k]`, rows float32 `[k, width]`, priorities int64 `[k]` (zeros in an upload). Raises `RunError`."""
+        signs = np.frombuffer(self.signs, dtype=np.uint8)
+        if len(signs) != -(-self.num_rows // 8):
+            raise RunError(f"message of {self.sender} in round {self.round}: {len(signs)} bytes of signs")
+        places = torch.from_numpy(np.nonzero(np.unpackbits(signs, count=self.num_rows))[0])
+        counts = np.frombuffer(self.priorities or bytes(2 * len(places)), dtype="<u2").astype(np.int64)
+        if len(counts) != len(places):
             raise RunError(
-                f"message of {self.sender} in round {self.round}: {len(self.data)} bytes do not hold "
-                f"{self.num_rows} x {self.width} float32"
+                f"message of {self.sender} in round {self.round}: {len(counts)} priorities of {len(places)} rows"
             )
-        return torch.from_numpy(np.frombuffer(self.data, dtype="<f4").reshape(self.num_rows, self.width).copy())
+        return places, _unpacked(self, self.data, len(places), self.width), torch.from_numpy(counts)
+
+
+class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
+    """What each of a client's rows changed by, as singular triplets: left `[n, m, r]`, values `[n, r]`, right `[n, k, r]`."""
+
+    num_rows: int
+    height: int
+    columns: int
+    rank: int
+    data: bytes
+
+    @classmethod
+    def pack(
+        cls, round: int, sender: str, receiver: str, table: Table, factors: tuple[Tensor, Tensor, Tensor]
+    ) -> LowRankRows:
+        """Serialise the three, one after the other."""
+        left, _, right = factors
+        data = b"".join(_packed(part) for part in factors)
+        return cls(round, sender, receiver, table, len(left), left.shape[1], right.shape[1], left.shape[2], data)
+
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The three again. Raises `RunError` when the length does not fit."""
+        heights = (self.height, 1, self.columns)
+        whole = _unpacked(self, self.data, 1, self.num_rows * self.rank * sum(heights))[0]
+        left, values, right = whole.split([self.num_rows * self.rank * height for height in heights])
+        return (
+            left.reshape(self.num_rows, self.height, self.rank),
+            values.reshape(self.num_rows, self.rank),
+            right.reshape(self.num_rows, self.columns, self.rank),
+        )
+
+
+def _packed(values: Tensor) -> bytes:
+    return np.ascontiguousarray(values.detach().cpu().numpy(), dtype="<f4").tobytes()
+
+
+def _unpacked(message: Message, data: bytes, num_rows: int, width: int) -> Tensor:
+    if len(data) != 4 * num_rows * width:
+        raise RunError(
+            f"message of {message.sender} in round {message.round}: {len(data)} bytes do not hold {num_rows} x {width} float32"
+        )
+    return torch.from_numpy(np.frombuffer(data, dtype="<f4").reshape(num_rows, width).copy())
 
 
 class ProtocolMessage(Message, frozen=True, tag="protocol"):
@@ -85,7 +163,7 @@ class ProtocolMessage(Message, frozen=True, tag="protocol"):
         return self.step
 
 
-AnyMessage = Alignment | Rows | ProtocolMessage
+AnyMessage = Alignment | Rows | SparseRows | LowRankRows | ProtocolMessage
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

@@ -12,14 +12,29 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-ObjectiveName = Literal["plain", "proximal", "contrastive"]
+ObjectiveName = Literal["plain", "proximal", "contrastive", "distance", "factors"]
 
 
 class Objective(NamedTuple):
-    """A loss of rows `[N, W]`, those received, those of the last training, and tau: `[N]`; a client takes its mean or sum."""
+    """What a client adds to its loss.
+
+    Attributes:
+        row_loss: of rows `[N, W]`, those received, those of the last training, and tau: float `[N]`.
+        reduction: a client takes the sum of its rows' losses, their mean, or the root of their sum.
+    """
 
     row_loss: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    mean: bool
+    reduction: Literal["sum", "mean", "root"]
+
+    def of_client(self, row_losses: Tensor) -> tuple[Tensor, Tensor]:
+        """A client's loss of its rows' losses `[n]`, and its derivative by each of them (0 for a root of 0), both scalar."""
+        total = row_losses.sum()
+        if self.reduction == "mean":
+            return total / len(row_losses), total.new_tensor(1 / len(row_losses))
+        if self.reduction == "root":
+            root = total.sqrt()
+            return root, torch.where(root > 0, 0.5 / root, 0.0)
+        return total, total.new_tensor(1.0)
 
 
 def proximal(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
@@ -46,7 +61,17 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
     return torch.nn.functional.softplus(far - near)
 
 
+def distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
+    """|row - received|^2 of each row, float `[N]`; a client takes the root of their sum, the distance of the whole tables.
+
+    Source: pfedeg.txt Eq. 3. At distance zero, where the root has no derivative, it pulls nowhere.
+    """
+    return (rows - received).square().sum(dim=1)
+
+
+# "factors" is none of these: it changes what is trained, see `fkgsec.federation.factored`.
 OBJECTIVES: dict[ObjectiveName, Objective] = {
-    "proximal": Objective(proximal, mean=False),
-    "contrastive": Objective(contrastive, mean=True),
+    "proximal": Objective(proximal, "sum"),
+    "contrastive": Objective(contrastive, "mean"),
+    "distance": Objective(distance, "root"),
 }

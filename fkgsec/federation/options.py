@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import torch
 
 from fkgsec.errors import SpecError
+from fkgsec.federation.costs import equal_cost_dim
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel, ModelName
 from fkgsec.kge.ranking import Sides
 
 EntityScope = Literal["own", "all", "published"]
+Affinity = Literal["shared", "embedding"]
+Start = Literal["received", "own"]
+Form = Literal["paper", "published"]
+
+_RANGES = {
+    "mu": (0, 1_000_000),
+    "sparsity": (0, 1),
+    "sync_every": (0, 1_000_000),
+    "mixing": (0, 1),
+    "rank": (1, 1_000_000),
+    "columns": (1, 1_000_000),
+    "low_share": (0, 1),
+}
 
 
 class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one federation. Defaults are those of fedr.txt appendix B where it names them.
 
+    The options from `mu` to `form` belong to some algorithms only (`Recipe.settings`, which has their defaults); None
+    takes the algorithm's own, and one that the algorithm does not have is an error.
+
     Attributes:
         algorithm: a row of `RECIPES`.
         model, dim, gamma, epsilon: the scoring function, see `KgeModel`.
-        batch_size, num_negatives, temperature, learning_rate, local_epochs: local training with Adam.
+        batch_size, num_negatives, learning_rate, local_epochs: local training with Adam.
+        temperature: of the self-adversarial weights of negatives; 0 weighs all alike.
         rounds: at most so many; training of `single` and `collective` counts `local_epochs` epochs as a round.
         eval_every: validation after every so many rounds (and after the last).
         patience: stop after so many validations without a better MRR; 0 never stops early.
@@ -33,8 +51,16 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
-        mu: weight of the recipe's further objective (proximal, contrastive); None: the recipe's own.
+        mu: weight of the recipe's further objective, or of its distillation.
         tau: temperature of the contrastive objective.
+        sparsity: share p of its shared rows that a client and the server send in a round between two synchronisations.
+        sync_every: so many rounds lie between two in which all rows are sent; 0: none ever is.
+        affinity: how PFedEG weighs two clients, by the entities that they share or by the embeddings of these.
+        mixing: PFedEG's p, the share of the others' knowledge in what a client receives.
+        start: what a round's training starts from, the rows received or the client's own (`_Reg` in pfedeg.txt 4.4).
+        rank, columns: an update of an entity is a matrix of so many columns, of which so many singular values are sent.
+        low_share: dimension of the model that is shared over that of the one that is not.
+        form: "paper", or "published": as FedLU's code does.
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.
         device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
@@ -59,6 +85,15 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     entity_scope: EntityScope = "own"
     mu: float | None = None
     tau: float = 0.2
+    sparsity: float | None = None
+    sync_every: int | None = None
+    affinity: Affinity | None = None
+    mixing: float | None = None
+    start: Start | None = None
+    rank: int | None = None
+    columns: int | None = None
+    low_share: float | None = None
+    form: Form | None = None
     defense: str = ""
     seed: int = 0
     device: str = "auto"
@@ -72,25 +107,69 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name in ("patience", "seed"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} must be at least 0; got {getattr(self, name)}")
-        if self.mu is not None:
-            if RECIPES[self.algorithm].objective == "plain":
-                raise SpecError(f"mu does not apply to {self.algorithm}, which has no further objective; leave it out")
-            if not 0 <= self.mu <= 1e6:
-                raise SpecError(f"mu must lie in 0..1,000,000; got {self.mu}")
-        for name in ("learning_rate", "temperature", "tau"):
+        for name in ("learning_rate", "tau"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SpecError(f"{name} must be a positive number; got {value}")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise SpecError(f"temperature must be at least 0; got {self.temperature}")
+        self._check_settings()
         if not 0 < self.participation <= 1:
             raise SpecError(f"participation must lie in (0, 1]; got {self.participation}")
         self.kge_model()
+        self.private_model()
+
+    def _check_settings(self) -> None:
+        settings = RECIPES[self.algorithm].settings
+        defaults = {field.name: field.default for field in msgspec.structs.fields(FederationOptions)}
+        for name in sorted({name for recipe in RECIPES.values() for name in recipe.settings} - set(settings)):
+            if getattr(self, name) != defaults[name]:
+                raise SpecError(f"{name} does not apply to {self.algorithm}, which has no such part; leave it out")
+        for name, (low, high) in _RANGES.items():
+            if name in settings and not low <= float(self.setting(name)) <= high:
+                raise SpecError(f"{name} must lie in {low:g}..{high:,}; got {self.setting(name)}")
+        for name, allowed in (("affinity", Affinity), ("start", Start), ("form", Form)):
+            if name in settings and self.setting(name) not in get_args(allowed):
+                raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {self.setting(name)!r}")
+        if "rank" in settings:
+            rank, columns, width = (
+                int(self.setting("rank")),
+                int(self.setting("columns")),
+                self.kge_model().entity_width,
+            )
+            if width % columns or columns >= width // columns or rank > columns:
+                raise SpecError(
+                    f"rank and columns: an update of {width} numbers is no matrix of {columns} columns, more rows, and {rank} "
+                    "singular values"
+                )
+
+    def setting(self, name: str) -> float | str:
+        """An option that the algorithm has, as given or the algorithm's own."""
+        given = getattr(self, name)
+        return RECIPES[self.algorithm].settings[name] if given is None else given
 
     def num_participants(self, num_clients: int) -> int:
         """How many clients take part in a round, at least one; halves are rounded up."""
         return max(1, math.floor(self.participation * num_clients + 0.5))
 
     def kge_model(self) -> KgeModel:
+        """The model whose rows are shared."""
+        recipe, dim = RECIPES[self.algorithm], self.dim
+        if recipe.equal_cost:
+            dim = equal_cost_dim(float(self.setting("sparsity")), int(self.setting("sync_every")), dim)
+        if "low_share" in recipe.settings:
+            dim = math.ceil(float(self.setting("low_share")) * dim)
+        return KgeModel(self.model, dim, self.gamma, self.epsilon)
+
+    def private_model(self) -> KgeModel:
+        """The model that a client keeps to itself, in algorithms that have one."""
         return KgeModel(self.model, self.dim, self.gamma, self.epsilon)
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Of the weights of negatives. FedLU's paper weighs them alike (fedlu.txt Eq. 7); its code does not."""
+        paper = "form" in RECIPES[self.algorithm].settings and self.setting("form") == "paper"
+        return 0.0 if paper else self.temperature
 
     def torch_device(self) -> torch.device:
         """The device that `device` names; raises `SpecError` when the machine does not have it."""

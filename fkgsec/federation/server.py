@@ -60,18 +60,26 @@ class SharedTable:
         self.holdings[message.sender] = torch.tensor([place[name] for name in message.names], dtype=torch.int64)
         self.num_uploaded[message.sender] = message.num_uploaded
 
+    def places(self, sender: str, num_rows: int) -> Tensor:
+        """The rows that a client's upload of so many is of. Raises `RunError` for an unknown sender or another number."""
+        if sender not in self.holdings:
+            raise RunError(f"an upload of {self.table} by {sender}, who is unknown")
+        ids = self.holdings[sender][: self.num_uploaded[sender]]
+        if num_rows != len(ids):
+            raise RunError(f"{sender} uploaded {num_rows} rows of {self.table}; {len(ids)} expected")
+        return ids
+
     def aggregate(self, uploads: list[Rows]) -> None:
         """Replace rows by the mean over their holders. Raises `RunError` for unknown or repeated senders and wrong shapes."""
         pairs, seen = [], set()
         for upload in uploads:
-            if upload.sender not in self.holdings or upload.sender in seen:
-                raise RunError(f"an upload of {self.table} by {upload.sender}, who is unknown or sent one already")
+            if upload.sender in seen:
+                raise RunError(f"an upload of {self.table} by {upload.sender}, who sent one already")
             seen.add(upload.sender)
-            ids = self.holdings[upload.sender][: self.num_uploaded[upload.sender]]
-            rows = upload.unpack()
-            if rows.shape != (len(ids), self.rows.shape[1]):
+            ids, rows = self.places(upload.sender, upload.num_rows), upload.unpack()
+            if rows.shape[1] != self.rows.shape[1]:
                 raise RunError(
-                    f"{upload.sender} uploaded {list(rows.shape)} of {self.table}; {len(ids)} x {self.rows.shape[1]} expected"
+                    f"{upload.sender} uploaded rows of {self.table} of width {rows.shape[1]}; {self.rows.shape[1]} expected"
                 )
             pairs.append((ids, rows))
         self.rows = mean_over_holders(self.rows, pairs)

@@ -29,10 +29,20 @@ class ClientStack:
         model: gives widths and initial values.
         seed: see `generator`.
         device: where the tables live.
+        purpose: names the drawing of first rows, so that two models of the same clients begin differently.
+        relations: a table of relations that another stack of the same clients has already; both then use that one.
     """
 
     def __init__(
-        self, graphs: Sequence[ClientGraph], keys: Sequence[int], model: KgeModel, seed: int, device: torch.device
+        self,
+        graphs: Sequence[ClientGraph],
+        keys: Sequence[int],
+        model: KgeModel,
+        seed: int,
+        device: torch.device,
+        *,
+        purpose: str = "initial rows",
+        relations: Tensor | None = None,
     ) -> None:
         self.graphs = tuple(graphs)
         self.keys = tuple(keys)
@@ -53,14 +63,14 @@ class ClientStack:
 
         def initial(table: Table, width: int) -> Tensor:
             parts = [
-                model.initial_rows(count, width, generator(seed, "initial rows", table, keys[client]))
+                model.initial_rows(count, width, generator(seed, purpose, table, keys[client]))
                 for client, count in zip(self.order, sizes[table], strict=True)
             ]
             return torch.cat(parts).to(device)
 
         self.tables: dict[Table, Tensor] = {
             "entities": initial("entities", model.entity_width),
-            "relations": initial("relations", model.relation_width),
+            "relations": initial("relations", model.relation_width) if relations is None else relations,
         }
 
     def span(self, table: Table, client: int) -> slice:

@@ -5,7 +5,8 @@ Legend: `B` positives of a step (all clients together), `K` 1 + negatives, `W`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
+from fkgsec.federation.distillation import co_distillation, mutual
+from fkgsec.federation.factored import FactoredRows
 from fkgsec.federation.objectives import OBJECTIVES
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
@@ -25,17 +28,89 @@ from fkgsec.randomness import generator
 TABLES: tuple[Table, ...] = ("entities", "relations")
 
 
-class LocalTrainer:
-    """Trains the clients of a stack in place; holds their samplers and their Adam.
+class Learner:
+    """One model of all clients with the Adam that trains it.
 
     One Adam serves all clients: each client's rows are parameters of their own with their own step count, so a client that
     has fewer batches takes fewer steps. Gradients are dense (rows without a gradient still move by their
     momentum), as in the published codes.
+
+    Args:
+        stack: the tables, trained in place. tables: those that this learner trains.
     """
 
-    def __init__(self, stack: ClientStack, options: FederationOptions) -> None:
+    def __init__(self, stack: ClientStack, tables: Collection[Table], learning_rate: float) -> None:
+        self.stack = stack
+        self._tables = tuple(tables)
+        self._learning_rate = learning_rate
+        self._relation_gradients = torch.zeros_like(stack.tables["relations"])
+        self.reset_optimizer()
+
+    def reset_optimizer(self) -> None:
+        """Forget Adam's moments and step counts."""
+        self._parameters: list[dict[Table, Tensor]] = [
+            {table: self.stack.rows(table, client).requires_grad_() for table in self._tables}
+            for client in range(len(self.stack.graphs))
+        ]
+        flat = [parameters[table] for parameters in self._parameters for table in self._tables]
+        self._adam = torch.optim.Adam(flat, lr=self._learning_rate, fused=True)
+
+    def queries(self, triples: Tensor, side: Side) -> Queries:
+        """What the candidates of these triples, int64 `[B, 3]` in stacked rows, are compared with."""
+        with torch.enable_grad():
+            anchors = self.stack.tables["entities"].detach()[triples[:, 0 if side == "tail" else 2]].requires_grad_()
+            relations = self.stack.tables["relations"].detach()[triples[:, 1]].requires_grad_()
+            return Queries(anchors, relations, self.stack.model.query(anchors, relations, side))
+
+    def gradients(
+        self, queries: Queries, triples: Tensor, side: Side, to_queries: Tensor, to_entities: Tensor
+    ) -> dict[Table, Tensor]:
+        """Gradients to the tables from those to queries and candidates; `to_entities` is added to in place."""
+        to_anchors, to_relations = torch.autograd.grad(queries.rows, [queries.anchors, queries.relations], to_queries)
+        return {
+            "entities": to_entities.index_add_(0, triples[:, 0 if side == "tail" else 2], to_anchors),
+            "relations": self._relation_gradients.zero_().index_add_(0, triples[:, 1], to_relations),
+        }
+
+    def step(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> None:
+        """One step of Adam for the clients that are at it."""
+        for client, parameters in enumerate(self._parameters):
+            for table, rows in parameters.items():
+                at_it = client in clients and table in gradients
+                rows.grad = gradients[table][self.stack.span(table, client)] if at_it else None
+        self._adam.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Adam's state by name, for a checkpoint."""
+        state = self._adam.state_dict()["state"]
+        return {f"{place}.{name}": tensor for place, values in state.items() for name, tensor in values.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            place, name = key.split(".", 1)
+            state.setdefault(int(place), {})[name] = tensor
+        whole = self._adam.state_dict()
+        whole["state"] = state
+        self._adam.load_state_dict(whole)
+
+
+class Queries(NamedTuple):
+    """Anchors `[B, W]`, relations `[B, V]`, and the queries `[B, W]` that they make, with their graph."""
+
+    anchors: Tensor
+    relations: Tensor
+    rows: Tensor
+
+
+class LocalTrainer:
+    """Trains the clients of a stack in place, and the model that each keeps to itself where the recipe has one."""
+
+    def __init__(self, stack: ClientStack, options: FederationOptions, private: ClientStack | None = None) -> None:
         self._stack = stack
         self._options = options
+        self._recipe = RECIPES[options.algorithm]
         self._samplers = [
             NegativeSampler(
                 graph.train,
@@ -44,39 +119,47 @@ class LocalTrainer:
             )
             for graph in stack.graphs
         ]
-        self._gradients = {table: torch.zeros_like(stack.tables[table]) for table in TABLES}
-        recipe = RECIPES[options.algorithm]
-        self._objective = OBJECTIVES.get(recipe.objective)
-        self._shared = recipe.shared if self._objective else ()
-        self._mu = recipe.mu if options.mu is None else options.mu
-        # Shared rows as the round began, and as each client's last training left them (before the first: as received).
-        self._received: dict[Table, Tensor] = {}
-        self.previous: dict[Table, Tensor] = {table: stack.tables[table].detach().clone() for table in self._shared}
-        self.reset_optimizer()
+        # Where both models use one table of relations, it is the private model's to train (FedLU's code).
+        own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
+        self._learner = Learner(stack, own_tables, options.learning_rate)
+        self._private = Learner(private, TABLES, options.learning_rate) if private else None
+        self._objective = OBJECTIVES.get(self._recipe.objective)
+        pulled = self._recipe.shared if self._recipe.objective != "plain" else ()
+        # Shared rows as a client last received them, and as its last training left them (before the first: as received).
+        self.received: dict[Table, Tensor] = {table: stack.tables[table].detach().clone() for table in pulled}
+        self.previous: dict[Table, Tensor] = {
+            table: stack.tables[table].detach().clone() for table in pulled if self._recipe.objective == "contrastive"
+        }
+        self._factored: FactoredRows | None = None
 
-    def reset_optimizer(self) -> None:
-        """Forget Adam's moments and step counts."""
-        self._parameters = [
-            {table: self._stack.rows(table, client).requires_grad_() for table in TABLES}
-            for client in range(len(self._stack.graphs))
-        ]
-        flat = [parameters[table] for parameters in self._parameters for table in TABLES]
-        self._adam = torch.optim.Adam(flat, lr=self._options.learning_rate, fused=True)
+    def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
+        """Remember what a client received; `first`, in round 0."""
+        for kept in (self.received, *([self.previous] if first else [])):
+            if table in kept:
+                kept[table][self._stack.span(table, client)] = rows
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Adam's state by name, for a checkpoint."""
-        state = self._adam.state_dict()["state"]
-        return {f"{place}.{name}": tensor for place, values in state.items() for name, tensor in values.items()}
+    def begin_round(self) -> None:
+        """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
+        if not self._recipe.keep_optimizer:
+            self._learner.reset_optimizer()
 
-    def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `optimizer_tensors` gave."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            place, name = key.split(".", 1)
-            state.setdefault(int(place), {})[name] = tensor
-        whole = self._adam.state_dict()
-        whole["state"] = state
-        self._adam.load_state_dict(whole)
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint between two rounds must hold beside the tables, by name."""
+        kept = {"adam": self._learner} if self._recipe.keep_optimizer else {}
+        kept |= {"private adam": self._private} if self._private else {}
+        state = {f"{name}.{key}": value for name, learner in kept.items() for key, value in learner.tensors().items()}
+        state |= {f"received.{table}": rows for table, rows in self.received.items()}
+        return state | {f"previous.{table}": rows for table, rows in self.previous.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        for name, learner in (("adam.", self._learner), ("private adam.", self._private)):
+            state = {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
+            if state and learner:
+                learner.load(state)
+        for name, kept in (("received", self.received), ("previous", self.previous)):
+            for table, rows in kept.items():
+                rows.copy_(tensors[f"{name}.{table}"])
 
     def num_steps(self, clients: Sequence[int]) -> int:
         """Steps of one round: those of the client with the most batches."""
@@ -91,10 +174,11 @@ class LocalTrainer:
         Raises:
             TrainingError: a loss is not finite; the tables are as they were before that step.
         """
-        self._received = {table: self._stack.tables[table].detach().clone() for table in self._shared}
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
+            if self._recipe.objective == "factors" and epoch == self._options.local_epochs - 1:
+                self._factored = self._factor()
             shuffled, draws = {}, {}
             for client in ordered:
                 key = self._stack.keys[client]
@@ -107,17 +191,18 @@ class LocalTrainer:
                 # Tails and heads in alternate steps; the epoch shifts the parity, so that a client of one batch sees both.
                 head_turn = self._options.negative_sides == "both" and (step + epoch + round) % 2 == 1
                 batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
-                step_losses = self._step(batches, draws, "head" if head_turn else "tail")
+                step_losses, steps = self._step(batches, draws, "head" if head_turn else "tail")
                 bad = [client for client, loss in step_losses.items() if not np.isfinite(loss)]
                 if bad:
                     raise TrainingError(
                         f"the loss of client {self._stack.graphs[bad[0]].name} is {step_losses[bad[0]]} in round {round}, "
                         f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
                     )
-                self._adam.step()
+                self._take(steps, batches, step_losses)
                 for client, loss in step_losses.items():
                     losses[client].append(loss)
                 on_step()
+        self._factored = None
         for table, previous in self.previous.items():
             for client in ordered:
                 previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
@@ -125,57 +210,114 @@ class LocalTrainer:
 
     def _step(
         self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side
-    ) -> dict[int, float]:
-        """Set the gradients of one step; returns the loss of each client."""
-        stack, model = self._stack, self._stack.model
+    ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
+        """The loss of each client, and each learner's gradients; nothing has moved yet."""
         triples, candidates, weights = self._assemble(batches, draws, side)
-        anchor_column, positive_column = (0, 2) if side == "tail" else (2, 0)
-        candidates[:, 0] = triples[:, positive_column]
-        with torch.enable_grad():
-            anchors = stack.tables["entities"].detach()[triples[:, anchor_column]].requires_grad_()
-            relations = stack.tables["relations"].detach()[triples[:, 1]].requires_grad_()
-            queries = model.query(anchors, relations, side)
+        candidates[:, 0] = triples[:, 2 if side == "tail" else 0]
         # Active clients are a prefix of the rows (or of all rows, when some clients do not take part in the round).
-        end = max(stack.span("entities", client).stop for client in batches)
+        end = max(self._stack.span("entities", client).stop for client in batches)
+        if self._private is None:
+            losses, steps = self._alone(triples, candidates, weights, side, end)
+        else:
+            losses, steps = self._together(self._private, triples, candidates, weights, side, end)
+        further = self._add_row_losses(steps[0][1], batches)
+        ends = np.cumsum([len(rows) for rows in batches.values()])
+        parts = np.split((losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
+        return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}, steps
+
+    def _alone(
+        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+        """Losses `[B]` and gradients where a client has one model."""
+        stack, model = self._stack, self._stack.model
+        queries = self._learner.queries(triples, side)
         outcome = kernels.candidate_loss(
             model.similarity,
-            queries.detach(),
+            queries.rows.detach(),
             stack.tables["entities"].detach()[:end],
             candidates,
-            weights,
+            weights / 2,  # (positive + negative) / 2. Source: FedE's and FedR's codes.
             margin=model.margin,
             temperature=self._options.temperature,
         )
-        anchor_gradient, relation_gradient = torch.autograd.grad(queries, [anchors, relations], outcome.query_gradient)
-        gradients: dict[Table, Tensor] = {
-            "entities": outcome.table_gradient.index_add_(0, triples[:, anchor_column], anchor_gradient),
-            "relations": self._gradients["relations"].zero_().index_add_(0, triples[:, 1], relation_gradient),
-        }
-        further = self._add_row_losses(gradients, batches)
-        for client, parameters in enumerate(self._parameters):
-            for table in TABLES:
-                parameters[table].grad = gradients[table][stack.span(table, client)] if client in batches else None
-        ends = np.cumsum([len(rows) for rows in batches.values()])
-        # (positive + negative) / 2, the mean over the batch. Source: FedE's and FedR's codes.
-        parts = np.split((outcome.losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
-        return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}
+        gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient, outcome.table_gradient)
+        return outcome.losses / 2, [(self._learner, gradients)]
+
+    def _together(
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+        """Losses `[B]` and gradients where two models of a client learn from the same candidates and from each other."""
+        learners = (self._learner, private)
+        queries = [learner.queries(triples, side) for learner in learners]
+        scored = [
+            kernels.candidate_scores(
+                learner.stack.model.similarity,
+                query.rows.detach(),
+                learner.stack.tables["entities"].detach()[:end],
+                candidates,
+                margin=learner.stack.model.margin,
+            )
+            for learner, query in zip(learners, queries, strict=True)
+        ]
+        with torch.enable_grad():
+            shared, own = (one.scores.requires_grad_() for one in scored)
+            losses = self._distil(own, shared, candidates >= 0)
+        slopes = torch.autograd.grad(losses, [shared, own], weights)
+        steps = []
+        for learner, query, one, slope in zip(learners, queries, scored, slopes, strict=True):
+            steps.append((learner, learner.gradients(query, triples, side, *one.pull_back(slope))))
+        return losses.detach(), steps
+
+    def _distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
+        """The loss of each positive `[B]` by the scores of the private and of the shared model `[B, K]`."""
+        temperature = self._options.sampling_temperature
+        if self._recipe.distillation == "co":
+            return co_distillation(shared, own, counts, temperature=temperature)
+        mu, form = float(self._options.setting("mu")), str(self._options.setting("form"))
+        return mutual(own, shared, counts, temperature=temperature, mu=mu, form=form)
+
+    def _take(
+        self,
+        steps: list[tuple[Learner, dict[Table, Tensor]]],
+        clients: Collection[int],
+        losses: dict[int, float],
+    ) -> None:
+        """Move every learner by its gradients."""
+        for learner, gradients in steps:
+            if self._factored is not None:
+                for client, loss in self._factored.step(gradients.pop("entities"), clients).items():
+                    losses[client] += loss
+            learner.step(gradients, clients)
+
+    def _factor(self) -> FactoredRows:
+        return FactoredRows(
+            self._stack,
+            "entities",
+            self.received["entities"],
+            columns=int(self._options.setting("columns")),
+            alpha=float(self._options.setting("mu")),
+            learning_rate=self._options.learning_rate,
+        )
 
     def _add_row_losses(self, gradients: dict[Table, Tensor], batches: Collection[int]) -> dict[int, float]:
         """Add the gradient of the further objective on shared rows, in place; returns each client's loss of it."""
         losses = dict.fromkeys(batches, 0.0)
         if self._objective is None:
             return losses
-        for table in self._shared:
+        mu = float(self._options.setting("mu"))
+        for table in self._recipe.shared:
             rows = self._stack.tables[table].detach()[: len(gradients[table])].requires_grad_()
             end = len(rows)
+            received = self.received[table][:end]
+            previous = self.previous.get(table, received)[:end]
             with torch.enable_grad():
-                received, previous = self._received[table][:end], self.previous[table][:end]
                 row_losses = self._objective.row_loss(rows, received, previous, self._options.tau)
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)
-                weights[span] = self._mu / (span.stop - span.start if self._objective.mean else 1)
-                losses[client] += float((row_losses.detach() * weights)[span].sum())
+                loss, slope = self._objective.of_client(row_losses.detach()[span])
+                weights[span] = mu * slope
+                losses[client] += mu * float(loss)
             gradients[table] += torch.autograd.grad(row_losses, rows, weights)[0]
         return losses
 
@@ -195,7 +337,7 @@ class LocalTrainer:
             )
             drawn = self._samplers[client].sample(rows, self._options.num_negatives, side, draws[client])
             candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + first_entity, drawn)
-            weights.append(np.full(len(rows), 0.5 / len(rows), dtype=np.float32))
+            weights.append(np.full(len(rows), 1 / len(rows), dtype=np.float32))
             low += len(rows)
         device = self._stack.device
         return (

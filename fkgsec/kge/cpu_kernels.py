@@ -24,6 +24,7 @@ from fkgsec.kge.kinds import L1, MODULUS
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _MINUS_INFINITY = np.float32(-np.inf)
+PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
 
 @njit(fastmath=_FAST, cache=True)
@@ -104,59 +105,76 @@ def _weigh(scores, candidates, weight, temperature):
     return loss
 
 
-@njit(parallel=True, fastmath=_FAST, cache=True)
-def candidate_loss(
-    kind, queries, table, candidates, weights, margin, temperature, losses, query_gradient, table_gradient, partial
-):
-    """Fill `losses` `[B]`, `query_gradient` `[B, W]` and `table_gradient` `[N, W]`; `partial` `[parts, B, W]` is scratch.
+@njit(parallel=True, cache=True)
+def order_candidates(candidates, N):
+    """Candidates `[B, K]` sorted by row: those that are row n stand at `order[start[n] : start[n + 1]]`; -1 is left out.
 
-    Candidates are sorted by row, so that a table larger than the caches is read twice from end to end instead of K times at
-    random, and each row's gradient is written once. A part of the rows belongs to one thread; the parts' gradients
-    to the queries are added up in their order.
+    So a table larger than the caches is read from end to end instead of K times at random, and each row's gradient is written
+    once. A part of the rows belongs to one thread.
     """
-    B, K = candidates.shape
-    N, W = table.shape
-    parts = partial.shape[0]
     flat = candidates.reshape(-1)
-    start = np.zeros(N + 1, np.int64)  # the candidates that are row n: order[start[n] : start[n + 1]]
-    for part in prange(parts):
-        low, high = N * part // parts, N * (part + 1) // parts
-        for j in range(B * K):
+    start = np.zeros(N + 1, np.int64)
+    for part in prange(PARTS):
+        low, high = N * part // PARTS, N * (part + 1) // PARTS
+        for j in range(len(flat)):
             if low <= flat[j] < high:
                 start[flat[j] + 1] += 1
     for n in range(N):
         start[n + 1] += start[n]
     order = np.empty(start[N], np.int32)
-    scores = np.empty((B, K), np.float32)
-    for part in prange(parts):
-        low, high = N * part // parts, N * (part + 1) // parts
+    for part in prange(PARTS):
+        low, high = N * part // PARTS, N * (part + 1) // PARTS
         fill = start[low:high].copy()
-        for j in range(B * K):
+        for j in range(len(flat)):
             if low <= flat[j] < high:
                 order[fill[flat[j] - low]] = j
                 fill[flat[j] - low] += 1
-        for n in range(low, high):
+    return order, start
+
+
+@njit(parallel=True, fastmath=_FAST, cache=True)
+def candidate_scores(kind, queries, table, margin, order, start, scores):
+    """Fill `scores` `[B, K]` where a candidate counts."""
+    N, K = len(table), scores.shape[1]
+    for part in prange(PARTS):
+        for n in range(N * part // PARTS, N * (part + 1) // PARTS):
             row = table[n]
             for place in range(start[n], start[n + 1]):
                 b = order[place] // K
                 scores[b, order[place] - b * K] = margin + _similarity(kind, queries[b], row)
-    for b in prange(B):
-        losses[b] = _weigh(scores[b], candidates[b], weights[b], temperature)
-    for part in prange(parts):
+
+
+@njit(parallel=True, fastmath=_FAST, cache=True)
+def candidate_gradients(kind, queries, table, order, start, coefficients, query_gradient, table_gradient):
+    """Fill the gradients to `queries` `[B, W]` and `table` `[N, W]` of the sum of coefficients `[B, K]` times scores.
+
+    The parts' gradients to the queries are added up in their order.
+    """
+    B, K = coefficients.shape
+    N, W = table.shape
+    partial = np.empty((PARTS, B, W), np.float32)
+    for part in prange(PARTS):
         to_queries = partial[part]
         to_queries[:] = _ZERO
-        for n in range(N * part // parts, N * (part + 1) // parts):
+        for n in range(N * part // PARTS, N * (part + 1) // PARTS):
             row, to_row = table[n], table_gradient[n]
             to_row[:] = _ZERO
             for place in range(start[n], start[n + 1]):
                 b = order[place] // K
-                _add_gradients(kind, scores[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
+                _add_gradients(kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
     for b in prange(B):
         for d in range(W):
             total = _ZERO
-            for part in range(parts):
+            for part in range(PARTS):
                 total += partial[part, b, d]
             query_gradient[b, d] = total
+
+
+@njit(parallel=True, fastmath=_FAST, cache=True)
+def weigh_candidates(scores, candidates, weights, temperature, losses):
+    """Scores `[B, K]` become the derivatives of the weighted loss by them; fill `losses` `[B]`."""
+    for b in prange(len(scores)):
+        losses[b] = _weigh(scores[b], candidates[b], weights[b], temperature)
 
 
 @njit(parallel=True, fastmath=_FAST, cache=True)
@@ -230,7 +248,7 @@ def compile_once() -> None:
     numba optimises a parallel loop once more when it writes it to the cache, so a process that compiles it sums in another
     order than those that load it, and the last bits differ. After this call every process loads.
     """
-    folder = candidate_loss.stats.cache_path
+    folder = candidate_gradients.stats.cache_path
     if folder is None:  # numba was told not to compile
         return
     made_from = (Path(__file__).read_bytes(), numba.__version__, llvmlite.binding.get_host_cpu_name(), sys.version)
@@ -258,5 +276,8 @@ def run_each() -> None:
     row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
     one, groups = np.float32(1), np.zeros(1, dtype=np.int64)
     similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))
-    candidate_loss(L1, row, row, ids, row[0, :1], one, one, row[0, :1].copy(), row.copy(), row.copy(), row[None].copy())
+    order, start = order_candidates(ids, 1)
+    candidate_scores(L1, row, row, one, order, start, row.copy())
+    weigh_candidates(row.copy(), ids, row[0, :1], one, row[0, :1].copy())
+    candidate_gradients(L1, row, row, order, start, row, row.copy(), row.copy())
     mask_known(ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

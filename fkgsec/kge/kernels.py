@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from torch import Tensor
 from fkgsec.kge.kinds import DOT, L1
 
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
-ROW_PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
 
 class CandidateLoss(NamedTuple):
@@ -80,24 +80,38 @@ def candidate_loss(
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
     if _compiled(queries):
-        losses = torch.empty(len(queries))
-        query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
-        _cpu_kernels().candidate_loss(
-            kind,
-            _array(queries),
-            _array(table),
-            _array(candidates),
-            _array(weights),
-            np.float32(margin),
-            np.float32(temperature),
-            losses.numpy(),
-            query_gradient.numpy(),
-            table_gradient.numpy(),
-            np.empty((ROW_PARTS, *queries.shape), dtype=np.float32),
-        )
-        return CandidateLoss(losses, query_gradient, table_gradient)
+        given = _array(candidates)
+        order = _cpu_kernels().order_candidates(given, len(table))
+        scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
+        _cpu_kernels().weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
+        return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order))
     return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
+
+
+class CandidateScores(NamedTuple):
+    """Scores of candidates, and how to carry a loss of them back to the rows.
+
+    Attributes:
+        scores: float `[B, K]`; 0 where a candidate does not count.
+        pull_back: the derivatives of a loss by the scores `[B, K]` to its gradients to queries `[B, W]` and table `[N, W]`.
+    """
+
+    scores: Tensor
+    pull_back: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def candidate_scores(
+    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, *, margin: float
+) -> CandidateScores:
+    """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
+    if _compiled(queries):
+        order = _cpu_kernels().order_candidates(_array(candidates), len(table))
+        scores = _compiled_scores(kind, queries, table, candidates, margin, order)
+        return CandidateScores(scores, functools.partial(_compiled_gradients, kind, queries, table, order=order))
+    return CandidateScores(
+        _scores_torch(kind, queries, table, candidates, margin),
+        functools.partial(_gradients_torch, kind, queries, table, candidates),
+    )
 
 
 def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tensor) -> Tensor:
@@ -135,15 +149,73 @@ def _array(x: Tensor) -> np.ndarray:
     return x.detach().contiguous().numpy()
 
 
+def _compiled_scores(
+    kind: int,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    margin: float,
+    order: tuple[np.ndarray, np.ndarray],
+) -> Tensor:
+    scores = torch.zeros(candidates.shape)
+    _cpu_kernels().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
+    return scores
+
+
+def _compiled_gradients(
+    kind: int, queries: Tensor, table: Tensor, derivatives: Tensor, order: tuple[np.ndarray, np.ndarray]
+) -> tuple[Tensor, Tensor]:
+    query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
+    _cpu_kernels().candidate_gradients(
+        kind,
+        _array(queries),
+        _array(table),
+        *order,
+        _array(derivatives),
+        query_gradient.numpy(),
+        table_gradient.numpy(),
+    )
+    return query_gradient, table_gradient
+
+
+def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
+    """Slices of positives whose rows fit `CHUNK_BYTES`."""
+    B, K = candidates.shape
+    step = max(1, CHUNK_BYTES // (4 * K * table.shape[1] * table.element_size()))
+    return [slice(low, min(low + step, B)) for low in range(0, B, step)]
+
+
+def _scores_torch(kind: int, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
+    parts = [
+        margin + similarity(kind, queries[part][:, None], table[candidates[part].clamp_min(0).long()])
+        for part in _parts(candidates, table)
+    ]
+    return torch.cat(parts or [queries.new_empty(candidates.shape)]).masked_fill(candidates < 0, 0)
+
+
+def _gradients_torch(
+    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, derivatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    query_gradient, table_gradient = torch.empty_like(queries), torch.zeros_like(table)
+    for part in _parts(candidates, table):
+        chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
+        with torch.enable_grad():
+            query = queries[part].detach().requires_grad_()
+            rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
+            scores = similarity(kind, query[:, None], rows)
+            wanted = derivatives[part].masked_fill(~counts, 0)
+            query_gradient[part], row_gradient = torch.autograd.grad((scores * wanted).sum(), [query, rows])
+        table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))
+    return query_gradient, table_gradient
+
+
 def _candidate_loss_torch(
     kind: int, queries: Tensor, table: Tensor, candidates: Tensor, weights: Tensor, margin: float, temperature: float
 ) -> CandidateLoss:
-    B, K = candidates.shape
     table_gradient = torch.zeros_like(table)
     losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)
-    step = max(1, CHUNK_BYTES // (4 * K * table.shape[1] * table.element_size()))
-    for low in range(0, B, step):
-        part = slice(low, min(low + step, B))
+    for part in _parts(candidates, table):
         chosen = candidates[part].clamp_min(0).long()
         counts = candidates[part] >= 0
         with torch.enable_grad():

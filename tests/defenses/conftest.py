@@ -96,7 +96,7 @@ def by_hand(options: FederationOptions) -> Callable[..., RememberingExchange]:
         rows = np.random.default_rng(7).normal(size=(len(names), width)).astype(np.float32)
         # A name's first row does not depend on the order of the names.
         exchange.initialise("entities", torch.from_numpy(rows[np.argsort(np.argsort(names))]))
-        exchange.broadcast(0, "entities")
+        exchange.broadcast(0, "entities", exchange.parties)
         return exchange
 
     return build

@@ -445,7 +445,7 @@ def test_rows_of_few_holders_never_enter_the_sum(t: int, gone: set[str], by_hand
     assert (opened_total[~kept] == 0).all()
     assert np.abs(opened_total[kept] - total[kept]).max() <= bound(5)
     assert torch.equal(upload.after[~kept], upload.before[~kept])
-    for party, received in exchange.broadcast(1, "entities").items():
+    for party, received in exchange.broadcast(1, "entities", exchange.parties).items():
         assert received.taken is not None
         assert received.taken.tolist() == [name not in gone for name in HELD[party]]
 
@@ -485,7 +485,7 @@ def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(
     for number in range(1, 41):
         exchange.upload(number, "entities", drawn_rows(number))
         upload = exchange.uploads[-1]
-        taken = [received.taken for received in exchange.broadcast(number, "entities").values()]
+        taken = [received.taken for received in exchange.broadcast(number, "entities", exchange.parties).values()]
         if not upload.opened:
             assert upload.outcome.num_survivors == 0
             assert torch.equal(upload.after, upload.before)

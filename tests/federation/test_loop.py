@@ -279,7 +279,7 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
         (
             "algorithm",
             "fedx",
-            "algorithm must be one of single, collective, fede, fedep, fedprox, fedec, fedr; got 'fedx'",
+            "algorithm must be one of single, collective, fede, .*; got 'fedx'",
         ),
         ("model", "transh", "model must be one of transe, rotate, distmult, complex; got 'transh'"),
         ("dim", 0, "dim must be at least 1; got 0"),
@@ -289,7 +289,7 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
         ("rounds", 0, "rounds must be at least 1; got 0"),
         ("patience", -1, "patience must be at least 0; got -1"),
         ("learning_rate", 0.0, "learning_rate must be a positive number; got 0.0"),
-        ("temperature", float("inf"), "temperature must be a positive number; got inf"),
+        ("temperature", float("inf"), "temperature must be at least 0; got inf"),
         ("participation", 0.0, r"participation must lie in \(0, 1\]; got 0.0"),
         ("participation", 1.5, r"participation must lie in \(0, 1\]; got 1.5"),
     ],

@@ -49,6 +49,7 @@ def trainer_of(graph: FederatedGraph, options: FederationOptions) -> tuple[Clien
     for client, part in enumerate(graph.clients):
         for rows in trainer.previous.values():
             rows[stack.span("entities", client)] = PREVIOUS[part.entity_ids.tolist()]
+        trainer.receive("entities", client, ROWS[part.entity_ids.tolist()])
     return stack, trainer
 
 
@@ -59,7 +60,7 @@ def fill(stack: ClientStack, rows: Tensor) -> None:
 
 def momentum(trainer: LocalTrainer, client: int) -> Tensor:
     """Adam's first moment of a client's entities: 0.1 g after one step, 0.09 g_1 + 0.1 g_2 after two."""
-    return trainer.optimizer_tensors()[f"{2 * client}.exp_avg"]
+    return trainer._learner.tensors()[f"{2 * client}.exp_avg"]
 
 
 def test_proximal_by_hand() -> None:

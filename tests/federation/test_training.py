@@ -151,7 +151,7 @@ def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, op
     stacks = [stack_of(list(uneven.clients), [0, 1, 2], options) for _ in range(2)]
     trainers = [LocalTrainer(stack, options) for stack in stacks]
     for number in (1, 2):
-        trainers[1].reset_optimizer()
+        trainers[1].begin_round()
         for trainer in trainers:
             trainer.train_round(number, [0, 1, 2])
     assert not torch.allclose(stacks[0].tables["entities"], stacks[1].tables["entities"], atol=1e-5)

@@ -22,7 +22,14 @@ for kind in (kinds.L1, kinds.MODULUS, kinds.DOT):
     for values in kernels.candidate_loss(kind, queries, rows, candidates, weights, margin=10.0, temperature=1.0):
         digest.update(values.numpy().tobytes())
 kernels.mask_known(candidates, torch.zeros(8, dtype=torch.int64), torch.tensor([0, 1]), candidates[0, :1].clone())
-loops = (cpu_kernels.similarity_matrix, cpu_kernels.candidate_loss, cpu_kernels.mask_known)
+loops = (
+    cpu_kernels.similarity_matrix,
+    cpu_kernels.order_candidates,
+    cpu_kernels.candidate_scores,
+    cpu_kernels.weigh_candidates,
+    cpu_kernels.candidate_gradients,
+    cpu_kernels.mask_known,
+)
 print(digest.hexdigest(), sum(sum(loop.stats.cache_misses.values()) for loop in loops))
 """
 

@@ -1,0 +1,258 @@
+"""Two models that teach one another: worked by hand from fedlu.txt 4.1 and feds.txt VI-A, and against plain loops.
+
+Legend: `B` triples, `K` candidates of each, the first of them the triple itself.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fkgsec.federation.distillation import co_distillation, divergence, mutual, prediction_loss
+
+Matrix = Sequence[Sequence[float]]
+
+# Softmaxes (1/4, 3/4) and (1/2, 1/2) over the first two candidates; the third does not count, whatever its score.
+LEFT = [[0.0, math.log(3), 50.0]]
+RIGHT = [[0.0, 0.0, -7.0]]
+COUNTS = [[True, True, False]]
+
+
+def doubles(values: Matrix) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def gradients(loss: Tensor, *scores: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss.sum(), scores))
+
+
+def close(actual: Tensor, expected: object) -> None:
+    torch.testing.assert_close(actual.detach(), torch.tensor(expected, dtype=actual.dtype), atol=2e-8, rtol=0)
+
+
+class TestPredictionLoss:
+    # Positive 2, negatives 0 and -1: -log sigma(2) = log(1 + e^-2) = 0.12692801, -log sigma(-0) = log 2 = 0.69314718,
+    # -log sigma(1) = log(1 + e^-1) = 0.31326169. The 9 does not count.
+    SCORES: Matrix = ((2.0, 0.0, 9.0, -1.0),)
+    COUNTS: Sequence[Sequence[bool]] = ((True, True, False, True),)
+
+    @pytest.mark.parametrize(
+        ("temperature", "loss", "weights"),
+        [
+            (0.0, 0.63013245, (0.5, 0.5)),  # 0.12692801 + (0.69314718 + 0.31326169) / 2, Eq. 7 as it stands
+            # weights 1 / (1 + e^-1) and e^-1 / (1 + e^-1):
+            # 0.12692801 + 0.73105858 x 0.69314718 + 0.26894142 x 0.31326169
+            (1.0, 0.71790825, (0.73105858, 0.26894142)),
+            # weights 1 / (1 + e^-2) and e^-2 / (1 + e^-2):
+            # 0.12692801 + 0.88079708 x 0.69314718 + 0.11920292 x 0.31326169
+            (2.0, 0.77479173, (0.88079708, 0.11920292)),
+        ],
+    )
+    def test_by_hand(self, temperature: float, loss: float, weights: tuple[float, float]) -> None:
+        scores = doubles(self.SCORES)
+        losses = prediction_loss(scores, torch.tensor(self.COUNTS), temperature)
+        close(losses, [loss])
+        # The weights are constants, so d/ds_0 = -sigma(-2) = -0.11920292 and d/ds_k = w_k sigma(s_k): sigma(0) = 0.5,
+        # sigma(-1) = 0.26894142.
+        close(gradients(losses, scores)[0], [[-0.11920292, weights[0] * 0.5, 0.0, weights[1] * 0.26894142]])
+
+    def test_each_row_has_its_own_candidates(self) -> None:
+        # 1: positive -1, log(1 + e) = 1.31326169; negatives 1, 2, -2: 1.31326169, 2.12692801, 0.12692801, mean 1.18903924.
+        # 2: only one negative counts: log(1 + e^1) + log(1 + e^-2).
+        scores = torch.tensor([[-1.0, 1.0, 2.0, -2.0], [-1.0, 1.0, 2.0, -2.0]], dtype=torch.float64)
+        counts = torch.tensor([[True, True, True, True], [True, False, False, True]])
+        close(prediction_loss(scores, counts, 0.0), [1.31326169 + 1.18903924, 1.31326169 + 0.12692801])
+
+    def test_without_a_negative_the_positive_is_left(self) -> None:
+        scores = doubles([[-1.0, 3.0]])
+        losses = prediction_loss(scores, torch.tensor([[True, False]]), 1.0)
+        close(losses, [1.31326169])
+        close(gradients(losses, scores)[0], [[-0.73105858, 0.0]])  # -sigma(1)
+
+    def test_far_scores_stay_finite(self) -> None:
+        # -log sigma(-1000) = 1000 and -log sigma(-2000) = 2000, where sigma itself is 0 in floating point.
+        scores = torch.tensor([[-1000.0, 2000.0, 0.0]], requires_grad=True)
+        losses = prediction_loss(scores, torch.ones(1, 3, dtype=torch.bool), 1.0)
+        assert losses.tolist() == [3000.0]
+        assert gradients(losses, scores)[0].tolist() == [[-1.0, 1.0, 0.0]]
+
+
+class TestDivergence:
+    def test_by_hand_in_both_directions(self) -> None:
+        counts = torch.tensor(COUNTS)
+        # 1/4 log((1/4) / (1/2)) + 3/4 log((3/4) / (1/2)) = -0.17328680 + 0.30409883
+        close(divergence(doubles(LEFT), doubles(RIGHT), counts), [0.13081204])
+        # 1/2 log((1/2) / (1/4)) + 1/2 log((1/2) / (3/4)) = 0.34657359 - 0.20273255
+        close(divergence(doubles(RIGHT), doubles(LEFT), counts), [0.14384104])
+
+    def test_gradients_by_hand(self) -> None:
+        left, right = doubles(LEFT), doubles(RIGHT)
+        by_left, by_right = gradients(divergence(left, right, torch.tensor(COUNTS)), left, right)
+        # p_i (log(p_i / q_i) - KL): 1/4 (-0.69314718 - 0.13081204), 3/4 (0.40546511 - 0.13081204)
+        close(by_left, [[-0.20598980, 0.20598980, 0.0]])
+        close(by_right, [[0.25, -0.25, 0.0]])  # q_i - p_i
+
+    def test_the_positive_is_one_of_the_candidates(self) -> None:
+        # The negatives score alike in both, so only the positive tells them apart: (1/5, 2/5, 2/5) and (1/2, 1/4, 1/4).
+        # 1/5 log(2/5) + 2 x 2/5 log(8/5) = -0.18325815 + 0.37600290
+        p, q = doubles([[0.0, math.log(2), math.log(2)]]), doubles([[math.log(2), 0.0, 0.0]])
+        close(divergence(p, q, torch.ones(1, 3, dtype=torch.bool)), [0.19274476])
+
+    def test_of_a_distribution_to_itself_is_zero(self) -> None:
+        # A softmax does not see a shift, nor a candidate that does not count.
+        p, q = doubles([[1.0, -2.0, 0.5]]), doubles([[11.0, 8.0, -3.0]])
+        loss = divergence(p, q, torch.tensor([[True, True, False]]))
+        close(loss, [0.0])
+        for gradient in gradients(loss, p, q):
+            close(gradient, [[0.0, 0.0, 0.0]])
+
+    def test_far_scores_stay_finite(self) -> None:
+        # p is (1, 0) and q (e^-2000, 1): KL = 1 log(1 / e^-2000) = 2000
+        p, q = (
+            torch.tensor([[1000.0, -1000.0]], requires_grad=True),
+            torch.tensor([[-1000.0, 1000.0]], requires_grad=True),
+        )
+        loss = divergence(p, q, torch.ones(1, 2, dtype=torch.bool))
+        assert loss.tolist() == [2000.0]
+        assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(loss, p, q))
+
+
+class TestMutual:
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])  # one negative has the weight 1 at any temperature
+    def test_by_hand(self, temperature: float) -> None:
+        private, shared = doubles(LEFT), doubles(RIGHT)
+        losses = mutual(private, shared, torch.tensor(COUNTS), temperature=temperature, mu=2.0)
+        # Predictions: log 2 + log(1 + 3) = 2.07944154 of the private scores, log 2 + log 2 = 1.38629436 of the shared.
+        # Both divergences together: log(3) / 4 = 0.27465307, times mu 2.
+        close(losses, [2.07944154 + 1.38629436 + 0.54930614])
+        by_private, by_shared = gradients(losses, private, shared)
+        # Private: -sigma(0) and sigma(log 3) = 3/4, and mu times (-0.20598980, 0.20598980), KL(local || global) by local.
+        # KL(global || local) would pull on it by (-0.25, 0.25), but there it teaches and stays as it is.
+        close(by_private, [[-0.5 - 0.41197960, 0.75 + 0.41197960, 0.0]])
+        # Shared: -sigma(0), sigma(0), and mu times 1/2 (log 2 - 0.14384104) = 0.27465307, and its negative.
+        close(by_shared, [[-0.5 + 0.54930614, 0.5 - 0.54930614, 0.0]])
+
+    def test_as_the_published_code_has_it(self) -> None:
+        """`train_step` of FedLU's code: half the prediction loss, and KLDivLoss(student, teacher) = KL(teacher || student)."""
+        private, shared = doubles(LEFT), doubles(RIGHT)
+        losses = mutual(private, shared, torch.tensor(COUNTS), temperature=1.0, mu=2.0, form="published")
+        close(losses, [(2.07944154 + 1.38629436) / 2 + 0.54930614])
+        by_private, by_shared = gradients(losses, private, shared)
+        # Half of the predictions' (-0.5, 0.75) and (-0.5, 0.5), and mu (student - teacher): 2 (1/4 - 1/2, 3/4 - 1/2) and back
+        close(by_private, [[-0.25 - 0.5, 0.375 + 0.5, 0.0]])
+        close(by_shared, [[-0.25 + 0.5, 0.25 - 0.5, 0.0]])
+
+    def test_without_weight_each_predicts_alone(self) -> None:
+        private, shared = doubles([[2.0, 0.0, -1.0]]), doubles([[-1.0, 1.0, -2.0]])
+        counts = torch.ones(1, 3, dtype=torch.bool)
+        losses = mutual(private, shared, counts, temperature=0.0, mu=0.0)
+        # 0.63013245 as above; log(1 + e) + (log(1 + e) + log(1 + e^-2)) / 2 = 1.31326169 + 0.72009485
+        close(losses, [0.63013245 + 2.03335654])
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.5])
+    def test_equals_the_papers_lines_with_the_teacher_frozen(self, temperature: float) -> None:
+        private, shared, counts = random_scores()
+        tracked = private.clone().requires_grad_(), shared.clone().requires_grad_()
+        losses = mutual(*tracked, counts, temperature=temperature, mu=1.7)
+
+        def naive(scores: Sequence[Tensor], teachers: Sequence[Tensor], row: int) -> float:
+            """Eq. 11 of the local and of the global model, each against what the other was before the step."""
+            return sum(
+                naive_prediction(scores[one], teachers[one], counts, row, temperature)
+                + 1.7 * naive_kl(scores[one], teachers[other], counts, row)
+                for one, other in ((0, 1), (1, 0))
+            )
+
+        check_values_and_slopes(losses, tracked, naive)
+
+
+class TestCoDistillation:
+    def test_by_hand(self) -> None:
+        low, high = doubles(LEFT), doubles(RIGHT)
+        losses = co_distillation(low, high, torch.tensor(COUNTS), temperature=1.0)
+        # Predictions 2.07944154 + 1.38629436 = 3.46573590; divergences 0.27465307; 0.27465307 / 3.46573590 = 0.07924813
+        close(losses, [3.54498403])
+        by_low, by_high = gradients(losses, low, high)
+        # Of P + D / P: P' (1 - D / P^2) + D' / P, with 1 - 0.27465307 / 12.01132533 = 0.97713383.
+        # Low: P' = (-0.5, 0.75); D' = (-0.20598980, 0.20598980) + (1/4 - 1/2, 3/4 - 1/2) = (-0.45598980, 0.45598980)
+        close(by_low, [[-0.48856692 - 0.13157084, 0.73285038 + 0.13157084, 0.0]])
+        # High: P' = (-0.5, 0.5); D' = (0.27465307, -0.27465307) + (1/2 - 1/4, 1/2 - 3/4) = (0.52465307, -0.52465307)
+        close(by_high, [[-0.48856692 + 0.15138288, 0.48856692 - 0.15138288, 0.0]])
+
+    def test_models_that_agree_only_predict(self) -> None:
+        scores = [[2.0, 0.0, -1.0]]
+        counts = torch.ones(1, 3, dtype=torch.bool)
+        close(co_distillation(doubles(scores), doubles(scores), counts, temperature=0.0), [2 * 0.63013245])
+
+    def test_it_is_the_same_from_either_side(self) -> None:
+        low, high, counts = random_scores()
+        forth, back = (co_distillation(*pair, counts, temperature=1.0) for pair in ((low, high), (high, low)))
+        torch.testing.assert_close(forth, back)
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.5])
+    def test_equals_the_papers_line(self, temperature: float) -> None:
+        low, high, counts = random_scores()
+        tracked = low.clone().requires_grad_(), high.clone().requires_grad_()
+        losses = co_distillation(*tracked, counts, temperature=temperature)
+
+        def naive(scores: Sequence[Tensor], start: Sequence[Tensor], row: int) -> float:
+            """Eq. 6; nothing is frozen but the weights of the negatives."""
+            left, right = scores
+            supervised = sum(naive_prediction(scores[i], start[i], counts, row, temperature) for i in range(2))
+            distilled = naive_kl(left, right, counts, row) + naive_kl(right, left, counts, row)
+            return supervised + distilled / supervised
+
+        check_values_and_slopes(losses, tracked, naive)
+
+
+def random_scores() -> tuple[Tensor, Tensor, Tensor]:
+    """Float64 scores `[B, K]` of two models, and which candidates count: the positive, and not every negative."""
+    rng = np.random.default_rng(7)
+    first, second = (torch.from_numpy(rng.normal(scale=1.5, size=(3, 5))) for _ in range(2))
+    counts = [[True, True, True, True, True], [True, False, True, True, False], [True, False, False, True, False]]
+    return first, second, torch.tensor(counts)
+
+
+def naive_prediction(scores: Tensor, weighing: Tensor, counts: Tensor, row: int, temperature: float) -> float:
+    """fedlu.txt Eq. 7 with the negatives weighed by softmax(temperature x `weighing`), which is 1 / n at 0."""
+    negatives = [k for k in range(1, counts.shape[1]) if counts[row, k]]
+    powers = {k: math.exp(temperature * float(weighing[row, k])) for k in negatives}
+    loss = -math.log(sigma(float(scores[row, 0])))
+    for k in negatives:
+        loss -= powers[k] / sum(powers.values()) * math.log(sigma(-float(scores[row, k])))
+    return loss
+
+
+def naive_kl(left: Tensor, right: Tensor, counts: Tensor, row: int) -> float:
+    """fedlu.txt Eq. 8 to 10."""
+    candidates = [k for k in range(counts.shape[1]) if counts[row, k]]
+    both = []
+    for scores in (left, right):
+        powers = [math.exp(float(scores[row, k])) for k in candidates]
+        both.append([power / sum(powers) for power in powers])
+    return sum(p * math.log(p / q) for p, q in zip(*both, strict=True))
+
+
+def sigma(score: float) -> float:
+    return 1 / (1 + math.exp(-score))
+
+
+def check_values_and_slopes(
+    losses: Tensor, tracked: Sequence[Tensor], naive: Callable[[Sequence[Tensor], Sequence[Tensor], int], float]
+) -> None:
+    """Losses and gradients against `naive(scores, scores at the start, row)` and its slopes."""
+    start = [scores.detach() for scores in tracked]
+    assert losses.tolist() == pytest.approx([naive(start, start, row) for row in range(len(losses))], abs=1e-10)
+    step = 1e-6
+    for model, gradient in enumerate(gradients(losses, *tracked)):
+        for row, column in np.ndindex(gradient.shape):
+            moved = torch.zeros_like(start[model])
+            moved[row, column] = step
+            up, down = (
+                naive([scores + sign * moved if i == model else scores for i, scores in enumerate(start)], start, row)
+                for sign in (1, -1)
+            )
+            assert float(gradient[row, column]) == pytest.approx((up - down) / (2 * step), abs=1e-7)
