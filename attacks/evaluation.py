@@ -216,6 +216,7 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
         counts.triples_prior = found.triples_baseline
         return counts
     guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
+    guesses = _without_unseen(guesses, victim)
     entity_right = guesses.names == names
     relation_guesses = _relation_guesses(view, victim, truth, options)
     triple_right = entity_right[truth.pairs].all(axis=1) & (relation_guesses == truth.relations)
@@ -257,19 +258,30 @@ def _arranged(guesses: EntityGuesses, places: np.ndarray) -> EntityGuesses:
     return EntityGuesses(names, cosines)
 
 
+def _without_unseen(guesses: EntityGuesses, victim: VictimView) -> EntityGuesses:
+    """No name for a row that never crossed, unless names did."""
+    if victim.entity_names is not None or victim.entities is None:
+        return guesses
+    seen = ~victim.entities.isnan().any(dim=1).numpy()
+    return EntityGuesses(np.where(seen, guesses.names, NO_NAME), np.where(seen, guesses.cosines, 0.0))
+
+
 def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> np.ndarray:
     """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
     Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so FedR's
     TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
+    A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `trr_prior`.
     """
     if victim.relations is not None:
         places = truth.places(victim, "relations")[truth.graph.train[:, 1]]
-        return np.where(places >= 0, np.append(infer_relation_rows(view, victim), NO_NAME)[places], NO_NAME)
+        seen = np.append(~victim.relations.isnan().any(dim=1).numpy(), False)[places]
+        return np.where(seen, np.append(infer_relation_rows(view, victim), NO_NAME)[places], NO_NAME)
+    assert victim.entities is not None
     pairs = truth.places(victim, "entities")[truth.pairs]
-    claimed = (pairs >= 0).all(axis=1)
+    seen = np.append(~victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
     names = np.full(len(pairs), NO_NAME, dtype=object)
-    names[claimed] = infer_relations(view, victim, pairs[claimed], options.inference)
+    names[seen] = infer_relations(view, victim, pairs[seen], options.inference)
     return names
 
 

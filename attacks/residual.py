@@ -76,8 +76,17 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     total, holders = table.opened[0].sums()
     residual, count = torch.from_numpy(total.copy()), holders.copy()
     if table.own_input is not None and table.colluder in table.opened[0].survivors:
-        residual[table.leaked] -= table.own_input[table.leaked]
-        count[table.leaked] -= 1
+        own = table.own_input[table.leaked]
+        residual[table.leaked] -= own
+        count[table.leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
+    for older in table.opened[
+        1:
+    ]:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
+        if older.total:
+            total, holders = older.sums()
+            missing = (count == 0) & (holders > 0)
+            residual[missing] = torch.from_numpy(total[missing])
+            count[missing] = holders[missing]
     mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
     held, sources, certainty = attribute_holders(table, rng)
     claims = {}

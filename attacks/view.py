@@ -7,9 +7,11 @@ joins the truth afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attacks.residual import Claims, SecureTable, claim_rows
@@ -92,7 +94,8 @@ class VictimView:
     That order follows the vocabulary (`ClientGraph.from_global`), which says something of the names; no attack here uses it.
 
     Attributes:
-        entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed.
+        entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed. NaN where this row never did (FedS sends
+            some rows of many rounds; the server has put them together, each as it was last seen).
         entity_names `[n]`: names of the rows, None unless the threat model uses identifiers.
         origin: how `entities` got there.
         claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
@@ -181,17 +184,16 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         if client.name == colluder:
             continue
         party = client_party(client.name)
-        entities = uploads.get((party, "entities"))
-        relations = uploads.get((party, "relations"))
+        rows, relations = (_uploaded(result, uploads, party, table) for table in ("entities", "relations"))
         aligned = alignments.get(party)
-        rows, origin = (entities.unpack(), "uploaded") if entities else (None, "not uploaded")
+        origin = "uploaded" if rows is not None else "not uploaded"
         if rows is None and threat_model.victim_entities:
             rows, origin = result.trained[place].entities[: client.num_trained_entities], "assumed known"
         told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
         victim = VictimView(
             client.name,
             rows,
-            relations.unpack() if relations else None,
+            relations,
             None if told is None else np.array(told, dtype=object),
             origin,
         )
@@ -206,6 +208,17 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
     knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
     model = result.options.kge_model()
     return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), seed, secure)
+
+
+def _uploaded(
+    result: FederationResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table
+) -> Tensor | None:
+    """A client's rows as the server last saw each, NaN where it never did; None when none crossed."""
+    observed = result.observed.get(table, {}).get(party)
+    if observed is not None:
+        return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
+    message = uploads.get((party, table))
+    return message.unpack() if message else None
 
 
 def _secure_table(

@@ -32,7 +32,6 @@ from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, local_noise, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
-from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
@@ -52,15 +51,6 @@ from protocols.prg import Randomness, Ring, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one
-
-
-def make_exchange(
-    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
-) -> Exchange:
-    """The exchange that `options.defense` asks for; in clear when it asks for none."""
-    if not options.defense:
-        return exchange_in_clear(channel, options, parties, tables, run)
-    return DefendedExchange(channel, options, parties, tables, run)
 
 
 class DefendedExchange(Exchange):
@@ -156,12 +146,17 @@ class DefendedExchange(Exchange):
         values = {party: self._private(round, table, party, own) for party, own in rows.items()}
         if not self.defense.secagg:
             return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
+        placed = {party: (self._held[table][party][: len(own)], own) for party, own in values.items()}
+        return self._add_up(round, table, placed)
+
+    def _add_up(self, round: int, table: Table, placed: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Uploaded:
+        """Sum what clients have at the given rows of the table. When too many drop out nothing is opened, the table stays."""
         self._sent_rows[table] = np.zeros(len(self.server[table].names), dtype=bool)
-        encoded, num_clipped = self._encode(round, table, values)
+        encoded, num_clipped = self._encode(round, table, placed)
         try:
             total = self._sum(round, table, encoded)
         except (TooFewParties, DisconnectedGraph):
-            return Uploaded(0, num_clipped)  # too many dropped out: nothing was opened, the table stays
+            return Uploaded(0, num_clipped)
         self._open(round, table, total)
         return Uploaded(len(total.survivors), num_clipped)
 
@@ -274,14 +269,13 @@ class DefendedExchange(Exchange):
         return values
 
     def _encode(
-        self, round: int, table: Table, values: Mapping[str, np.ndarray]
+        self, round: int, table: Table, placed: Mapping[str, tuple[np.ndarray, np.ndarray]]
     ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], int]:
-        """Each client's ring elements `[n, width]` with its noise, zeros where it holds no row, and its holdings 0/1 `[n]`."""
+        """Each client's ring elements `[n, width]` with its noise, zeros where it sends no row, and which it sends 0/1 `[n]`."""
         encoding, shape = self._encodings[table], tuple(self.server[table].rows.shape)
         encoded, num_clipped = {}, 0
         self.inputs[table] = {}
-        for party, own in values.items():
-            held = self._held[table][party][: len(own)]
+        for party, (held, own) in placed.items():
             dense = np.zeros(shape)
             dense[held] = own
             elements, clipped = encoding.encode(dense)
@@ -372,14 +366,15 @@ class DefendedExchange(Exchange):
             dropouts=dropouts,
         )
 
-    def _open(self, round: int, table: Table, total: Sum) -> None:
-        """The server's side: divide by the holders, and note what it saw."""
+    def _open(self, round: int, table: Table, total: Sum) -> np.ndarray:
+        """The server's side: divide by the holders, and note what it saw. Returns the summed rows, float64 `[n, width]`."""
         shared = self.server[table]
         rows = self._encodings[table].decode(total.vectors["rows"]).reshape(shared.rows.shape)
         holders = total.vectors["holders"].astype(np.int64)
         mean = torch.from_numpy((rows / np.maximum(holders, 1)[:, None]).astype(np.float32))
         shared.rows = torch.where(torch.from_numpy(holders > 0)[:, None], mean, shared.rows)
         self._note(round, table, total, rows)
+        return rows
 
     def _note(self, round: int, table: Table, total: Sum, rows: np.ndarray) -> None:
         survivors = list(total.survivors)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from experiments.bench import bench_graph, best_of, time_round
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions

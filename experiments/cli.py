@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from experiments import tables
 from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
+from experiments.console import expected_errors, make_console, print_tables
+from experiments.experiment_cli import experiment_app
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.progress import RunProgress
 from experiments.record import encode_record, write_atomically
@@ -25,9 +23,8 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.folders import write_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
-from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
-from protocols.errors import ProtocolError
 
 app = typer.Typer(
     name="fkgsec",
@@ -39,35 +36,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-INTERRUPTED = 130
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints names and paths as they are: no markup, no emoji."""
-    return Console(stderr=stderr, markup=False, emoji=False)
-
-
-def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an expected error into one line and its exit status; anything else keeps its traceback."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        """The command, with expected errors caught."""
-        try:
-            command(*args, **kwargs)
-        except (FkgsecError, ProtocolError) as error:
-            typer.echo(f"fkgsec: {error}", err=True)
-            raise typer.Exit(getattr(error, "exit_status", FkgsecError.exit_status)) from error
-        except KeyboardInterrupt:
-            typer.echo(
-                "fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again",
-                err=True,
-            )
-            raise typer.Exit(INTERRUPTED) from None
-
-    return wrapper
-
+app.add_typer(experiment_app, name="experiment")
 
 Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
@@ -168,7 +137,7 @@ def compare_cases(
     if quiet:
         return
     console = make_console()
-    _print_tables(console, [comparison_table(comparison), convergence_table(comparison)])
+    print_tables(console, [comparison_table(comparison), convergence_table(comparison)])
     for line in protection_by_case(comparison):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
@@ -198,7 +167,7 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
     if not quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=json == "-")
-        _print_tables(console, tables.run_tables(finished.record))
+        print_tables(console, tables.run_tables(finished.record))
         for line in tables.reading_aid(finished.record):
             console.print(line, soft_wrap=True, highlight=False)
         console.print(
@@ -209,12 +178,6 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         sys.stdout.write(encode_record(finished.record).decode())
     elif json is not None:
         write_atomically(Path(json), encode_record(finished.record))
-
-
-def _print_tables(console: Console, shown: list[Table]) -> None:
-    for table in shown:
-        console.print(table)
-        console.print()
 
 
 @data_app.command("list", epilog="Example:\n\n  fkgsec data list")
@@ -248,7 +211,7 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
             write_atomically(Path(json), content)
         return
     console = make_console()
-    _print_tables(console, tables.statistics_tables(graph, statistics, leaks))
+    print_tables(console, tables.statistics_tables(graph, statistics, leaks))
     for warning in (*graph.warnings, split_leak_warning(graph)):
         if warning:
             console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
@@ -267,7 +230,7 @@ def data_partition(
     graph = make_spec(config, given).load_graph()
     write_client_folders(graph, out)
     console = make_console()
-    _print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     console.print(f"Written to {out}", highlight=False)
@@ -284,7 +247,7 @@ def data_generate(
     """Generate the embedded consortium of hospitals and write it as client folders."""
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     write_client_folders(graph, out)
-    _print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"Written to {out}")

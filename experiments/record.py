@@ -69,6 +69,8 @@ class Record(msgspec.Struct, frozen=True):
     Attributes:
         utility: test figures over all clients, each client weighted by its triples.
         utility_by_client: the same for each client.
+        utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
+            broadcast; else empty.
         utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
         best_round: whose models were evaluated and attacked.
         protection: what the defense protects, with the guarantee of each part; empty without one.
@@ -87,6 +89,7 @@ class Record(msgspec.Struct, frozen=True):
     rounds: list[RoundEntry]
     best_round: int
     protection: list[str] = []
+    utility_shared: dict[str, Estimate] = {}
 
 
 def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) -> Record:
@@ -116,6 +119,7 @@ def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) ->
         rounds=result.rounds,
         best_round=result.best_round,
         protection=result.protection,
+        utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
     )
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from attacks.evaluation import Leakage, attack_federation
 from attacks.view import check_attackable
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from defenses.options import KINDS, parse_defense
 from experiments.picture import draw_picture
 from experiments.record import Record, encode_record, make_record, write_atomically

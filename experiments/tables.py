@@ -154,6 +154,8 @@ def _utility_table(record: Record) -> Table:
         rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
     for client, figures in rows.items():
         table.add_row(client, str(figures["mrr"].n), *(_value(figures[name]) for name in names))
+    if record.utility_shared:
+        rows["shared model, all"] = record.utility_shared
     total = record.utility
     shown = [interval(total["mrr"]), *(_value(total[name]) for name in names[1:])]
     table.add_row("all", str(total["mrr"].n), *shown, style="bold")

@@ -28,8 +28,7 @@ def shared_affinity(holdings: Sequence[Tensor]) -> Tensor:
     holds = torch.stack(_existence(holdings))
     both = holds @ holds.T
     sizes = holds.sum(1)
-    weights = both / (sizes[:, None] + sizes - both)
-    weights.fill_diagonal_(math.inf)
+    weights = both / (sizes[:, None] + sizes - both)  # 1 of itself, which is never the least
     return weights.diagonal_scatter(weights.min(1).values)
 
 

@@ -14,10 +14,10 @@ from torch.nn.functional import cosine_similarity
 
 from fkgsec.errors import RunError
 from fkgsec.federation.exchange import Exchange, Holding, Observed, Received, Uploaded
-from fkgsec.federation.messages import SERVER, Channel, Rows, SparseRows
+from fkgsec.federation.messages import SERVER, Channel, Message, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.server import mean_over_holders
+from fkgsec.federation.server import SharedTable, mean_over_holders
 from fkgsec.randomness import generator
 
 
@@ -78,6 +78,47 @@ def is_synchronised(round: int, sync_every: int) -> bool:
     return round == 0 or (sync_every > 0 and round % (sync_every + 1) == 0)
 
 
+class Selection:
+    """What each client knows of one table: which of its rows another one holds too, and its rows as it sent them last.
+
+    Attributes:
+        shared: bool `[rows it receives]` by party. sent: float32 `[rows it uploads, W]` by party.
+    """
+
+    def __init__(self, options: FederationOptions) -> None:
+        self._sparsity = float(options.setting("sparsity"))
+        self.shared: dict[str, Tensor] = {}
+        self.sent: dict[str, Tensor] = {}
+
+    def align(self, table: SharedTable, rows: Tensor) -> None:
+        """Find the shared rows. What a client sent last counts as the first rows `[N, W]` (feds.txt III-C)."""
+        count = torch.bincount(torch.cat(list(table.holdings.values())), minlength=len(table.names))
+        for party, held in table.holdings.items():
+            self.shared[party] = count[held] > 1
+            self.sent[party] = rows[held[: table.num_uploaded[party]]]
+
+    def count(self, party: str) -> int:
+        """K of a client, in both directions."""
+        return num_selected(int(self.shared[party].sum()), self._sparsity)
+
+    def choose(self, party: str, own: Tensor, *, everything: bool) -> Tensor:
+        """Which of its rows `[n, W]` a client uploads, bool `[n]`; it remembers them as sent."""
+        chosen = self.shared[party][: len(own)]
+        if not everything:
+            changed = changes(own, self.sent[party]).masked_fill(~chosen, -torch.inf)
+            chosen = largest(changed, min(self.count(party), int(chosen.sum())))
+        self.sent[party] = torch.where(chosen[:, None], own, self.sent[party])
+        return chosen
+
+    def tensors(self, prefix: str, parties: Sequence[str]) -> dict[str, Tensor]:
+        """What a checkpoint must hold, by name."""
+        return {f"{prefix}.{place}": self.sent[party] for place, party in enumerate(parties)}
+
+    def restore(self, prefix: str, parties: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave, after `align`."""
+        self.sent |= {party: tensors[f"{prefix}.{place}"] for place, party in enumerate(parties)}
+
+
 class SparseExchange(Exchange):
     """Top-K of rows in both directions, and all of them in synchronised rounds.
 
@@ -93,130 +134,111 @@ class SparseExchange(Exchange):
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
         super().__init__(channel, options, parties, tables, run)
-        self._sparsity = float(options.setting("sparsity"))
-        self._sync_every = int(options.setting("sync_every"))
-        # What each client knows: which of its rows are shared, and its uploadable rows as it sent them last.
-        self._shared: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
-        self._sent: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
+        self._selection: dict[Table, Selection] = {table: Selection(options) for table in tables}
         # What the server knows: this round's uploads, as row numbers and rows, and which rows of a client ever crossed.
         self._uploads: dict[Table, dict[str, tuple[Tensor, Tensor]]] = {table: {} for table in tables}
         self._seen: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """As in clear. What a client sent last counts as the first rows (feds.txt III-C)."""
+        """As in clear; now clients can tell what changed."""
         super().initialise(table, rows)
-        shared = self.server[table]
-        self._find_shared(table)
-        for party in self.parties:
-            own = shared.holdings[party][: shared.num_uploaded[party]]
-            self._sent[table][party] = rows[own]
-            self._seen[table][party] = torch.zeros(len(own), dtype=torch.bool)
+        self._selection[table].align(self.server[table], rows)
+        self._seen[table] = {
+            party: torch.zeros(count, dtype=torch.bool) for party, count in self.server[table].num_uploaded.items()
+        }
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Each participant sends its shared rows, all of them or those that changed most."""
         shared = self.server[table]
-        everything = is_synchronised(round, self._sync_every)
+        everything = is_synchronised(round, int(self.options.setting("sync_every")))
         self._uploads[table] = {}
         for party, own in rows.items():
-            chosen = self._choose(table, party, own, everything=everything)
-            received = self.channel.send(self._packed(round, party, SERVER, table, chosen, own[chosen], everything))
-            places, values = self._unpacked(received, chosen)
+            chosen = self._selection[table].choose(party, own, everything=everything)
+            message = pack_chosen(round, party, SERVER, table, chosen, own, known=everything)
+            received = self.channel.send(message)
+            places, values = unpack_chosen(received, chosen)
             if received.sender in self._uploads[table]:
                 raise RunError(f"an upload of {table} by {received.sender}, who sent one already")
-            self._sent[table][party] = torch.where(chosen[:, None], own, self._sent[table][party])
             self._seen[table][received.sender][places] = True
-            ids = shared.places(received.sender, len(own))
-            self._uploads[table][received.sender] = ids[places], values
+            self._uploads[table][received.sender] = shared.places(received.sender, len(own))[places], values
         if everything:
             shared.rows = mean_over_holders(shared.rows, list(self._uploads[table].values()))
         return Uploaded(len(rows))
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """Each client's shared rows: all of them as the mean over holders, or the sums that most others have a part in."""
-        everything = is_synchronised(round, self._sync_every)
+        server, selection = self.server[table], self._selection[table]
+        if is_synchronised(round, int(self.options.setting("sync_every"))):
+            return {party: send_shared(self.channel, round, server, selection, party) for party in parties}
         received = {}
         for party in parties:
-            held, shared = self.server[table].holdings[party], self._shared[table][party]
-            if everything:
-                rows = self.server[table].rows[held]
-                # The first broadcast says which rows are shared; afterwards the client knows.
-                message = self._packed(round, SERVER, party, table, shared, rows[shared], round > 0)
-                places, values = self._unpacked(self.channel.send(message), shared)
-                received[party] = _received(len(held), places, values, torch.zeros_like(places))
-                continue
-            sums, counts = sums_of_others(self._uploads[table], party, self.server[table].rows)
+            held = server.holdings[party]
+            sums, counts = sums_of_others(self._uploads[table], party, server.rows)
             rng = generator(self.options.seed, "download ties", table, round, self.parties.index(party))
-            count = num_selected(int(shared.sum()), self._sparsity)
-            chosen = most_uploaded(counts[held] * shared, count, rng)
-            message = self.channel.send(
-                SparseRows.pack(round, SERVER, party, table, chosen, sums[held][chosen], counts[held][chosen])
-            )
-            assert isinstance(message, SparseRows)
-            received[party] = _received(len(held), *message.unpack(), combine=True)
+            chosen = most_uploaded(counts[held] * selection.shared[party], selection.count(party), rng)
+            message = SparseRows.pack(round, SERVER, party, table, chosen, sums[held][chosen], counts[held][chosen])
+            arrived = self.channel.send(message)
+            assert isinstance(arrived, SparseRows)
+            received[party] = combine_chosen(len(held), *arrived.unpack())
         return received
 
     def observed(self, table: Table) -> dict[str, Observed]:
         """What a client sent last of each row, and which rows it ever sent: the server can keep both."""
-        return {party: Observed(self._sent[table][party], seen) for party, seen in self._seen[table].items()}
+        return {party: Observed(self._selection[table].sent[party], seen) for party, seen in self._seen[table].items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """As in clear, and what each client sent."""
-        kept = {
-            f"{name}.{table}.{place}": parties[party]
-            for name, of_table in (("sent", self._sent), ("seen", self._seen))
-            for table, parties in of_table.items()
-            for place, party in enumerate(self.parties)
-        }
-        return super().tensors() | kept
+        kept = super().tensors()
+        for table, selection in self._selection.items():
+            kept |= selection.tensors(f"sent.{table}", self.parties)
+            kept |= {f"seen.{table}.{place}": self._seen[table][party] for place, party in enumerate(self.parties)}
+        return kept
 
     def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
         """As in clear."""
         super().restore(held, tensors)
-        for table in self.server:
-            self._find_shared(table)
-            for place, party in enumerate(self.parties):
-                self._sent[table][party] = tensors[f"sent.{table}.{place}"].clone()
-                self._seen[table][party] = tensors[f"seen.{table}.{place}"].clone()
+        for table, selection in self._selection.items():
+            selection.align(self.server[table], self.server[table].rows)
+            selection.restore(f"sent.{table}", self.parties, tensors)
+            self._seen[table] = {
+                party: tensors[f"seen.{table}.{place}"].clone() for place, party in enumerate(self.parties)
+            }
 
-    def _find_shared(self, table: Table) -> None:
-        """Which rows of each client another one holds too."""
-        holdings = self.server[table].holdings
-        count = torch.bincount(torch.cat(list(holdings.values())), minlength=len(self.server[table].names))
-        self._shared[table] = {party: count[held] > 1 for party, held in holdings.items()}
 
-    def _choose(self, table: Table, party: str, own: Tensor, *, everything: bool) -> Tensor:
-        """Which of its rows `[n, W]` a client uploads, bool `[n]`."""
-        shared = self._shared[table][party][: len(own)]
-        if everything:
-            return shared
-        count = num_selected(int(self._shared[table][party].sum()), self._sparsity)
-        changed = changes(own, self._sent[table][party]).masked_fill(~shared, -torch.inf)
-        return largest(changed, min(count, int(shared.sum())))
+def pack_chosen(
+    round: int, sender: str, receiver: str, table: Table, chosen: Tensor, rows: Tensor, *, known: bool
+) -> Rows | SparseRows:
+    """The chosen ones of `rows` `[n, W]`; where the receiver knows which these are, without saying so."""
+    if known:
+        return Rows.pack(round, sender, receiver, table, rows[chosen])
+    return SparseRows.pack(round, sender, receiver, table, chosen, rows[chosen])
 
-    def _packed(
-        self, round: int, sender: str, receiver: str, table: Table, chosen: Tensor, rows: Tensor, known: bool
-    ) -> Rows | SparseRows:
-        """Rows alone where the receiver knows which ones they are."""
-        if known:
-            return Rows.pack(round, sender, receiver, table, rows)
-        return SparseRows.pack(round, sender, receiver, table, chosen, rows)
 
-    def _unpacked(self, message: object, expected: Tensor) -> tuple[Tensor, Tensor]:
-        """Places and rows of a message; of rows alone, those expected."""
-        if isinstance(message, SparseRows):
-            places, rows, _ = message.unpack()
-            return places, rows
-        assert isinstance(message, Rows)
-        places, rows = torch.nonzero(expected)[:, 0], message.unpack()
-        if len(places) != len(rows):
-            raise RunError(f"{message.sender} sent {len(rows)} rows of {message.table}; {len(places)} expected")
+def unpack_chosen(message: Message, expected: Tensor) -> tuple[Tensor, Tensor]:
+    """Places int64 `[k]` and rows `[k, W]` of a message; of one that does not say which, those `expected`."""
+    if isinstance(message, SparseRows):
+        places, rows, _ = message.unpack()
         return places, rows
+    assert isinstance(message, Rows)
+    places, rows = torch.nonzero(expected)[:, 0], message.unpack()
+    if len(places) != len(rows):
+        raise RunError(f"{message.sender} sent {len(rows)} rows of {message.table}; {len(places)} expected")
+    return places, rows
 
 
-def _received(num_rows: int, places: Tensor, values: Tensor, counts: Tensor, *, combine: bool = False) -> Received:
-    """What a client makes of rows at some places: it takes them over, or its own row and a sum become their mean (Eq. 4)."""
-    taken = torch.zeros(num_rows, dtype=torch.bool).index_fill_(0, places, True)
-    rows, own_share = torch.zeros(num_rows, values.shape[1]), torch.zeros(num_rows)
-    rows[places] = combined(torch.zeros_like(values), values, counts)
-    own_share[places] = 1 / (1.0 + counts)
-    return Received(rows, taken, own_share if combine else None)
+def send_shared(channel: Channel, round: int, server: SharedTable, selection: Selection, party: str) -> Received:
+    """A client's shared rows as the server has them; the first broadcast also says which rows are shared."""
+    shared = selection.shared[party]
+    rows = server.rows[server.holdings[party]]
+    message = pack_chosen(round, SERVER, party, server.table, shared, rows, known=round > 0)
+    places, values = unpack_chosen(channel.send(message), shared)
+    taken = torch.zeros(len(shared), dtype=torch.bool).index_fill_(0, places, True)
+    return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken)
+
+
+def combine_chosen(num_rows: int, places: Tensor, sums: Tensor, counts: Tensor) -> Received:
+    """Eq. 4 for the rows at `places`: what the client's own row becomes with a sum `[k, W]` of `counts` `[k]` others."""
+    taken = torch.zeros(num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
+    rows = torch.zeros(num_rows, sums.shape[1])
+    rows[places] = combined(torch.zeros_like(sums), sums, counts)
+    return Received(rows, taken, torch.zeros(num_rows).index_copy_(0, places, 1 / (1.0 + counts)))

@@ -15,7 +15,7 @@ import torch
 from attacks.evaluation import NO_NAME, AttackOptions, Leakage, attack_federation
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
 from attacks.view import ALL, THREAT_MODELS, View, build_view
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, generate_consortium
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.evaluation import ClientTables

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from defenses.exchange import DefendedExchange, make_exchange
+from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
 from defenses.privacy import RingNoise, clip_changes
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation
@@ -98,7 +99,8 @@ def local_score(world: Trained, trial: int) -> np.ndarray:
 def summed_score(world: Trained, trial: int) -> np.ndarray:
     """What the server learns of the head: the sum of all three, less what the colluder put in."""
     values = {party: world.exchange._private(trial, "entities", party, own) for party, own in world.rows.items()}
-    world.exchange._encode(trial, "entities", values)
+    held = world.exchange._held["entities"]
+    world.exchange._encode(trial, "entities", {party: (held[party][: len(own)], own) for party, own in values.items()})
     inputs = world.exchange.inputs["entities"]
     return (inputs["client/victim"] + inputs["client/honest"])[world.head].numpy()
 

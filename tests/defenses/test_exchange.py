@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.exchange import Exchange, Uploaded
 from fkgsec.federation.loop import FederationResult, Observer, run_federation

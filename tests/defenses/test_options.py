@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.exchange import DefendedExchange, make_exchange
+from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
 from defenses.options import (
     Defense,
     DpOptions,

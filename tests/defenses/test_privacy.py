@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from defenses.options import DpOptions, Unit, parse_defense
 from defenses.privacy import RingNoise, clip_changes, local_noise, ring_noise, ring_of
 from fkgsec.data.graph import FederatedGraph

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.exchange import make_exchange
+from defenses.exchanges import make_exchange
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.evaluation import ClientTables

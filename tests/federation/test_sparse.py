@@ -229,7 +229,8 @@ FIRST = {
     B: torch.tensor([[2.0, 0.0], [-1.0, 0.0], [0.0, -2.0], [0.8, 0.6]]),  # z 0, y 2, x 1, w 0.2
     C: torch.tensor([[1.0, 0.0], [0.0, 3.0], [4.0, 3.0]]),  # x 0, y 1, z 0.2
 }
-# In round 2, b takes no part. a sent w (0, 1) and x (3, 4) last and never y, which counts as (1, 0); c sent y (0, 3) and z (4, 3), never x.
+# In round 2, b takes no part. a sent w (0, 1) and x (3, 4) last and never y, which counts as (1, 0); c sent y (0, 3) and
+# z (4, 3), never x.
 SECOND = {
     A: torch.tensor([[5.0, 5.0], [0.0, 2.0], [4.0, 3.0], [4.0, 3.0]]),  # w 0, x 1 - 24 / 25, y 0.2
     C: torch.tensor([[2.0, 0.0], [0.0, -1.0], [-3.0, 4.0]]),  # x 0, y 2, z 1

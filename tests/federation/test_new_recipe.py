@@ -1,0 +1,41 @@
+"""A new algorithm is a row: one that no paper has, made of parts that are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Recipe
+
+
+def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relations are shared, the largest changes of them cross, and each client keeps a model that learns from the shared one."""
+    made_up = Recipe(
+        "made-up",
+        ("relations",),
+        "this test",
+        exchange="top-k",
+        private="whole",
+        distillation="mutual",
+        evaluated="private",
+        settings={"mu": 0.5, "form": "paper", "sparsity": 0.5, "sync_every": 2},
+    )
+    monkeypatch.setitem(RECIPES, made_up.name, made_up)
+    options = FederationOptions(
+        algorithm="made-up", dim=8, batch_size=32, num_negatives=8, rounds=4, eval_every=1, device="cpu"
+    )
+    result = run_federation(uneven, options)
+    assert len(result.private) == len(result.test_ranks) == len(result.shared_test_ranks) == len(uneven.clients)
+    kinds = {(entry.round, entry.kind) for entry in result.transcript.entries if entry.direction == "up"}
+    assert kinds == {(0, "alignment"), (1, "sparse-rows"), (2, "sparse-rows"), (3, "rows"), (4, "sparse-rows")}
+    assert {entry.table for entry in result.transcript.entries} == {"relations"}
+
+
+def test_parts_are_used_by_more_than_one_recipe() -> None:
+    """The table would be a list of special cases otherwise."""
+    for part in ("evaluated", "private", "exchange", "keep_optimizer"):
+        values = [getattr(recipe, part) for recipe in RECIPES.values()]
+        assert len(set(values)) > 1
+        assert any(values.count(value) > 1 for value in set(values))
