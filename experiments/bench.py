@@ -28,7 +28,8 @@ from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.models import MODELS
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import MODELS, KgeModel
 from fkgsec.randomness import generator
 
 # One batch element against one candidate, for each number of the row: subtract, magnitude, add; and for the gradient to the
@@ -58,7 +59,13 @@ def measure_floor() -> tuple[float, float]:
 
 def needs_of_round(federation: Federation) -> tuple[float, float]:
     """Bytes and operations of one round as the module's docstring counts them."""
-    options, model = federation.options, federation.stack.model
+    stacks = [federation.stack] if federation.private is None else [federation.stack, federation.private]
+    needs = [_needs_of_training(federation, stack.model) for stack in stacks]
+    return sum(num_bytes for num_bytes, _ in needs), sum(operations for _, operations in needs)
+
+
+def _needs_of_training(federation: Federation, model: KgeModel) -> tuple[int, float]:
+    options = federation.options
     row_bytes = 4 * model.entity_width
     triples = options.local_epochs * sum(len(graph.train) for graph in federation.stack.graphs)
     candidates = triples * (1 + options.num_negatives)
@@ -115,6 +122,7 @@ def main(
         "algorithm",
         "model",
         "s/round",
+        "of FedE's",
         "triples/s",
         "floor bytes s",
         "floor ops s",
@@ -124,9 +132,10 @@ def main(
         rounds.add_column(name, justify="right")
     cases = (
         [("fede", model, "own") for model in MODELS]
-        + [(algorithm, "transe", "own") for algorithm in ("fedep", "fedprox", "fedec", "fedr")]
+        + [(algorithm, "transe", "own") for algorithm in RECIPES if algorithm not in ("fede", "single", "collective")]
         + [("fede", "transe", "all")]
     )
+    of_fede: dict[str, float] = {}
     for algorithm, model, scope in cases:
         chosen = msgspec.structs.replace(options, algorithm=algorithm, model=model, entity_scope=scope)
         federation = Federation(graph, chosen)
@@ -135,8 +144,9 @@ def main(
         floors = num_bytes / bandwidth, operations / peak
         validation = best_of(repeats, lambda federation=federation: federation.evaluator.mrr("valid"))
         triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
+        relative = seconds / of_fede.setdefault(model, seconds)
         rounds.add_row(
-            f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
+            f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{relative:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
             f"{floors[1]:.2f}", f"{seconds / max(floors):.1f}", f"{validation:.2f}",
         )  # fmt: skip
     console.print(rounds)
