@@ -134,10 +134,10 @@ def compare(
 def folder_name(case: str) -> str:
     """The case as a folder's name.
 
-    >>> folder_name("fedr/psu,secagg"), folder_name("dp:clip=0.5")
-    ('fedr-psu-secagg', 'dp-clip-0.5')
+    >>> folder_name("fedr/psu,secagg"), folder_name("dp:clip=0.5"), folder_name("fede-svd+")
+    ('fedr-psu-secagg', 'dp-clip-0.5', 'fede-svd+')
     """
-    return re.sub(r"[^\w.]+", "-", case).strip("-")
+    return re.sub(r"[^\w.+]+", "-", case).strip("-")
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -167,9 +167,10 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def sampling_temperature(self) -> float:
-        """Of the weights of negatives. FedLU's paper weighs them alike (fedlu.txt Eq. 7); its code does not."""
-        paper = "form" in RECIPES[self.algorithm].settings and self.setting("form") == "paper"
-        return 0.0 if paper else self.temperature
+        """Of the weights of negatives. FedLU weighs them alike (fedlu.txt Eq. 7), its code so but for RotatE."""
+        if "form" not in RECIPES[self.algorithm].settings:
+            return self.temperature
+        return self.temperature if self.setting("form") == "published" and self.model == "rotate" else 0.0
 
     def torch_device(self) -> torch.device:
         """The device that `device` names; raises `SpecError` when the machine does not have it."""
