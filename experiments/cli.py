@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from experiments import tables
+from experiments import audit_cli, results_cli, tables
 from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
 from experiments.console import expected_errors, make_console, print_tables
 from experiments.experiment_cli import experiment_app
@@ -178,6 +178,11 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         sys.stdout.write(encode_record(finished.record).decode())
     elif json is not None:
         write_atomically(Path(json), encode_record(finished.record))
+
+
+app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
+app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
+app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
 
 
 @data_app.command("list", epilog="Example:\n\n  fkgsec data list")

@@ -21,7 +21,7 @@ from experiments.spec import Spec
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import leaked_test_mask
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import utility
@@ -198,5 +198,5 @@ def read_record(path: Path) -> Record:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error

@@ -18,7 +18,7 @@ from experiments.record import Record, encode_record, make_record, write_atomica
 from experiments.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import (
     CHECKPOINT,
@@ -105,28 +105,37 @@ def reuse(
     Raises:
         RunError: the folder holds no finished run, or the data have changed since.
     """
-    try:
-        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
-    except OSError as error:
-        raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
-    except msgspec.MsgspecError as error:
-        raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
+    spec, result = load_run(folder, observer)
     spec = msgspec.structs.replace(spec, **changes)
-    graph = spec.load_graph()
-    if not (folder / CHECKPOINT).exists():
-        raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    _, progress = checkpoint.load(folder / CHECKPOINT, run_identity(graph, spec.federation_options()))
-    if not progress.finished:
-        raise RunError(
-            f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
-        )
-    result = run_federation(graph, spec.federation_options(), folder, observer, make_exchange=make_exchange)
     target = out or folder
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{target}: cannot be made ({error.strerror})") from error
-    return _report(spec, result, target, attack=True), graph
+    return _report(spec, result, target, attack=True), result.graph
+
+
+def load_run(folder: Path, observer: Observer | None = None) -> tuple[Spec, FederationResult]:
+    """A finished run, from its checkpoint.
+
+    Raises:
+        RunError: the folder holds no finished run, or the data have changed since.
+    """
+    try:
+        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
+    except OSError as error:
+        raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
+    except (msgspec.MsgspecError, SpecError) as error:
+        raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
+    graph, options = spec.load_graph(), spec.federation_options()
+    if not (folder / CHECKPOINT).exists():
+        raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
+    _, progress = checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))
+    if not progress.finished:
+        raise RunError(
+            f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
+        )
+    return spec, run_federation(graph, options, folder, observer, make_exchange=make_exchange)
 
 
 def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:

@@ -12,6 +12,7 @@ import typer
 
 from attacks.view import ALL
 from experiments.compare import Comparison, pooled, read_comparison
+from experiments.console import expected_errors
 from experiments.record import Record, read_record
 from fkgsec.estimate import Estimate
 
@@ -111,4 +112,4 @@ def _name(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(expected_errors(main))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 from rich import box
@@ -12,16 +12,27 @@ from rich.table import Table
 from attacks.evaluation import Leakage
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
-from experiments.record import Record
+from experiments.record import DataRecord, Record
 from fkgsec.data.catalogue import Dataset
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import LEAKS, SplitLeaks
 from fkgsec.estimate import Estimate
 
 
+class Attacked(Protocol):
+    """What the leakage tables are made from: a record, or an audit of tables."""
+
+    @property
+    def leakage(self) -> list[Leakage]: ...
+    @property
+    def best_round(self) -> int: ...
+    @property
+    def data(self) -> DataRecord: ...
+
+
 def run_tables(record: Record) -> list[Table]:
     """Leakage (when the run was attacked), utility, and what it cost. Each fits 80 columns."""
-    return [*_leakage_tables(record), _utility_table(record), _cost_table(record)]
+    return [*leakage_tables(record), _utility_table(record), _cost_table(record)]
 
 
 def reading_aid(record: Record) -> list[str]:
@@ -40,7 +51,7 @@ def protection_lines(record: Record) -> list[str]:
     return [*lines, f"{clipped:,} uploaded values were cut to the range of the fixed point."] if clipped else lines
 
 
-def leakage_aid(record: Record) -> list[str]:
+def leakage_aid(record: Attacked) -> list[str]:
     """What the leakage figures mean, and why some were not measured; nothing when the run was not attacked."""
     if not record.leakage:
         return []
@@ -68,7 +79,7 @@ def leakage_aid(record: Record) -> list[str]:
     return [*lines, *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons)]
 
 
-def _leakage_tables(record: Record) -> list[Table]:
+def leakage_tables(record: Attacked) -> list[Table]:
     """One table for each threat model and leak ratio, and one for the attack without linked pairs where it ran."""
     groups: dict[tuple[str, float], list[Leakage]] = {}
     for row in record.leakage:

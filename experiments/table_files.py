@@ -1,0 +1,325 @@
+"""Embedding tables as files: written for others, and read back from fkgsec, PyKEEN, LibKGE and DGL-KE.
+
+A folder with a subfolder for each client, or one safetensors file:
+
+| what                       | in a client's folder                                    | in the file                    |
+|----------------------------|---------------------------------------------------------|--------------------------------|
+| its own tables             | `entities.npy`, `relations.npy`                         | `client/entities`, ...         |
+| what crossed, if different | `uploaded_entities.npy`, `uploaded_relations.npy`       | `client/uploaded_entities`, ...|
+| names of the rows          | `entities.dict`, ..., `id<TAB>name` a line, for each    | metadata `names`, a JSON map   |
+| the run they are of        | `manifest.json`, beside the clients' folders            | metadata `manifest`            |
+
+Tables trained elsewhere lie in the clients' folders as their trainer wrote them (`TRAINERS`), the names beside them or one
+folder above; there is no manifest then. Nothing is executed on load: numpy reads without pickles, torch weights only.
+
+Rows are real numbers in the layout of `fkgsec.kge.models`, or complex numbers; rows in other layouts are made complex.
+Source of the layouts: LibKGE's kge/model/complex.py and rotate.py, DGL-KE's docs/source/format_out.rst and score_fun.py,
+PyKEEN's `save_to_directory` and its embeddings of complex numbers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import tempfile
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from experiments.spec import Spec
+from fkgsec.data.folders import client_folders, read_text
+from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.federation.recipes import Table
+from fkgsec.kge.models import ModelName
+
+SCHEMA = "fkgsec/tables/1"
+MANIFEST_FILE = "manifest.json"
+SINGLE_FILE = ".safetensors"
+TABLES: tuple[Table, ...] = get_args(Table)
+UPLOADED: dict[Table, str] = {table: f"uploaded_{table}" for table in TABLES}
+KEYS = (*TABLES, *UPLOADED.values())
+TRAINERS = (
+    "entities.npy and relations.npy",
+    "DGL-KE's *_entity.npy and *_relation.npy",
+    "one state dict of PyKEEN or LibKGE (.pt, .pth, .safetensors)",
+)
+_DGL_KE: dict[Table, str] = {"entities": "*_entity.npy", "relations": "*_relation.npy"}
+_PYKEEN: dict[Table, str] = {
+    "entities": "entity_representations.0._embeddings.weight",
+    "relations": "relation_representations.0._embeddings.weight",
+}
+_LIBKGE: dict[Table, str] = {
+    "entities": "_entity_embedder._embeddings.weight",
+    "relations": "_relation_embedder._embeddings.weight",
+}
+_NAME_FILES: dict[str, tuple[str, ...]] = {  # of fkgsec, FedE and DGL-KE; of DGL-KE; of LibKGE; of PyKEEN
+    "entities": ("entities.dict", "entities.tsv", "entity_ids.del", "entity_to_id.tsv.gz"),
+    "relations": ("relations.dict", "relations.tsv", "relation_ids.del", "relation_to_id.tsv.gz"),
+}
+_EXPORT = "save the weights alone where it was trained: torch.save(model.state_dict(), 'model.pt')"
+
+
+class NamedRows(NamedTuple):
+    """The rows of a table, float32 or complex64 `[n, width]`, and their names `[n]`."""
+
+    names: list[str]
+    rows: Tensor
+
+
+Tables = dict[str, dict[str, NamedRows]]
+"""By client, then by one of `KEYS`."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What exported tables say of the run that they are of.
+
+    Attributes:
+        data_hash: of the federation of graphs.
+        round: whose tables they are.
+        crossed: for each client the tables of it that the server had got by then.
+    """
+
+    schema: str
+    spec: Spec
+    data_hash: str
+    round: int
+    crossed: dict[str, list[Table]]
+
+
+def hash_tables(tables: Tables) -> str:
+    """sha256 over clients, names and rows: the same tables give the same hash, whatever files they came from."""
+    digest = hashlib.sha256()
+    for client in sorted(tables):
+        for key, (names, rows) in sorted(tables[client].items()):
+            digest.update(msgspec.json.encode([client, key, list(rows.shape), str(rows.dtype), names]))
+            digest.update(rows.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_tables(manifest: Manifest, tables: Tables, out: Path) -> None:
+    """Write a folder, or one file where `out` ends in .safetensors; whole or not at all.
+
+    Raises:
+        RunError: something is there already, it cannot be written, or a name cannot stand in the folder's layout.
+    """
+    if out.exists():
+        raise RunError(f"{out}: is there already; name a new folder or file")
+    write = _write_file if out.suffix == SINGLE_FILE else _write_folder
+    if write is _write_folder:
+        _check_writable(tables, out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+            whole = Path(scratch) / "out"
+            write(manifest, tables, whole)
+            whole.replace(out)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{out}: cannot be written ({error})") from error
+
+
+def _write_file(manifest: Manifest, tables: Tables, path: Path) -> None:
+    flat = {f"{client}/{key}": table for client, own in tables.items() for key, table in own.items()}
+    names = {place: table.names for place, table in flat.items()}
+    metadata = {"manifest": msgspec.json.encode(manifest).decode(), "names": msgspec.json.encode(names).decode()}
+    save_file({place: table.rows.contiguous() for place, table in flat.items()}, path, metadata)
+
+
+def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
+    folder.mkdir()
+    (folder / MANIFEST_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    for client, own in tables.items():
+        (folder / client).mkdir()
+        for key, table in own.items():
+            np.save(folder / client / f"{key}.npy", table.rows.numpy(), allow_pickle=False)
+            lines = "".join(f"{row}\t{name}\n" for row, name in enumerate(table.names))
+            (folder / client / f"{key}.dict").write_text(lines, encoding="utf-8", newline="\n")
+
+
+def _check_writable(tables: Tables, out: Path) -> None:
+    hint = f"write one file, --out NAME{SINGLE_FILE}"
+    for client, own in tables.items():
+        if client.startswith(".") or not client.strip() or any(sign in client for sign in "/\\\0"):
+            raise RunError(f"{out}: client name {client!r} cannot be a folder's name; {hint}")
+        for name in (name for table in own.values() for name in table.names):
+            if not name.strip() or any(letter in name for letter in "\t\n\r\0"):
+                raise RunError(f"{out}: name {name!r} cannot stand in a tab-separated file; {hint}")
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """What exported tables say of their run; None where they were trained elsewhere. Raises `RunError` when it is damaged."""
+    file = path / MANIFEST_FILE if path.is_dir() else path
+    try:
+        if not path.is_dir():
+            with safe_open(path, framework="pt") as handle:
+                content = (handle.metadata() or {}).get("manifest")
+        else:
+            content = file.read_bytes() if file.exists() else None
+        manifest = None if content is None else msgspec.json.decode(content, type=Manifest)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: neither a folder of tables nor a safetensors file ({error})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
+        raise RunError(f"{file}: not a manifest of schema {SCHEMA} ({error})") from error
+    if manifest is not None and manifest.schema != SCHEMA:
+        raise RunError(f"{file}: schema {manifest.schema}; this version reads {SCHEMA}")
+    return manifest
+
+
+def read_tables(path: Path, model: ModelName) -> Tables:
+    """Read the tables of every client.
+
+    Args:
+        path: a folder or a .safetensors file, see the module.
+        model: what they were trained with; it decides which rows of PyKEEN and LibKGE are complex.
+
+    Raises:
+        RunError: no layout that fits, a damaged file, a value that is not finite, rows without names.
+        DataError: no such folder.
+    """
+    if path.is_dir():
+        return {folder.name: _read_client(folder, model) for folder in sorted(client_folders(path))}
+    tables: Tables = {}
+    try:
+        with safe_open(path, framework="pt") as handle:
+            names = msgspec.json.decode((handle.metadata() or {})["names"], type=dict[str, list[str]])
+            for place in handle.keys():  # noqa: SIM118 (not a dict)
+                client, _, key = place.rpartition("/")
+                if key not in KEYS or not client:
+                    raise RunError(f"{path}: tensor {place!r} must be CLIENT/KEY, KEY one of {', '.join(KEYS)}")
+                rows = _checked(handle.get_tensor(place), f"{path}: {place}")
+                tables.setdefault(client, {})[key] = _named(names.get(place, []), rows, f"{path}: {place}")
+    except KeyError as error:
+        raise RunError(
+            f"{path}: no metadata {error.args[0]!r} (a JSON map of each tensor to its rows' names)"
+        ) from error
+    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+    return tables
+
+
+def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
+    rows: dict[str, Tensor] = {}
+    arrays: list[tuple[str, Path]] = [(key, folder / f"{key}.npy") for key in KEYS if (folder / f"{key}.npy").is_file()]
+    arrays += [(table, path) for table, pattern in _DGL_KE.items() for path in sorted(folder.glob(pattern))]
+    states = sorted(path for path in folder.iterdir() if path.suffix in (".pt", ".pth", SINGLE_FILE))
+    if len(states) > 1 or (states and arrays) or len({key for key, _ in arrays}) < len(arrays):
+        found = ", ".join(path.name for path in (*(path for _, path in arrays), *states))
+        raise RunError(f"{folder}: {found} stand side by side; leave one table of each kind")
+    if states:
+        rows = _read_state(states[0], model)
+    elif arrays:
+        rows = {key: _read_npy(path) for key, path in arrays}
+    else:
+        pickles = sorted(path.name for path in folder.glob("*.pkl"))
+        why = f"; {pickles[0]} is a pickle, which could execute anything: {_EXPORT}" if pickles else ""
+        raise RunError(f"{folder}: no tables (expected {'; or '.join(TRAINERS)}){why}")
+    named: dict[str, NamedRows] = {}
+    for key, tensor in rows.items():
+        where, names = _find_names(folder, key)
+        named[key] = _named(names, tensor, f"{folder}: {key}, {where.name}")
+    return named
+
+
+def _read_npy(path: Path) -> Tensor:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RunError(f"{path}: not an array that can be read ({error})") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
+        raise RunError(f"{path}: expected an array of floats, found {getattr(array, 'dtype', 'an archive')}")
+    return _checked(torch.from_numpy(array), str(path))
+
+
+def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
+    """The tables of a state dict of PyKEEN or LibKGE, or of a safetensors file with the keys `entities` and `relations`."""
+    try:
+        if path.suffix == SINGLE_FILE:
+            with safe_open(path, framework="pt") as handle:
+                state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (not a dict)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise RunError(f"{path}: holds more than weights, which could execute anything: {_EXPORT}") from error
+    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    if isinstance(state, dict) and isinstance(state.get("model"), list | tuple):
+        state = state["model"][0]  # a checkpoint of LibKGE, cleared of its configuration
+    tables: dict[str, Tensor] = {}
+    for table in TABLES:
+        for key in (table, _PYKEEN[table], _LIBKGE[table]):
+            if isinstance(state, dict) and isinstance(state.get(key), Tensor):
+                tables[table] = _as_complex(_checked(state[key], f"{path}: {key}"), key, model)
+    if not tables:
+        raise RunError(f"{path}: has none of {', '.join((*TABLES, *_PYKEEN.values(), *_LIBKGE.values()))}")
+    return tables
+
+
+def _as_complex(rows: Tensor, key: str, model: ModelName) -> Tensor:
+    """Complex rows where a trainer's layout differs from `fkgsec.kge.models`.
+
+    PyKEEN interleaves real and imaginary parts; LibKGE's RotatE holds relations as angles in radians.
+    """
+    if key in _PYKEEN.values() and model in ("rotate", "complex"):
+        if rows.shape[1] % 2:
+            raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} takes real and imaginary parts")
+        return torch.view_as_complex(rows.reshape(len(rows), -1, 2).contiguous())
+    if key == _LIBKGE["relations"] and model == "rotate":
+        return torch.polar(torch.ones_like(rows), rows)
+    return rows
+
+
+def _checked(rows: Tensor, what: str) -> Tensor:
+    """The rows as float32 or complex64 `[n, width]`."""
+    if rows.ndim != 2 or not rows.numel() or not (rows.is_floating_point() or rows.is_complex()):
+        raise RunError(f"{what}: expected floats [rows, width], found {rows.dtype} {list(rows.shape)}")
+    rows = rows.detach().to(torch.complex64 if rows.is_complex() else torch.float32)
+    if not torch.isfinite(rows).all():
+        raise RunError(f"{what}: holds a value that is not finite")
+    return rows
+
+
+def _named(names: list[str], rows: Tensor, what: str) -> NamedRows:
+    if len(names) != len(rows):
+        hint = "; relations with their inverses are not read" if len(rows) == 2 * len(names) else ""
+        raise RunError(f"{what}: {len(rows)} rows, but {len(names)} names{hint}")
+    if len(set(names)) < len(names):
+        raise RunError(f"{what}: a name stands for two rows")
+    return NamedRows(names, rows)
+
+
+def _find_names(folder: Path, key: str) -> tuple[Path, list[str]]:
+    """The file that names the rows, in the client's folder or else in the one above it, and the names."""
+    files = _NAME_FILES.get(key, (f"{key}.dict",))
+    for place in (folder, folder / "training_triples", folder.parent, folder.parent / "training_triples"):
+        for name in files:
+            if (place / name).is_file():
+                return place / name, read_names(place / name)
+    raise RunError(f"{folder}: nothing names the rows of {key} ({', '.join(files)}, there or one folder above)")
+
+
+def read_names(path: Path) -> list[str]:
+    """The names in a file of `id<TAB>name` lines, in the order of the ids; .gz is unpacked, a header `id...` passed over.
+
+    Raises:
+        RunError: a malformed line, or ids that are not 0 to n - 1 (`file:line`).
+    """
+    try:
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else read_text(path)
+    except (OSError, EOFError, UnicodeDecodeError, DataError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+    lines = text.rstrip("\n").split("\n")
+    header = int(lines[0].startswith("id\t"))
+    names: dict[int, str] = {}
+    for place, line in enumerate(lines[header:], start=header + 1):
+        number, tab, name = line.partition("\t")
+        if not (tab and name and number.isdecimal() and int(number) < len(lines) - header) or int(number) in names:
+            allowed = f"id<TAB>name, each id of 0..{len(lines) - header - 1} once"
+            raise RunError(f"{path}:{place}: expected {allowed}; found {line!r}")
+        names[int(number)] = name
+    return [names[number] for number in range(len(names))]
