@@ -88,6 +88,7 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
             residual[missing] = torch.from_numpy(total[missing])
             count[missing] = holders[missing]
     mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
+    mean[torch.from_numpy(count <= 0)] = torch.nan  # in no sum, so without an embedding
     held, sources, certainty = attribute_holders(table, rng)
     claims = {}
     for victim in table.victims:

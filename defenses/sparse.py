@@ -47,8 +47,8 @@ class SparseSums(DefendedExchange):
         super().__init__(channel, options, parties, tables, run)
         self._sync_every = int(options.setting("sync_every"))
         self._selection: dict[Table, Selection] = {table: Selection(options) for table in tables}
-        # Of the round: what each client in the sum chose and sent, and what the server opened, float32 and int64.
-        self._chosen: dict[Table, dict[str, tuple[Tensor, Tensor]]] = {table: {} for table in tables}
+        # Of the round: which of its rows each client in the sum chose, and what the server opened, float32 and int64.
+        self._chosen: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
         self._opened: dict[Table, tuple[Tensor, Tensor] | None] = dict.fromkeys(tables)
         self._since_synchronised: set[int] = set()
 
@@ -66,9 +66,10 @@ class SparseSums(DefendedExchange):
             chosen = self._selection[table].choose(party, own, everything=everything)
             held = self._held[table][party][: len(own)]
             placed[party] = held[chosen.numpy()], own[chosen].numpy().astype(np.float64)
-            self._chosen[table][party] = chosen, own
+            self._chosen[table][party] = chosen
         uploaded = self._add_up(round, table, placed)
-        self._since_synchronised = {round} if everything else {*self._since_synchronised, round}
+        whole = everything and self._opened[table] is not None
+        self._since_synchronised = {round} if whole else {*self._since_synchronised, round}
         if not everything:
             self.server[table].rows = before
         return uploaded
@@ -76,11 +77,13 @@ class SparseSums(DefendedExchange):
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """Each client's shared rows: all of them as the mean over holders, or the sums that most clients have a part in."""
         server, selection = self.server[table], self._selection[table]
-        if is_synchronised(round, self._sync_every):
+        if round == 0:
             return {party: send_shared(self.channel, round, server, selection, party) for party in parties}
         opened = self._opened[table]
         if opened is None:  # too many dropped out
             return {}
+        if is_synchronised(round, self._sync_every):
+            return {party: self._synchronised(round, table, party) for party in parties}
         received = {}
         for party in parties:
             held = server.holdings[party]
@@ -125,16 +128,25 @@ class SparseSums(DefendedExchange):
         self._chosen[table] = {party: self._chosen[table][party] for party in total.survivors}
         return rows
 
+    def _synchronised(self, round: int, table: Table, party: str) -> Received:
+        """All of a client's shared rows; those that were suppressed stay its own."""
+        received = send_shared(self.channel, round, self.server[table], self._selection[table], party)
+        if not self.defense.suppress:
+            return received
+        assert received.taken is not None
+        sent = torch.from_numpy(self._sent_rows[table][self._held[table][party]])
+        return received._replace(taken=received.taken & sent)
+
     def _without_own(self, table: Table, party: str, message: SparseRows) -> Received:
         """The client's side: subtract what it put into the sum itself."""
         places, sums, counts = message.unpack()
+        held = self._held[table][party]
         if party in self._chosen[table]:
-            chosen, own = self._chosen[table][party]
-            sent = torch.from_numpy(self._sent_rows[table][self._held[table][party][: len(own)]])
-            mine = chosen & sent if self.defense.suppress else chosen
-            within = places < len(mine)
-            part = torch.zeros(len(places), dtype=torch.bool)
-            part[within] = mine[places[within]]
-            sums[part] -= own[places[part]]
-            counts = counts - part.long()
-        return combine_chosen(len(self._held[table][party]), places, sums, counts)
+            mine = torch.zeros(len(held), dtype=torch.bool)
+            mine[: len(self._chosen[table][party])] = self._chosen[table][party]
+            if self.defense.suppress:
+                mine &= torch.from_numpy(self._sent_rows[table][held])
+            # As encoded, not as trained: a value may have been clipped.
+            sums = (sums - self.inputs[table][party][held[places]] * mine[places][:, None]).float()
+            counts = counts - mine[places].long()
+        return combine_chosen(len(held), places, sums, counts)

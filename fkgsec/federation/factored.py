@@ -55,7 +55,7 @@ class FactoredRows:
                 kept = self._alpha * orthogonality(factors.left, factors.right).sum()
                 pulled = (factors.rows() * gradient[span]).sum()
             for part, slope in zip(parameters, torch.autograd.grad(kept + pulled, list(factors)), strict=True):
-                part.grad = slope
+                part.grad = slope.contiguous()  # the fused Adam reads memory in its order, whatever the strides say
             losses[client] = float(kept.detach())
         self._adam.step()
         for client in clients:

@@ -1,0 +1,742 @@
+"""FedS under secure sums: against dictionaries in clear, Eq. 3 by hand, dropouts, suppression, what the server sees and reads.
+
+Tests that are marked as failing show faults; the reason says where.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.evaluation import AttackOptions, attack_federation
+from attacks.residual import Claims
+from attacks.view import THREAT_MODELS, View, build_view
+from defenses.exchanges import make_exchange
+from defenses.sparse import SparseSums
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, SparseRows, Transcript
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.federation.sparse import SparseExchange
+from fkgsec.randomness import generator
+from protocols import psu
+from protocols.secagg_messages import MaskedUpload
+
+replace = msgspec.structs.replace
+TABLE: Table = "entities"
+TOLERANCE = 1e-5
+
+
+class RankedByTotals(Exchange):
+    """FedS in clear, but downloads are ranked by how many clients chose a row, the receiver included. Dictionaries by name.
+
+    Attributes:
+        survivors: by round, who is in the sum; all where a round is not named. Nobody: nothing was opened.
+        fewest: rows that fewer clients chose stay with these.
+        wanted: what each participant chose in the last round. chose: the same of who was in the sum, with the rows that were.
+    """
+
+    survivors: ClassVar[Mapping[int, set[str]]] = {}
+    fewest: ClassVar[int] = 1
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        super().align(table, held)
+        self.names = {party: holding.names for party, holding in held.items()}
+        self.holders = Counter(name for names in self.names.values() for name in names)
+
+    def initialise(self, table: Table, rows: Tensor) -> None:
+        super().initialise(table, rows)
+        self.table = {name: rows[place].double() for place, name in enumerate(self.server[table].names)}
+        self.sent = {party: {name: self.table[name] for name in names} for party, names in self.names.items()}
+
+    def synchronised(self, round: int) -> bool:
+        between = int(self.options.setting("sync_every"))
+        return round == 0 or (between > 0 and round % (between + 1) == 0)
+
+    def most(self, party: str) -> int:
+        """Eq. 2."""
+        shared = sum(self.holders[name] > 1 for name in self.names[party])
+        return max(1, int(shared * float(self.options.setting("sparsity")) + 1e-9))
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        present = self.survivors.get(round, set(rows))
+        self.wanted: dict[str, set[str]] = {}
+        self.chose: dict[str, dict[str, Tensor]] = {}
+        for party, own in rows.items():
+            named = dict(zip(self.names[party], own.double(), strict=False))
+            shared = [name for name in named if self.holders[name] > 1]
+            if not self.synchronised(round):
+                shared.sort(key=lambda name: float(cosine(named[name], self.sent[party][name])))
+                shared = shared[: self.most(party)]
+            self.sent[party] |= {name: named[name] for name in shared}
+            self.wanted[party] = set(shared)
+            if party in present:
+                self.chose[party] = {name: named[name] for name in shared}
+        self.counts = Counter(name for chosen in self.chose.values() for name in chosen)
+        self.counts = Counter({name: count for name, count in self.counts.items() if count >= self.fewest})
+        self.chose = {
+            party: {name: row for name, row in chosen.items() if self.counts[name]}
+            for party, chosen in self.chose.items()
+        }
+        self.totals = {
+            name: torch.stack([chosen[name] for chosen in self.chose.values() if name in chosen]).sum(0)
+            for name in self.counts
+        }
+        if self.synchronised(round):
+            self.table |= {name: total / self.counts[name] for name, total in self.totals.items()}
+        return Uploaded(len(present))
+
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        received = {}
+        for party in parties:
+            names = self.names[party]
+            shared = [place for place, name in enumerate(names) if self.holders[name] > 1]
+            rows, own_share = torch.zeros(len(names), self.server[table].rows.shape[1]), torch.zeros(len(names))
+            if self.synchronised(round):
+                for place in shared:
+                    rows[place] = self.table[names[place]]
+            else:
+                rng = generator(self.options.seed, "download ties", table, round, self.parties.index(party))
+                order = [
+                    place for place in rng.permutation(len(names)) if place in shared and self.counts[names[place]]
+                ]
+                order.sort(key=lambda place: -self.counts[names[place]])
+                shared = []
+                for place in order[: self.most(party)]:
+                    name, mine = names[place], self.chose.get(party, {})
+                    # Eq. 3: the sum over the others, and how many they are.
+                    others = self.totals[name] - mine.get(name, 0)
+                    count = self.counts[name] - (name in mine)
+                    if count:  # Eq. 4
+                        rows[place], own_share[place] = others / (1 + count), 1 / (1 + count)
+                        shared.append(place)
+            taken = torch.zeros(len(names), dtype=torch.bool)
+            taken[shared] = True
+            received[party] = Received(rows, taken, own_share)
+        return received
+
+
+def cosine(row: Tensor, other: Tensor) -> Tensor:
+    return row @ other / (row.norm() * other.norm())
+
+
+def aligned(
+    kind: type[Exchange], held: Mapping[str, Sequence[str]], first: Mapping[str, Tensor], **settings: Any
+) -> Any:
+    """An exchange of FedS between parties that hold given names, after the first broadcast of given rows."""
+    options = FederationOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu", **settings)
+    exchange = kind(Channel(), options, list(held), [TABLE], "by hand")
+    exchange.align(TABLE, {party: Holding(list(names), len(names)) for party, names in held.items()})
+    exchange.initialise(TABLE, torch.stack([first[name] for name in exchange.server[TABLE].names]).float())
+    exchange.broadcast(0, TABLE, exchange.parties)
+    return exchange
+
+
+PARTIES = tuple(f"client/{name}" for name in "abcde")
+NAMES = [f"name {number:02d}" for number in range(24)]
+# Each holds 14 of 24 names, and one that nobody else holds.
+HELD = {
+    party: [NAMES[(5 * place + number) % 24] for number in range(14)] + [f"of {party} alone"]
+    for place, party in enumerate(PARTIES)
+}
+
+
+def drawn(*key: int, size: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng([31, *key]).normal(size=size).astype(np.float32))
+
+
+class Drift:
+    """Clients whose training is a random move, behind one exchange or another."""
+
+    def __init__(self, kind: type[Exchange], width: int = 6, **settings: Any) -> None:
+        everybody = sorted({name for names in HELD.values() for name in names})
+        first = {name: drawn(0, place, size=width) for place, name in enumerate(everybody)}
+        self.exchange = aligned(kind, HELD, first, sparsity=0.4, **settings)
+        self.rows = {party: torch.stack([first[name] for name in names]) for party, names in HELD.items()}
+
+    def round(self, number: int, absent: Sequence[str] = (), deaf: Sequence[str] = ()) -> Uploaded:
+        """All but the absent train and upload, all but the deaf receive."""
+        for place, party in enumerate(PARTIES):
+            if party not in absent:
+                shape = self.rows[party].shape
+                self.rows[party] = self.rows[party] + drawn(1, number, place, size=shape.numel()).reshape(shape)
+        present = {party: rows for party, rows in self.rows.items() if party not in absent}
+        outcome = self.exchange.upload(number, TABLE, present)
+        receivers = [party for party in PARTIES if party not in deaf]
+        for party, received in self.exchange.broadcast(number, TABLE, receivers).items():
+            self.rows[party] = received.merged(self.rows[party])
+        return outcome
+
+    def opened(self, number: int) -> list[Opened]:
+        return self.exchange.channel.transcript.opened(number)
+
+
+def assert_same_rows(one: Drift, other: Drift, number: int) -> None:
+    for party in PARTIES:
+        away = float((one.rows[party] - other.rows[party]).abs().max())
+        assert away < TOLERANCE, f"{party} in round {number}"
+
+
+# (a) The same but the sums.
+
+
+@pytest.mark.parametrize("sync_every", [0, 1, 2, 20])
+def test_sums_alone_differ_from_the_naive_simulation(sync_every: int) -> None:
+    secure = Drift(SparseSums, defense="secagg", sync_every=sync_every)
+    naive = Drift(RankedByTotals, sync_every=sync_every)
+    for number in range(1, 8):
+        absent, deaf = ([PARTIES[1]], [PARTIES[2]]) if number % 3 == 2 else ([], [])
+        outcome = secure.round(number, absent, deaf)
+        assert outcome == naive.round(number, absent, deaf) == Uploaded(5 - len(absent))
+        assert_same_rows(secure, naive, number)
+
+
+def test_ranking_by_the_others_is_another_run() -> None:
+    """FedS in clear ranks downloads by the count without the receiver; so the comparison above is of something."""
+    secure, clear = Drift(SparseSums, defense="secagg", sync_every=0), Drift(SparseExchange, sync_every=0)
+    for number in range(1, 4):
+        secure.round(number)
+        clear.round(number)
+    assert max(float((secure.rows[party] - clear.rows[party]).abs().max()) for party in PARTIES) > 0.1
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+def test_a_federation_equals_the_naive_simulation(
+    participation: float, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """Through the loop, with training."""
+    options = replace(
+        options, algorithm="feds", rounds=5, eval_every=5, sync_every=2, participation=participation, learning_rate=0.02
+    )
+    naive = run_federation(graph(3), options, make_exchange=RankedByTotals)
+    secure = run_federation(graph(3), replace(options, defense="secagg"), make_exchange=make_exchange)
+    for entry, plain in zip(secure.rounds[1:], naive.rounds[1:], strict=True):
+        assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
+        assert (entry.num_survivors, entry.num_clipped) == (plain.num_survivors, 0)
+    for name in ("trained", "tables"):
+        for ours, theirs in zip(getattr(secure, name), getattr(naive, name), strict=True):
+            torch.testing.assert_close(ours.entities, theirs.entities, atol=2e-4, rtol=0)
+            torch.testing.assert_close(ours.relations, theirs.relations, atol=2e-4, rtol=0)
+
+
+# (b) Eq. 3.
+
+A, B, C, D = PARTIES[:4]
+SIX = {party: list("pqrstu") for party in (A, B, C, D)}
+ONE_EACH = dict(zip((A, B, C, D), torch.eye(4), strict=True))
+STILL = torch.full((4,), 7.0)  # the direction of the first rows, so no change
+CHOICES = {A: "pqr", B: "pqs", C: "ptu"}
+
+
+def of_six(
+    choices: Mapping[str, str] = CHOICES, defense: str = "secagg", **settings: Any
+) -> tuple[Any, dict[str, Tensor]]:
+    """Four clients hold six names, half of which each sends: those chosen for it, which have become its own axis."""
+    first = dict.fromkeys("pqrstu", torch.ones(4))
+    exchange = aligned(SparseSums, SIX, first, defense=defense, sparsity=0.5, sync_every=0, **settings)
+    rows = {
+        party: torch.stack([ONE_EACH[party] if name in choices.get(party, "") else STILL for name in names])
+        for party, names in SIX.items()
+    }
+    return exchange, rows
+
+
+def test_eq_3_by_hand() -> None:
+    """p was sent by a, b, c; q by a, b; r, s, t, u by one each. Everybody receives p, q and one of the four, drawn.
+
+    So what comes back shows each client's part: a number in its column.
+    """
+    alone, of_another = 0, 0
+    for seed in range(12):
+        exchange, rows = of_six(seed=seed)
+        exchange.upload(1, TABLE, {party: rows[party] for party in CHOICES})
+        received = exchange.broadcast(1, TABLE, [A, B, C, D])
+        merged = {party: dict(zip("pqrstu", got.merged(rows[party]), strict=True)) for party, got in received.items()}
+        third, half = 1 / 3, 1 / 2
+        assert merged[A]["p"].tolist() == pytest.approx([third, third, third, 0])
+        assert merged[A]["q"].tolist() == pytest.approx([half, half, 0, 0])
+        assert merged[B]["q"].tolist() == pytest.approx([half, half, 0, 0])
+        assert merged[C]["p"].tolist() == pytest.approx([third, third, third, 0])
+        # c did not send q, d nothing: what they have of their own is counted once.
+        assert merged[C]["q"].tolist() == pytest.approx([8 / 3, 8 / 3, 7 / 3, 7 / 3])
+        assert merged[D]["p"].tolist() == pytest.approx([8 / 4, 8 / 4, 8 / 4, 7 / 4])
+        assert merged[D]["q"].tolist() == pytest.approx([8 / 3, 8 / 3, 7 / 3, 7 / 3])
+        sent_by = dict(zip("rstu", (A, B, C, C), strict=True))
+        sparse = {m.receiver: m for m in exchange.channel.transcript.messages(1) if isinstance(m, SparseRows)}
+        for party, own in merged.items():
+            places, sums, counts = sparse[party].unpack()
+            assert [("pqrstu"[place]) for place in places[:2]] == ["p", "q"]
+            (name,) = ["pqrstu"[place] for place in places[2:]]
+            assert counts.tolist() == [3, 2, 1]
+            assert torch.equal(sums[2], ONE_EACH[sent_by[name]])
+            for other in "rstu":
+                before = rows[party]["pqrstu".index(other)]
+                if other != name:
+                    assert torch.equal(own[other], before)
+                elif sent_by[name] == party:  # its own row comes back as nothing
+                    assert torch.equal(own[other], before)
+                    alone += 1
+                else:
+                    assert own[other].tolist() == pytest.approx(((before + ONE_EACH[sent_by[name]]) / 2).tolist())
+                    of_another += 1
+    assert min(alone, of_another) > 3
+
+
+def test_a_client_that_sent_alone_keeps_its_row_bit_for_bit() -> None:
+    """Whatever its digits are: the sum less its own part is not even looked at."""
+    exchange, rows = of_six({A: "pqr", B: "stu"})
+    rows[A] = rows[A] + 0.1 * drawn(3, size=24).reshape(6, 4)
+    exchange.upload(1, TABLE, {A: rows[A], B: rows[B]})
+    (received,) = exchange.broadcast(1, TABLE, [A]).values()
+    merged, sent = received.merged(rows[A]), exchange._chosen[TABLE][A]
+    assert sent.tolist() == [True, True, True, False, False, False]
+    assert torch.equal(merged[:3], rows[A][:3])
+
+
+def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> None:
+    """Clip 2: a's row of 5 goes into the sum as 2, b's of 1 as 1. a adds b's 1 to its own 5: (5 + 1) / 2."""
+    held = {A: ["p", "q"], B: ["p", "q"]}
+    first = dict.fromkeys("pq", torch.tensor([1.0, 0.0]))
+    exchange = aligned(SparseSums, held, first, defense="secagg:clip=2", sparsity=0.5, sync_every=0)
+    rows = {A: torch.tensor([[0.0, 5.0], [1.0, 0.0]]), B: torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
+    assert exchange.upload(1, TABLE, rows).num_clipped == 1
+    received = exchange.broadcast(1, TABLE, [A, B])
+    assert received[B].merged(rows[B]).tolist() == [[0.0, 1.5], [1.0, 0.0]]
+    assert received[A].merged(rows[A]).tolist() == [[0.0, 3.0], [1.0, 0.0]]
+
+
+# (c) Dropouts.
+
+
+def test_who_dropped_out_does_not_subtract() -> None:
+    """Its part is not in the sum. Rounds that too few survived leave every row where it was."""
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=0)
+    naive = Drift(RankedByTotals, sync_every=0)
+    sizes: Counter[int] = Counter()
+    tempted = 0
+    for number in range(1, 25):
+        outcome = secure.round(number)
+        opened = secure.opened(number)
+        present = set(opened[0].survivors) if opened else set()
+        naive.exchange.survivors = {number: present}
+        assert naive.round(number) == outcome == Uploaded(len(present))
+        assert_same_rows(secure, naive, number)
+        sizes[len(present)] += 1
+        for party, names in downloads(secure, number).items():
+            if party not in present:
+                tempted += len(names & naive.exchange.wanted[party])
+    assert sizes.keys() == {0, 4, 5}
+    assert min(sizes.values()) >= 3
+    assert tempted > 10  # rows that a gone client had chosen, and received
+
+
+def downloads(drift: Drift, number: int) -> dict[str, set[str]]:
+    """The names of the rows that each client received in a sparse round."""
+    return {
+        message.receiver: {HELD[message.receiver][place] for place in message.unpack()[0].tolist()}
+        for message in drift.exchange.channel.transcript.messages(number)
+        if isinstance(message, SparseRows) and message.sender == SERVER
+    }
+
+
+def test_eq_3_by_hand_for_one_that_dropped_out() -> None:
+    """Of p, s and t two others' parts are in the sums; a had sent p, too, and has its own row of it once."""
+    choices = {A: "pqr", B: "pqs", C: "ptu", D: "rst"}
+    for seed in range(100):
+        exchange, rows = of_six(choices, "secagg:dropout=0.25,threshold=3", seed=seed)
+        exchange.upload(1, TABLE, rows)
+        opened = exchange.channel.transcript.opened(1)
+        if opened and opened[0].survivors == [B, C, D]:
+            break
+    else:
+        pytest.fail("no schedule of these seeds has a alone dropped out")
+    merged = dict(zip("pqrstu", exchange.broadcast(1, TABLE, [A])[A].merged(rows[A]), strict=True))
+    assert merged["p"].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert merged["s"].tolist() == pytest.approx([7 / 3, 8 / 3, 7 / 3, 8 / 3])
+    assert merged["t"].tolist() == pytest.approx([7 / 3, 7 / 3, 8 / 3, 8 / 3])
+    for name in "qru":  # one other sent it: less than came down
+        assert torch.equal(merged[name], rows[A]["pqrstu".index(name)])
+
+
+def test_a_synchronised_round_of_too_few_leaves_rows_where_they_were() -> None:
+    """As a sparse one does: what the server has left are the rows of the synchronisation before, three rounds old."""
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=2)
+    void = 0
+    for number in range(1, 31):
+        secure.round(number, deaf=PARTIES)
+        if number % 3 == 0 and not secure.opened(number):
+            void += 1
+            for party, received in secure.exchange.broadcast(number, TABLE, PARTIES).items():
+                assert torch.equal(received.merged(secure.rows[party]), secure.rows[party])
+    assert void > 1
+
+
+def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> None:
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=2)
+    void = 0
+    for number in range(1, 31):
+        before = secure.exchange.rounds_worth_noting()
+        secure.round(number, deaf=PARTIES)
+        if number % 3 == 0 and not secure.opened(number):
+            void += 1
+            assert before <= secure.exchange.rounds_worth_noting()
+    assert void > 1
+
+
+# (d) Suppression.
+
+
+def test_no_row_of_one_chooser_is_opened() -> None:
+    secure = Drift(SparseSums, defense="secagg,suppress:t=2", sync_every=3)
+    naive = Drift(RankedByTotals, sync_every=3)
+    naive.exchange.fewest = 2
+    rare = 0
+    for number in range(1, 8):
+        secure.round(number)
+        naive.round(number)
+        assert_same_rows(secure, naive, number)
+        counted, opened = secure.opened(number)
+        chosen = Counter(name for names in naive.exchange.wanted.values() for name in names)
+        names = secure.exchange.server[TABLE].names
+        assert counted.total == b""
+        counts = np.frombuffer(counted.holders, dtype="<i8")
+        assert dict(zip(names, counts.tolist(), strict=True)) == {name: chosen[name] for name in names}
+        total, holders = opened.sums()
+        assert holders.tolist() == [chosen[name] if chosen[name] >= 2 else 0 for name in names]
+        assert not total[holders == 0].any()
+        assert total[holders > 0].any(axis=1).all()
+        rare += sum(count == 1 for count in chosen.values())
+    assert rare > 20
+    assert not any("alone" in line for line in secure.exchange.statement())
+
+
+def test_without_suppression_such_a_row_is_opened_as_it_is() -> None:
+    """The control, and what the statement warns of."""
+    exchange, rows = of_six({A: "pqr", B: "pqs"})
+    exchange.upload(1, TABLE, {A: rows[A], B: rows[B]})
+    (opened,) = exchange.channel.transcript.opened(1)
+    total, holders = opened.sums()
+    assert dict(zip(exchange.server[TABLE].names, holders.tolist(), strict=True)) == {
+        "p": 2,
+        "q": 2,
+        "r": 1,
+        "s": 1,
+        "t": 0,
+        "u": 0,
+    }
+    assert total[exchange.server[TABLE].names.index("r")].tolist() == ONE_EACH[A].tolist()
+    assert any("a row that one client alone chose is opened as it is" in line for line in exchange.statement())
+
+
+def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() -> None:
+    """Only a and c take part: of the rows that both hold the mean comes back, what a alone of them holds stays as it is."""
+    held = {A: ["ab", "abc"], B: ["ab", "abc"], C: ["abc"]}
+    first = {"ab": torch.tensor([1.0, 0.0]), "abc": torch.tensor([1.0, 0.0])}
+    exchange = aligned(SparseSums, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sync_every=1)
+    rows = {A: torch.tensor([[3.0, 4.0], [1.0, 1.0]]), C: torch.tensor([[1.0, 3.0]])}
+    exchange.upload(2, TABLE, rows)
+    merged = exchange.broadcast(2, TABLE, [A])[A].merged(rows[A])
+    assert merged[1].tolist() == [1.0, 2.0]
+    assert merged[0].tolist() == [3.0, 4.0]
+
+
+# (e) What the server sees.
+
+
+@pytest.mark.parametrize("defense", ["secagg", "secagg,suppress:t=2"])
+def test_nothing_but_the_protocols_messages_leaves_a_client(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, algorithm="feds", rounds=3, eval_every=3, sync_every=1)
+    secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_exchange)
+    up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
+    assert up == {f"secagg-{step}" for step in ("advertisement", "sealed-shares", "masked-upload", "confirmation")} | {
+        "secagg-revealed-shares"
+    }
+    sent = [message for message in secure.transcript.messages(3) if message.receiver == SERVER]
+    assert {type(message) for message in sent} == {ProtocolMessage}
+    trained = [row.numpy().astype("<f4").tobytes() for tables in secure.trained for row in tables.entities]
+    frames = b"".join(frame_up(secure.transcript, 3))
+    assert not any(row in frames for row in trained)
+    # The control: in clear the same search finds what each client sent.
+    clear = run_federation(graph(3), options)
+    trained = [row.numpy().astype("<f4").tobytes() for tables in clear.trained for row in tables.entities]
+    frames = b"".join(frame_up(clear.transcript, 3))
+    assert sum(row in frames for row in trained) > 50
+
+
+def frame_up(transcript: Transcript, number: int) -> list[bytes]:
+    """What clients sent in a retained round, serialised."""
+    lines = [line for line in transcript.entries if line.round == number]
+    return [frame for line, frame in zip(lines, transcript.frames[number], strict=True) if line.direction == "up"]
+
+
+def masked(exchange: Exchange, number: int) -> dict[str, dict[str, bytes]]:
+    """The masked vectors that each client sent in a round without suppression."""
+    found = {}
+    for message in exchange.channel.transcript.messages(number):
+        if isinstance(message, ProtocolMessage) and message.step == "secagg-masked-upload":
+            upload = psu.decode_message(message.content)
+            assert isinstance(upload, MaskedUpload)
+            found[message.sender] = dict(upload.vectors)
+    return found
+
+
+def test_who_chose_a_row_makes_no_difference_to_the_server() -> None:
+    """a and b trade what they chose: the same names, the same sums and counts, messages of the same kinds and sizes."""
+    worlds = [{A: "pqr", B: "stu", C: "pqs"}, {A: "stu", B: "pqr", C: "pqs"}]
+    own = {name: torch.tensor([1.0, -2.0, number, 0.5]) for number, name in enumerate("pqrstu")}
+    seen, vectors, in_clear = [], [], []
+    for choices in worlds:
+        exchange, rows = of_six(choices)
+        for party in (A, B):
+            rows[party] = torch.stack([own[name] if name in choices[party] else STILL for name in "pqrstu"])
+        sent = {party: rows[party] for party in choices}
+        exchange.upload(1, TABLE, sent)
+        exchange.broadcast(1, TABLE, [D])
+        transcript = exchange.channel.transcript
+        seen.append((exchange.server[TABLE].names, transcript.opened(1), [tuple(line) for line in transcript.entries]))
+        vectors.append(masked(exchange, 1))
+        first = dict.fromkeys("pqrstu", torch.ones(4))
+        clear = aligned(SparseExchange, SIX, first, sparsity=0.5, sync_every=0)
+        clear.upload(1, TABLE, sent)
+        in_clear.append([m.signs for m in clear.channel.transcript.messages(1) if isinstance(m, SparseRows)])
+    assert seen[0] == seen[1]
+    assert in_clear[0] != in_clear[1]  # there, one bit for each row says it
+    assert {len(own["rows"]) for world in vectors for own in world.values()} == {4 * 6 * 4}
+    assert {len(own["holders"]) for world in vectors for own in world.values()} == {4 * 6}
+
+
+@pytest.mark.parametrize("sync_every", [0, 1])
+def test_one_message_says_nothing_of_what_was_chosen(sync_every: int) -> None:
+    """Vectors are as long as the table, whether a few rows, all or none are in them, and where zeros are no zero is seen."""
+    width, names = 5, [f"name {number}" for number in range(600)]
+    held = {A: names, B: names, C: [*names[:3], *(f"of c alone {number}" for number in range(40))]}
+    first = {name: torch.ones(width) for names in held.values() for name in names}
+    exchange = aligned(SparseSums, held, first, defense="secagg", sparsity=0.1, sync_every=sync_every)
+    rows = {party: drawn(4, place, size=len(own) * width).reshape(-1, width) for place, (party, own) in
+            enumerate(held.items())}  # fmt: skip
+    lengths = set()
+    for number in (1, 2):
+        exchange.upload(number, TABLE, rows)
+        for vectors in masked(exchange, number).values():
+            lengths.add((len(vectors["rows"]), len(vectors["holders"])))
+            holders = np.frombuffer(vectors["holders"], dtype="<u4")
+            elements = np.frombuffer(vectors["rows"], dtype="<u4")
+            # Of 640 uniform numbers below 2^32 the chance that any is 0 or 1 is 3e-7; in clear all of them are.
+            assert not (holders <= 1).any()
+            assert not (elements == 0).any()
+            # Half of the elements are in the upper half, up to five deviations.
+            for part in (holders, elements):
+                assert abs(float((part >= 2**31).mean()) - 0.5) < 5 * 0.5 / np.sqrt(len(part))
+    assert lengths == {(4 * 640 * width, 4 * 640)}
+
+
+# (f) What does not fit.
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "dp:clip=1,epsilon=5", "secagg,dp:clip=1,epsilon=5"])
+def test_feds_takes_sums_and_suppression_only(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, algorithm="feds", defense=defense)
+    with pytest.raises(SpecError) as error:
+        run_federation(graph(3), options, make_exchange=make_exchange)
+    assert str(error.value) == (
+        "defense: feds takes secagg and suppress only: psu hides which rows are shared, and dp would not cover which rows "
+        "changed most"
+    )
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=1,epsilon=5"])
+@pytest.mark.parametrize(
+    ("algorithm", "why"),
+    [
+        ("pfedeg", "weighs single uploads against each other, which a sum hides"),
+        ("fede-svd", "sends factors, whose sum is not the factors of the sum"),
+        ("fede-svd+", "sends factors, whose sum is not the factors of the sum"),
+    ],
+)
+def test_what_is_no_sum_takes_no_defense(
+    algorithm: str, why: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    more = {"rank": 1, "columns": 2} if algorithm != "pfedeg" else {}
+    options = replace(options, algorithm=algorithm, defense=defense, **more)
+    with pytest.raises(SpecError) as error:
+        run_federation(graph(3), options, make_exchange=make_exchange)
+    assert str(error.value) == f"defense: {algorithm} {why}; no defense fits it"
+
+
+# (g) What the adversary makes of it.
+
+
+class Attacked:
+    """A finished run, what each client chose in each round, and the view of the first client's accomplice."""
+
+    def __init__(self, graph: FederatedGraph, options: FederationOptions) -> None:
+        self.chose: dict[int, dict[str, set[str]]] = {}
+        chose = self.chose
+
+        class Remembering(SparseSums):
+            def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+                outcome = super().upload(round, table, rows)
+                chose[round] = {
+                    party: {name for name, sent in zip(self._names[party], chosen, strict=False) if sent}
+                    for party, chosen in self._chosen[table].items()
+                }
+                return outcome
+
+            def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+                super().align(table, held)
+                self._names = {party: holding.names for party, holding in held.items()}
+
+        self.result = run_federation(graph, options, make_exchange=Remembering)
+        self.colluder, *self.victims = (client.name for client in graph.clients)
+
+    def view(self, threat: str = "collusion", leak: float = 1.0) -> View:
+        return build_view(self.result, THREAT_MODELS[threat], colluder=self.colluder, leak=leak, seed=0)
+
+    def claims(self, **arguments: Any) -> dict[str, Claims]:
+        return {victim.name: victim.claims[TABLE] for victim in self.view(**arguments).victims}
+
+    def sent_by(self, victim: str, round: int) -> set[str]:
+        return self.chose[round].get(f"client/{victim}", set())
+
+    def row_of(self, victim: str, name: str) -> Tensor:
+        """As the victim's training of the attacked round left it."""
+        place = [client.name for client in self.result.graph.clients].index(victim)
+        names = [self.result.graph.entities[number] for number in self.result.graph.clients[place].entity_ids]
+        return self.result.trained[place].entities[names.index(name)]
+
+
+@pytest.fixture(scope="module")
+def attacked(graph: Callable[[int], FederatedGraph]) -> Callable[..., Attacked]:
+    """A run of three clients with steps large enough that their rows differ."""
+
+    def run(defense: str = "secagg", **changes: Any) -> Attacked:
+        options = FederationOptions(
+            algorithm="feds", dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=3, eval_every=3, patience=0,
+            learning_rate=0.05, sparsity=0.3, sync_every=0, seed=5, device="cpu", defense=defense,
+        )  # fmt: skip
+        return Attacked(graph(3), replace(options, **changes))
+
+    return run
+
+
+@pytest.mark.parametrize("threat", ["collusion", "identifiers"])
+def test_a_row_that_one_victim_alone_chose_is_named_and_read_exactly(
+    threat: str, attacked: Callable[..., Attacked]
+) -> None:
+    """With the colluder's part or without it: that is subtracted."""
+    run = attacked()
+    best = run.result.best_round
+    own = run.sent_by(run.colluder, best)
+    claims = run.claims(threat=threat)
+    error = run.result.transcript.opened(best)[0].error + 8 * float(np.finfo(np.float32).eps)
+    named = Counter()
+    for victim in run.victims:
+        others = set().union(*(run.sent_by(other, best) for other in run.victims if other != victim))
+        row_names = [run.result.row_names[TABLE][row] for row in claims[victim].rows]
+        for name in run.sent_by(victim, best) - others:
+            place = row_names.index(name)
+            known = name in run.view().colluder.entity_names  # type: ignore[union-attr]
+            assert claims[victim].names[place] == (name if known or threat == "identifiers" else None)
+            assert claims[victim].certainty[place] == 1
+            difference = (claims[victim].embeddings[place] - run.row_of(victim, name)).abs().max()
+            assert float(difference) <= error
+            named["with the colluder" if name in own else "alone"] += 1
+    assert min(named["with the colluder"], named["alone"]) > 5
+    assert error < 2e-6
+
+
+def test_two_choosers_are_read_as_their_mean(attacked: Callable[..., Attacked]) -> None:
+    """The other way round, so that the test above can fail: then the residual is neither's row."""
+    run = attacked(sparsity=0.9)
+    best, claims = run.result.best_round, run.claims()
+    one, other = run.victims
+    both = sorted(run.sent_by(one, best) & run.sent_by(other, best))
+    row_names = [run.result.row_names[TABLE][row] for row in claims[one].rows]
+    assert len(both) > 20
+    for name in both:
+        read = claims[one].embeddings[row_names.index(name)]
+        rows = [run.row_of(victim, name) for victim in run.victims]
+        torch.testing.assert_close(read, (rows[0] + rows[1]) / 2, atol=2e-6, rtol=0)
+        assert float((rows[0] - rows[1]).abs().max()) > 1e-4
+
+
+def test_suppression_leaves_no_row_of_one_client_without_the_colluder(attacked: Callable[..., Attacked]) -> None:
+    """With t = 2 one victim's row is read where the colluder chose it too, and nowhere else."""
+    run = attacked("secagg,suppress:t=2", sparsity=0.6)
+    best, read = run.result.best_round, Counter()
+    own, claims = run.sent_by(run.colluder, best), run.claims()
+    for victim in run.victims:
+        others = set().union(*(run.sent_by(other, best) for other in run.victims if other != victim))
+        row_names = [run.result.row_names[TABLE][row] for row in claims[victim].rows]
+        for name in run.sent_by(victim, best) - others:
+            place = row_names.index(name)
+            exact = torch.allclose(claims[victim].embeddings[place], run.row_of(victim, name), atol=2e-6, rtol=0)
+            assert exact == (name in own)
+            read[exact] += 1
+    assert min(read[True], read[False]) > 5
+
+
+def test_a_row_that_was_in_no_sum_has_no_embedding(attacked: Callable[..., Attacked]) -> None:
+    """Alignment names it all the same. `VictimView`: NaN where a row never crossed."""
+    run = attacked()
+    crossed = {name for choices in run.chose.values() for chosen in choices.values() for name in chosen}
+    never = 0
+    for victim in run.view().victims:
+        names = [run.result.row_names[TABLE][row] for row in victim.claims[TABLE].rows]
+        assert victim.entities is not None
+        for name, row in zip(names, victim.entities, strict=True):
+            if name not in crossed:
+                assert row.isnan().all()
+                never += 1
+    assert never > 20
+
+
+def test_earlier_rounds_fill_in_what_the_last_did_not_open(attacked: Callable[..., Attacked]) -> None:
+    """Round by round since all rows were summed; here, where that never happens, since the first."""
+    run = attacked(rounds=3)
+    best = run.result.best_round
+    assert {note.round for note in run.view().secure[TABLE].opened} == set(range(1, best + 1))
+    claims, filled = run.claims(), 0
+    last = {name for chosen in run.chose[best].values() for name in chosen}
+    for victim in run.victims:
+        row_names = [run.result.row_names[TABLE][row] for row in claims[victim].rows]
+        for number in range(best - 1, 0, -1):
+            opened = run.result.transcript.opened(number)[0]
+            total, counts = opened.sums()
+            new = {name for chosen in run.chose[number].values() for name in chosen} - last
+            for name in new & set(row_names):
+                row = run.result.row_names[TABLE].index(name)
+                expected = torch.from_numpy(total[row] / counts[row]).float()
+                torch.testing.assert_close(
+                    claims[victim].embeddings[row_names.index(name)], expected, atol=1e-6, rtol=0
+                )
+                filled += 1
+            last |= new
+        last = {name for chosen in run.chose[best].values() for name in chosen}
+    assert filled > 20
+
+
+def test_leakage_of_sparse_sums_counts_alignment(attacked: Callable[..., Attacked]) -> None:
+    """Names crossed in clear, so ERR is what alignment tells: the share of a victim's entities that the colluder holds."""
+    run = attacked()
+    rows, _ = attack_federation(run.result, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
+    graph = run.result.graph
+    known = set(graph.clients[0].entity_ids[: graph.clients[0].num_trained_entities].tolist())
+    for client, row in zip(graph.clients[1:], rows, strict=False):
+        held = client.entity_ids[: client.num_trained_entities].tolist()
+        assert row.err.value == pytest.approx(len(known & set(held)) / len(held))
+        assert row.sources == {"alignment": len(known & set(held))}

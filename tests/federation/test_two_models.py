@@ -1,0 +1,416 @@
+"""FedLU and FedE-KD as whole training: against plain loops over the papers' losses, one client at a time, with autograd.
+
+Legend: `B` positives of a batch, `K` candidates of each, the positive in column 0; `own` and `shared` are scores of the model
+that a client keeps to itself and of the one whose entity rows cross.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.stack import ClientStack
+from fkgsec.federation.training import TABLES, LocalTrainer
+from fkgsec.kge.models import MODELS, KgeModel, Side
+from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.randomness import generator
+
+CPU = torch.device("cpu")
+ALL = [0, 1, 2]
+replace = msgspec.structs.replace
+
+READINGS = [
+    ("fedlu", "relations by both"),
+    ("fedlu", "new private Adam"),
+    ("fedlu", "kept shared Adam"),
+    ("fedlu", "one direction of the divergence"),
+    ("fede-kd", "new private Adam"),
+    ("fede-kd", "kept shared Adam"),
+    ("fede-kd", "one direction of the divergence"),
+    ("fede-kd", "a divisor that stands still"),
+]
+"""What the papers do not say, and a mistake would do."""
+
+
+@dataclass
+class NaiveClient:
+    """One client in float64, with the Adam of its own model."""
+
+    graph: ClientGraph
+    key: int
+    own: dict[str, Tensor]
+    shared: dict[str, Tensor]
+    own_adam: torch.optim.Adam
+    shared_adam: torch.optim.Adam
+
+
+def doubles(stack: ClientStack, place: int) -> dict[str, Tensor]:
+    return {t: stack.rows(t, place).detach().double().clone().requires_grad_() for t in TABLES}
+
+
+def naive_client(graph: FederatedGraph, place: int, options: FederationOptions) -> NaiveClient:
+    """First rows as `ClientStack` draws them, whose drawing is not in question. FedLU's two models share one relation table."""
+    own = doubles(
+        ClientStack(graph.clients, ALL, options.private_model(), options.seed, CPU, purpose="initial private rows"),
+        place,
+    )
+    shared = doubles(ClientStack(graph.clients, ALL, options.kge_model(), options.seed, CPU), place)
+    if options.algorithm == "fedlu":
+        shared["relations"] = own["relations"]
+    return NaiveClient(
+        graph.clients[place],
+        place,
+        own,
+        shared,
+        torch.optim.Adam(own.values(), lr=options.learning_rate),
+        shared_adam(shared, options, reading=""),
+    )
+
+
+def shared_adam(shared: dict[str, Tensor], options: FederationOptions, reading: str) -> torch.optim.Adam:
+    """FedLU's global loss moves entities alone (fedlu.txt Eq. 6: the relations are the local model's)."""
+    entities_alone = options.algorithm == "fedlu" and reading != "relations by both"
+    return torch.optim.Adam([shared["entities"]] if entities_alone else shared.values(), lr=options.learning_rate)
+
+
+def candidates(positives: np.ndarray, wrong: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+    """Each positive and its corrupted copies, int64 `[B, K, 3]`, and which of them count, bool `[B, K]`."""
+    triples = torch.from_numpy(positives)[:, None].repeat(1, 1 + wrong.shape[1], 1)
+    triples[:, 1:, 2 if side == "tail" else 0] = wrong.clamp_min(0)
+    return triples, torch.cat([torch.ones(len(wrong), 1, dtype=torch.bool), wrong >= 0], dim=1)
+
+
+def scores(model: KgeModel, tables: dict[str, Tensor], triples: Tensor) -> Tensor:
+    """`[B, K]`."""
+    heads, relations, tails = triples.unbind(2)
+    return model.score(tables["entities"][heads], tables["relations"][relations], tables["entities"][tails])
+
+
+def predicted(scores: Tensor, counts: Tensor, temperature: float) -> Tensor:
+    """fedlu.txt Eq. 7 at temperature 0; self-adversarial (feds.txt IV-B) at 1. `[B]`."""
+    weights = shares(temperature * scores[:, 1:].detach(), counts[:, 1:])
+    return -logsigmoid(scores[:, 0]) - (weights * logsigmoid(-scores[:, 1:])).sum(1)
+
+
+def shares(scores: Tensor, counts: Tensor) -> Tensor:
+    """fedlu.txt Eq. 9, 10: e^s over the sum of e^s, of what counts; zero where nothing does."""
+    powers = torch.exp(scores) * counts
+    return powers / powers.sum(1, keepdim=True).clamp_min(1e-300)
+
+
+def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
+    """sum p log(p / q), `[B]`."""
+    p, q = (torch.where(counts, shares(side, counts), 1.0) for side in (scores, others))
+    return (p * torch.log(p / q)).masked_fill(~counts, 0).sum(1)
+
+
+def naive_losses(
+    own: Tensor, shared: Tensor, counts: Tensor, options: FederationOptions, reading: str
+) -> tuple[Tensor, Tensor]:
+    """What the own model and what the shared model go down on, mean over the batch."""
+    if options.algorithm == "fede-kd":  # feds.txt Eq. 6: one loss, and both models go down on it
+        low, high = predicted(shared, counts, options.temperature), predicted(own, counts, options.temperature)
+        both = divergence(shared, own, counts) + divergence(own, shared, counts)
+        if reading == "one direction of the divergence":
+            both = divergence(shared, own, counts)
+        divisor = (low + high).detach() if reading == "a divisor that stands still" else low + high
+        whole = (low + high + both / divisor).mean()
+        return whole, whole
+    mu = float(options.setting("mu"))
+    if options.setting("form") == "published":  # halved and self-adversarial, and the teacher comes first
+        teach = (divergence(shared.detach(), own, counts), divergence(own.detach(), shared, counts))
+        # FedLU's code weighs negatives by their scores for RotatE alone.
+        temperature = options.temperature if options.model == "rotate" else 0.0
+        terms = [predicted(side, counts, temperature) / 2 for side in (own, shared)]
+    else:  # fedlu.txt Eq. 8, 11
+        teach = (divergence(own, shared.detach(), counts), divergence(shared, own.detach(), counts))
+        terms = [predicted(side, counts, 0.0) for side in (own, shared)]
+    if reading == "one direction of the divergence":
+        teach = (teach[0], torch.zeros_like(teach[1]))
+    local, world = (term + mu * taught for term, taught in zip(terms, teach, strict=True))
+    return local.mean(), world.mean()
+
+
+def naive_round(client: NaiveClient, number: int, options: FederationOptions, reading: str = "") -> float:
+    """One client's epochs; returns its mean loss, of both models together."""
+    graph = client.graph
+    if reading == "new private Adam":
+        client.own_adam = torch.optim.Adam(client.own.values(), lr=options.learning_rate)
+    if reading != "kept shared Adam":
+        client.shared_adam = shared_adam(client.shared, options, reading)
+    sampler = NegativeSampler(
+        graph.train, num_relations=graph.num_relations, candidates=np.arange(graph.num_trained_entities)
+    )
+    losses = []
+    for epoch in range(options.local_epochs):
+        shuffled = generator(options.seed, "shuffle", client.key, number, epoch).permutation(len(graph.train))
+        draws = generator(options.seed, "negatives", client.key, number, epoch)
+        for step, low in enumerate(range(0, len(shuffled), options.batch_size)):
+            rows = shuffled[low : low + options.batch_size]
+            side: Side = "head" if (step + epoch + number) % 2 else "tail"
+            wrong = sampler.sample(rows, options.num_negatives, side, draws)
+            triples, counts = candidates(graph.train[rows], wrong, side)
+            own = scores(options.private_model(), client.own, triples)
+            shared = scores(options.kge_model(), client.shared, triples)
+            local, world = naive_losses(own, shared, counts, options, reading)
+            moves = [(client.own_adam, local), (client.shared_adam, world)]
+            slopes = [
+                torch.autograd.grad(loss, adam.param_groups[0]["params"], retain_graph=True) for adam, loss in moves
+            ]
+            for (adam, _), slope in zip(moves, slopes, strict=True):
+                for parameter, gradient in zip(adam.param_groups[0]["params"], slope, strict=True):
+                    parameter.grad = gradient
+                adam.step()
+            losses.append(float(local.detach() if local is world else (local + world).detach()))
+    return float(np.mean(losses))
+
+
+def naive_federation(
+    graph: FederatedGraph, options: FederationOptions, reading: str = ""
+) -> tuple[list[NaiveClient], list[dict[str, Tensor]], list[float]]:
+    """Clients after the last broadcast, their shared models before it, and each round's loss. The server is a dictionary."""
+    clients = [naive_client(graph, place, options) for place in ALL]
+    held = sorted({number for client in graph.clients for number in client.entity_ids.tolist()})
+    held.sort(key=lambda number: graph.entities[number])
+    width = options.kge_model().entity_width
+    first = options.kge_model().initial_rows(
+        len(held), width, generator(options.seed, "initial rows", "entities", "server")
+    )
+    server = {number: first[place].double() for place, number in enumerate(held)}
+    losses, trained = [], []
+    for number in range(options.rounds + 1):
+        if number:
+            means = [naive_round(client, number, options, reading) for client in clients]
+            losses.append(float(np.average(means, weights=[len(client.graph.train) for client in clients])))
+            trained = [{t: rows.detach().clone() for t, rows in client.shared.items()} for client in clients]
+            for entity in held:
+                uploads = [
+                    client.shared["entities"].detach()[client.graph.entity_ids.tolist().index(entity)]
+                    for client in clients
+                    if entity in client.graph.entity_ids[: client.graph.num_trained_entities]
+                ]
+                server[entity] = torch.stack(uploads).mean(0) if uploads else server[entity]
+        for client in clients:
+            rows = torch.stack([server[entity] for entity in client.graph.entity_ids.tolist()])
+            client.shared["entities"].data.copy_(rows)
+    return clients, trained, losses
+
+
+def distance(tables: ClientTables, naive: dict[str, Tensor]) -> float:
+    """The largest difference of any number."""
+    pairs = ((tables.entities, naive["entities"]), (tables.relations, naive["relations"]))
+    return max(float((ours.double() - theirs.detach()).abs().max()) for ours, theirs in pairs)
+
+
+@pytest.fixture
+def apart(options: FederationOptions) -> FederationOptions:
+    """Steps large enough that readings come apart; kept at the last round."""
+    return replace(options, learning_rate=0.01, eval_every=2)
+
+
+CASES = [
+    *(("fedlu", model, {}) for model in MODELS),
+    *(("fedlu", model, {"form": "published"}) for model in ("transe", "complex")),
+    ("fedlu", "rotate", {"mu": 0.5}),
+    *(("fede-kd", model, {}) for model in MODELS),
+    ("fede-kd", "transe", {"low_share": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "model", "settings"), CASES)
+def test_a_federation_equals_the_naive_loop(
+    algorithm: str, model: str, settings: dict[str, object], uneven: FederatedGraph, apart: FederationOptions
+) -> None:
+    """Two rounds: both models of every client, before and after the broadcast, and the loss."""
+    options = replace(apart, algorithm=algorithm, model=model, **settings)
+    result = run_federation(uneven, options)
+    clients, trained, losses = naive_federation(uneven, options)
+    assert [entry.loss for entry in result.rounds[1:]] == pytest.approx(losses, rel=1e-5)
+    for place, client in enumerate(clients):
+        assert distance(result.private[place], client.own) < 2e-5
+        assert distance(result.tables[place], client.shared) < 2e-5
+        assert distance(result.trained[place], trained[place]) < 2e-5
+
+
+@pytest.mark.parametrize(("algorithm", "reading"), READINGS)
+def test_other_readings_are_other_runs(
+    algorithm: str, reading: str, uneven: FederatedGraph, apart: FederationOptions
+) -> None:
+    """So the test above can fail: each gives tables far outside its tolerance."""
+    options = replace(apart, algorithm=algorithm)
+    result = run_federation(uneven, options)
+    clients, _, _ = naive_federation(uneven, options, reading)
+    away = [
+        max(distance(result.private[place], client.own), distance(result.tables[place], client.shared))
+        for place, client in enumerate(clients)
+    ]
+    assert max(away) > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
+def test_stacked_training_equals_training_one_by_one(
+    algorithm: str, uneven: FederatedGraph, apart: FederationOptions
+) -> None:
+    """Both models, and the loss of each client."""
+    options = replace(apart, algorithm=algorithm)
+    stack, private, together = trainer_of(list(uneven.clients), ALL, options)
+    losses = [together.train_round(number, ALL) for number in (1, 2)]
+    for place, client in enumerate(uneven.clients):
+        alone, own, trainer = trainer_of([client], [place], options)
+        for number in (1, 2):
+            assert trainer.train_round(number, [0])[0] == pytest.approx(losses[number - 1][place], rel=1e-5)
+        for table in TABLES:
+            torch.testing.assert_close(stack.rows(table, place), alone.rows(table, 0), atol=1e-5, rtol=0)
+            torch.testing.assert_close(private.rows(table, place), own.rows(table, 0), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
+def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, apart: FederationOptions) -> None:
+    stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm=algorithm))
+
+    def rows(client: int) -> list[Tensor]:
+        return [one.rows(table, client).detach().clone() for one in (stack, private) for table in TABLES]
+
+    trainer.train_round(1, ALL)
+    before = [rows(client) for client in ALL]
+    trainer.train_round(2, [0, 2])
+    for client in ALL:
+        same = [torch.equal(*pair) for pair in zip(before[client], rows(client), strict=True)]
+        assert all(same) if client == 1 else not any(same)
+
+
+def trainer_of(
+    graphs: list[ClientGraph], keys: list[int], options: FederationOptions
+) -> tuple[ClientStack, ClientStack, LocalTrainer]:
+    """The shared and the private stack, and what trains them."""
+    private = ClientStack(graphs, keys, options.private_model(), options.seed, CPU, purpose="initial private rows")
+    relations = private.tables["relations"] if options.algorithm == "fedlu" else None
+    stack = ClientStack(graphs, keys, options.kge_model(), options.seed, CPU, relations=relations)
+    return stack, private, LocalTrainer(stack, options, private)
+
+
+class TestWithoutDistillation:
+    """fedlu.txt 5.4: "the global embedding degrades to the entity embedding in FedE and the local embeddings [...] to [...] the
+    independent setting"."""
+
+    @pytest.mark.parametrize(("form", "temperature"), [("paper", 0.0), ("published", 0.0)])
+    @pytest.mark.parametrize("model", ["transe", "complex"])
+    def test_fedlu_is_single_and_fede(
+        self, model: str, form: str, temperature: float, uneven: FederatedGraph, apart: FederationOptions
+    ) -> None:
+        """The paper's negatives weigh alike. FedE takes the relations, at every step, that the independent client has.
+
+        Adam divides a gradient by its size plus 1e-8, which tells a loss from twice the loss where gradients are tiny: so
+        steps are small here, and gamma is, which keeps scores and so gradients away from zero.
+        """
+        apart = replace(apart, gamma=2.0, learning_rate=0.001)
+        options = replace(apart, algorithm="fedlu", model=model, form=form, mu=0.0, temperature=temperature)
+        stack, private, fedlu = trainer_of(list(uneven.clients), ALL, options)
+        plain = replace(apart, model=model, temperature=temperature)
+        alone = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU, purpose="initial private rows")
+        single = LocalTrainer(alone, replace(plain, algorithm="single"))
+        shared = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU)
+        fede = LocalTrainer(shared, plain)
+        relations: list[Tensor] = []
+
+        def keep() -> None:
+            relations.append(alone.tables["relations"].detach().clone())
+
+        def give() -> None:
+            shared.tables["relations"].detach().copy_(relations.pop(0))
+
+        scale, atol = (2 if form == "paper" else 1), 2e-5  # the paper of FedLU does not halve the loss
+        for number in (1, 2):
+            for trainer in (fedlu, single, fede):
+                trainer.begin_round()
+            together = fedlu.train_round(number, ALL)
+            keep()
+            own = single.train_round(number, ALL, keep)
+            give()
+            world = fede.train_round(number, ALL, give)
+            for place in ALL:
+                assert together[place] == pytest.approx(scale * (own[place] + world[place]), rel=1e-5)
+            for table in TABLES:
+                torch.testing.assert_close(private.tables[table], alone.tables[table], atol=atol, rtol=0)
+            torch.testing.assert_close(stack.tables["entities"], shared.tables["entities"], atol=atol, rtol=0)
+            # What the federation makes of the rows is the same for both.
+            for one in (stack, shared):
+                one.tables["entities"].detach().mul_(0.9)
+
+    def test_with_distillation_it_is_neither(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+        ends = []
+        for mu in (0.0, 2.0):
+            stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm="fedlu", mu=mu))
+            trainer.train_round(1, ALL)
+            ends.append((private.tables["entities"], private.tables["relations"], stack.tables["entities"]))
+        for without, taught in zip(*ends, strict=True):
+            assert float((without - taught).abs().max()) > 1e-3
+
+
+class TestHeadline:
+    """What is reported is the private model's; the shared one's ranks stand beside it."""
+
+    @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
+    def test_ranks_are_those_of_the_private_model(
+        self, algorithm: str, uneven: FederatedGraph, apart: FederationOptions
+    ) -> None:
+        options = replace(apart, algorithm=algorithm, learning_rate=0.05)
+        result = run_federation(uneven, options)
+        for place, client in enumerate(uneven.clients):
+            own = naive_ranks(options.private_model(), result.private[place], client, "test")
+            shared = naive_ranks(options.kge_model(), result.tables[place], client, "test")
+            assert np.array_equal(result.test_ranks[place], own)
+            assert np.array_equal(result.shared_test_ranks[place], shared)
+            assert not np.array_equal(own, shared)
+
+    @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
+    def test_validation_is_too(self, algorithm: str, uneven: FederatedGraph, apart: FederationOptions) -> None:
+        """And so the best round is the private model's best; both models are kept as they were in it."""
+        options = replace(apart, algorithm=algorithm, learning_rate=0.05, eval_every=1, rounds=4)
+        result = run_federation(uneven, options)
+        kept = [run_federation(uneven, replace(options, rounds=number, eval_every=number)) for number in range(1, 5)]
+        own = [mrr(options.private_model(), run.private, uneven) for run in kept]
+        assert [entry.valid_mrr for entry in result.rounds[1:]] == pytest.approx(own, abs=1e-9)
+        assert result.best_round == 1 + int(np.argmax(own))
+        assert own != pytest.approx([mrr(options.kge_model(), run.tables, uneven) for run in kept], abs=1e-3)
+        best = kept[result.best_round - 1]
+        for name in ("private", "tables", "trained"):
+            for tables, others in zip(getattr(result, name), getattr(best, name), strict=True):
+                assert torch.equal(tables.entities, others.entities)
+                assert torch.equal(tables.relations, others.relations)
+
+    def test_the_private_model_has_the_full_dimension(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+        """feds.txt VI-A: 192 of 256 are shared; here 6 of 8, of complex numbers."""
+        result = run_federation(uneven, replace(apart, algorithm="fede-kd", model="complex"))
+        assert {tables.entities.shape[1] for tables in result.private} == {16}
+        assert {tables.entities.shape[1] for tables in result.tables} == {12}
+
+
+def naive_ranks(model: KgeModel, tables: ClientTables, client: ClientGraph, split: str) -> np.ndarray:
+    """Filtered realistic ranks `[n, 2]`, tails then heads, one triple at a time."""
+    known = {tuple(triple) for triple in client.triples.tolist()}
+    ranks = []
+    for triple in getattr(client, split).tolist():
+        both = []
+        for column in (2, 0):
+            rivals = [(*triple[:column], entity, *triple[column + 1 :]) for entity in range(client.num_entities)]
+            rivals = [tuple(triple), *(rival for rival in rivals if rival not in known)]
+            rated = scores(model, vars(tables), torch.tensor([rivals]))[0]
+            both.append(1 + int((rated[1:] > rated[0]).sum()) + int((rated[1:] == rated[0]).sum()) / 2)
+        ranks.append(both)
+    return np.array(ranks)
+
+
+def mrr(model: KgeModel, tables: list[ClientTables], graph: FederatedGraph) -> float:
+    pairs = zip(tables, graph.clients, strict=True)
+    return float(np.mean(1 / np.concatenate([naive_ranks(model, own, client, "valid") for own, client in pairs])))
