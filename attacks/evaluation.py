@@ -224,12 +224,13 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
     chance = _chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
     pair_chance = _chance_of_pair(chance, truth.pairs)
-    counts.triples_baseline = float(pair_chance @ (truth.relations == view.colluder.majority_relation))
-    counts.triples_prior = counts.triples_baseline
+    majority = prior = pair_chance * (truth.relations == view.colluder.majority_relation)
     if victim.entity_names is not None:
-        prior = guess_relations(view.colluder, *(guesses.names[truth.pairs[:, end]] for end in (0, 1)))
-        counts.triples_prior = float(pair_chance @ (prior == truth.relations))
-    counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right)
+        relations = guess_relations(view.colluder, *(guesses.names[truth.pairs[:, end]] for end in (0, 1)))
+        prior = pair_chance * (relations == truth.relations)
+    counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
+    base = prior if counts.triples_prior > counts.triples_baseline else majority
+    counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right, base)
     if "entities" in victim.claims:
         places = truth.places(victim, "entities")[: truth.num_entities][entity_right]
         counts.sources = victim.claims["entities"].sources[places]
@@ -312,7 +313,9 @@ def _items(
     entity_right: np.ndarray,
     relation_guesses: np.ndarray,
     triple_right: np.ndarray,
+    base: np.ndarray,
 ) -> pd.DataFrame:
+    """The score of every item; `base` is the chance of each triple without embeddings, by the better baseline."""
     heads, tails = truth.pairs[:, 0], truth.pairs[:, 1]
     entities = pd.DataFrame(
         {
@@ -333,6 +336,7 @@ def _items(
             "guessed_relation": relation_guesses,
             "guessed_tail": guesses.names[tails],
             "right": triple_right,
+            "base": base,
         }
     )
     return pd.concat([entities, triples], ignore_index=True).assign(victim=victim.name)

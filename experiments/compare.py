@@ -64,7 +64,7 @@ def read_comparison(path: Path) -> Comparison | None:
         return msgspec.json.decode(content, type=Comparison)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, SpecError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a comparison of schema {SCHEMA} ({error})") from error
 
 

@@ -195,8 +195,11 @@ def encode_record(record: Record) -> bytes:
 def read_record(path: Path) -> Record:
     """Read record.json. Raises `RunError` when it is missing, damaged or of another schema."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        record = msgspec.json.decode(path.read_bytes(), type=Record)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error
+    if record.schema != SCHEMA:
+        raise RunError(f"{path}: not a record of schema {SCHEMA} but of {record.schema!r}")
+    return record

@@ -146,7 +146,7 @@ def test_data_stats_as_json() -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["attack"], ["data"], ["data", "list"], ["data", "stats"],
-                                     ["data", "partition"], ["data", "generate"], ["compare"], ["results"], ["export"],
+                                     ["data", "partition"], ["data", "generate"], ["compare"], ["report"], ["results"], ["export"],
                                      ["audit"], ["experiment", "run"], ["experiment", "list"]])  # fmt: skip
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     status, out, _ = fkgsec(*command, "--help")
