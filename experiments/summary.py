@@ -13,6 +13,7 @@ import typer
 from attacks.view import ALL
 from experiments.compare import Comparison, pooled, read_comparison
 from experiments.console import expected_errors
+from experiments.convergence import convergence, relative_cost
 from experiments.record import Record, read_record
 from fkgsec.estimate import Estimate
 
@@ -89,6 +90,29 @@ def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
     return lines
 
 
+def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
+    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's."""
+    lines = [
+        "| federation | case | R@CG | validation MRR@CG | P@CG MiB | P@98 | P@99 | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, comparison in comparisons.items():
+        for case in comparison.cases:
+            found = convergence(case.record)
+            costs = [relative_cost(case.record, comparison.cases[0].record, share) for share in (0.98, 0.99)]
+            cells = [
+                name,
+                case.name,
+                f"{found.round} of {len(case.record.rounds) - 1}",
+                "none" if found.mrr is None else f"{found.mrr:.4f}",
+                f"{found.num_bytes / 2**20:.1f}",
+                *("not reached" if cost is None else f"{cost:.3f}x" for cost in costs),
+                f"{sum(entry.seconds for entry in case.record.rounds):.0f}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
 def _interval(figure: Estimate) -> str:
     return f"{figure.value:.4f} [{figure.low:.4f}, {figure.high:.4f}]"
 
@@ -103,7 +127,7 @@ def main(files: Annotated[list[Path], typer.Argument(help="record or comparison 
     if any(record.leakage for record in records.values()):
         tables.append(leakage_lines(records))
     if comparisons:
-        tables.append(comparison_lines(comparisons))
+        tables += [comparison_lines(comparisons), convergence_lines(comparisons)]
     typer.echo("\n\n".join("\n".join(lines) for lines in tables))
 
 
