@@ -104,20 +104,44 @@ class Queries(NamedTuple):
     rows: Tensor
 
 
-class LocalTrainer:
-    """Trains the clients of a stack in place, and the model that each keeps to itself where the recipe has one."""
+class Visits(NamedTuple):
+    """What a client trains on: `rows` int64 `[m]` of `triples` int64 `[n, 3]`, with negatives that are none of `triples`."""
 
-    def __init__(self, stack: ClientStack, options: FederationOptions, private: ClientStack | None = None) -> None:
+    triples: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def all(cls, triples: np.ndarray) -> Visits:
+        """Every one of them."""
+        return cls(triples, np.arange(len(triples)))
+
+
+class LocalTrainer:
+    """Trains the clients of a stack in place, and the model that each keeps to itself where the recipe has one.
+
+    Args:
+        visits: what a client trains on instead of its whole train split, by its place in the stack.
+    """
+
+    def __init__(
+        self,
+        stack: ClientStack,
+        options: FederationOptions,
+        private: ClientStack | None = None,
+        visits: Mapping[int, Visits] | None = None,
+    ) -> None:
         self._stack = stack
         self._options = options
         self._recipe = RECIPES[options.algorithm]
+        given = visits or {}
+        self._visits = [given.get(client, Visits.all(graph.train)) for client, graph in enumerate(stack.graphs)]
         self._samplers = [
             NegativeSampler(
-                graph.train,
+                visited.triples,
                 num_relations=graph.num_relations,
-                candidates=_candidates(graph, options),
+                candidates=corrupting_entities(graph, options),
             )
-            for graph in stack.graphs
+            for graph, visited in zip(stack.graphs, self._visits, strict=True)
         ]
         # Where both models use one table of relations, it is the private model's to train (FedLU's code).
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
@@ -163,7 +187,7 @@ class LocalTrainer:
 
     def num_steps(self, clients: Sequence[int]) -> int:
         """Steps of one round: those of the client with the most batches."""
-        longest = max(len(self._stack.graphs[client].train) for client in clients)
+        longest = max(len(self._visits[client].rows) for client in clients)
         return self._options.local_epochs * -(-longest // self._options.batch_size)
 
     def train_round(
@@ -182,11 +206,12 @@ class LocalTrainer:
             shuffled, draws = {}, {}
             for client in ordered:
                 key = self._stack.keys[client]
-                train = self._stack.graphs[client].train
-                shuffled[client] = generator(self._options.seed, "shuffle", key, round, epoch).permutation(len(train))
+                shuffled[client] = generator(self._options.seed, "shuffle", key, round, epoch).permutation(
+                    self._visits[client].rows
+                )
                 draws[client] = generator(self._options.seed, "negatives", key, round, epoch)
             size = self._options.batch_size
-            for step in range(-(-len(shuffled[ordered[0]]) // size)):
+            for step in range(-(-max(map(len, shuffled.values())) // size)):
                 active = [client for client in ordered if step * size < len(shuffled[client])]
                 # Tails and heads in alternate steps; the epoch shifts the parity, so that a client of one batch sees both.
                 head_turn = self._options.negative_sides == "both" and (step + epoch + round) % 2 == 1
@@ -332,9 +357,7 @@ class LocalTrainer:
         for client, rows in batches.items():
             first_entity = self._stack.span("entities", client).start
             first_relation = self._stack.span("relations", client).start
-            triples.append(
-                self._stack.graphs[client].train[rows] + np.array([first_entity, first_relation, first_entity])
-            )
+            triples.append(self._visits[client].triples[rows] + np.array([first_entity, first_relation, first_entity]))
             drawn = self._samplers[client].sample(rows, self._options.num_negatives, side, draws[client])
             candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + first_entity, drawn)
             weights.append(np.full(len(rows), 1 / len(rows), dtype=np.float32))
@@ -347,7 +370,7 @@ class LocalTrainer:
         )
 
 
-def _candidates(graph: ClientGraph, options: FederationOptions) -> np.ndarray:
+def corrupting_entities(graph: ClientGraph, options: FederationOptions) -> np.ndarray:
     """The local ids that a client corrupts with, see `FederationOptions.entity_scope`."""
     if options.entity_scope == "own":
         return np.arange(graph.num_trained_entities)

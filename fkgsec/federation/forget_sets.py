@@ -1,0 +1,147 @@
+"""What clients ask to be forgotten: read from files, checked against what they hold, and taken out of their graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fkgsec.data.folders import client_folders, read_triple_file
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import DataError
+
+Forget = Mapping[str, np.ndarray]
+"""What is to be forgotten: client name -> int64 `[k, 3]` in the client's local ids, part of its train split."""
+
+
+def read_forget(path: Path, graph: FederatedGraph, client: str | None = None) -> Forget:
+    """Read forget sets: tab-separated triples by name.
+
+    Args:
+        path: a file, of `client`, or without it of the only client that holds each triple; or a folder with `CLIENT.txt` or
+            `CLIENT/unlearn.txt` for each client that asks (of `client` alone, when it is given). A client's folder may have
+            other files; they are not read.
+        graph: whose triples they are.
+
+    Raises:
+        DataError: with `file:line`, a triple that is not in the client's train split, one named twice, one that several clients
+            hold when none is given; a file without triples, or with all triples of a client; a file of no client.
+    """
+    names = [one.name for one in graph.clients]
+    if client is not None and client not in names:
+        raise DataError(f"client must be one of {', '.join(names)}; got {client!r}")
+    files = _forget_files(path, names) if path.is_dir() else {client: path}
+    if path.is_dir() and client is not None:
+        files = {name: file for name, file in files.items() if name == client}
+    if not files:
+        raise DataError(
+            f"{path}: no forget set (expected CLIENT.txt or CLIENT/unlearn.txt) of {client or 'any client'}"
+        )
+    forget: dict[str, list[list[int]]] = {}
+    for owner, file in files.items():
+        candidates = [one for one in graph.clients if owner in (None, one.name)]
+        for name, triple in _read_forget_file(file, graph, candidates):
+            forget.setdefault(name, []).append(triple)
+    sets = {name: np.array(forget[name], dtype=np.int64) for name in names if name in forget}
+    try:
+        retaining(graph, sets)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return sets
+
+
+def _forget_files(folder: Path, names: Sequence[str]) -> dict[str | None, Path]:
+    found = [(path.stem, path) for path in folder.glob("*.txt")]
+    found += [(path.name, path / "unlearn.txt") for path in client_folders(folder) if (path / "unlearn.txt").exists()]
+    files: dict[str | None, Path] = {}
+    for name, file in sorted(found):
+        if name not in names:
+            raise DataError(f"{file}: no client is called {name!r}; the clients are {', '.join(names)}")
+        if name in files:
+            raise DataError(f"{file}: client {name} has a forget set in {files[name]} already")
+        files[name] = file
+    return files
+
+
+def _read_forget_file(
+    file: Path, graph: FederatedGraph, candidates: Sequence[ClientGraph]
+) -> list[tuple[str, list[int]]]:
+    """For each line the client that holds the triple, and the triple in that client's ids."""
+    named = read_triple_file(file)
+    if not named.heads:
+        raise DataError(f"{file}: no triple to forget")
+    entities = {name: number for number, name in enumerate(graph.entities)}
+    relations = {name: number for number, name in enumerate(graph.relations)}
+    held = {
+        client.name: dict(zip(map(tuple, client.to_global(client.train).tolist()), client.train.tolist(), strict=True))
+        for client in candidates
+    }
+    found, seen = [], {}
+    for row, (head, relation, tail) in enumerate(zip(named.heads, named.relations, named.tails, strict=True)):
+        place, shown = named.place(row), f"({head}, {relation}, {tail})"
+        key = (entities.get(head, -1), relations.get(relation, -1), entities.get(tail, -1))
+        holders = [name for name, triples in held.items() if key in triples]
+        if not holders:
+            whose = f"client {candidates[0].name}" if len(candidates) == 1 else "any client"
+            raise DataError(f"{place}: {shown} is not in the train split of {whose}")
+        if len(holders) > 1:
+            raise DataError(f"{place}: {shown} is held by {', '.join(holders)}; name the client that asks")
+        if key in seen:
+            raise DataError(f"{place}: {shown} is named already at {seen[key]}")
+        seen[key] = place
+        found.append((holders[0], held[holders[0]][key]))
+    return found
+
+
+def retaining(graph: FederatedGraph, forget: Forget) -> FederatedGraph:
+    """The federation without the forget sets: the same vocabularies and local ids, all copies of the triples taken from train.
+
+    Raises:
+        DataError: an unknown client, an empty forget set, one with all of a client's triples, or one with a triple that is
+            repeated or not in the client's train split.
+    """
+    unknown = sorted(set(forget) - {client.name for client in graph.clients})
+    if unknown:
+        known = ", ".join(client.name for client in graph.clients)
+        raise DataError(f"{graph.name}: no client is called {', '.join(unknown)}; the clients are {known}")
+    clients = tuple(
+        replace(client, train=client.train[~forgotten_rows(graph, client, forget[client.name])])
+        if client.name in forget
+        else client
+        for client in graph.clients
+    )
+    return replace(graph, clients=clients)
+
+
+def forgotten_rows(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
+    """Which rows of a client's train split are to be forgotten, bool `[n]`."""
+    if not len(triples):
+        raise DataError(f"client {client.name}: the forget set is empty")
+    train = list(map(tuple, client.train.tolist()))
+    asked, held = list(map(tuple, np.asarray(triples).tolist())), set(train)
+    seen = set()
+    for triple in asked:
+        if triple not in held:
+            raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is not in its train split")
+        if triple in seen:
+            raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is named twice")
+        seen.add(triple)
+    if seen == held:
+        raise DataError(
+            f"client {client.name}: all of its {len(held)} training triples are to be forgotten; remove the client instead"
+        )
+    return np.fromiter((triple in seen for triple in train), dtype=bool, count=len(train))
+
+
+def _shown(graph: FederatedGraph, client: ClientGraph, triple: Sequence[int]) -> str:
+    head, relation, tail = triple
+    if not (
+        0 <= head < client.num_entities and 0 <= tail < client.num_entities and 0 <= relation < client.num_relations
+    ):
+        return str(tuple(triple))
+    ids = client.entity_ids
+    return (
+        f"({graph.entities[ids[head]]}, {graph.relations[client.relation_ids[relation]]}, {graph.entities[ids[tail]]})"
+    )

@@ -1,0 +1,208 @@
+"""Retroactive interference (fedlu.txt 4.2): what a model goes down on to forget a triple, and the training that does it.
+
+Legend: `B` triples to forget, `K` candidates of each, the triple itself in column 0. `counts` bool `[B, K]` says which candidates
+count (a negative that is a known triple does not). All losses are float `[B]`, one for each triple, and differentiable.
+
+In form "published" they are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2 norm of the
+vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.federation.distillation`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softmax
+
+from fkgsec.federation.distillation import divergence, prediction_loss
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.federation.stack import ClientStack
+from fkgsec.federation.training import Learner, LocalTrainer, Queries, Visits
+from fkgsec.kge import kernels
+from fkgsec.kge.kernels import CandidateScores
+from fkgsec.kge.models import Side
+
+PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
+
+
+def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, weight: float = 1.0) -> Tensor:
+    """-weight log sigma(-s_0) - sum_k w_k log sigma(-s_k): the triple to forget is one more negative. `[B]`.
+
+    Args:
+        scores: float `[B, K]`. counts: bool `[B, K]`.
+        temperature: of the weights of negatives, as in `prediction_loss`; at 0 each weighs 1/n.
+        weight: of the triple to forget.
+
+    Source: fedlu.txt Eq. 12 at weight 1.
+    """
+    negatives, counted = scores[:, 1:], counts[:, 1:]
+    weights = torch.nan_to_num(softmax((temperature * negatives.detach()).masked_fill(~counted, -math.inf), dim=1))
+    own = -logsigmoid(-scores[:, 0]).masked_fill(~counts[:, 0], 0)
+    return weight * own - (weights * logsigmoid(-negatives)).sum(1)
+
+
+def soft_confusion(scores: Tensor, counts: Tensor, *, form: str = "paper") -> Tensor:
+    """How far the triple's score is from those of its negatives, `[B]`; 0 without any negative.
+
+    The mean of |s_k - s_0| over the negatives that count; in form "published" the L2 norm of the vector of these differences.
+
+    Source: fedlu.txt Eq. 13; the L2 norm there is of one number.
+    """
+    counted = counts[:, 1:] & counts[:, :1]
+    differences = (scores[:, 1:] - scores[:, :1]).masked_fill(~counted, 0)
+    if form == "published":
+        return torch.linalg.vector_norm(differences, dim=1)
+    return differences.abs().sum(1) / counted.sum(1).clamp_min(1)
+
+
+def interference(
+    own: Tensor,
+    other: Tensor,
+    counts: Tensor,
+    *,
+    hard: bool,
+    soft: bool,
+    mu_soft: float,
+    mu_distill: float,
+    form: str = "paper",
+    temperature: float = 0.0,
+) -> Tensor:
+    """Hard confusion, plus mu_soft times soft confusion, plus mu_distill times the divergence of one model from the other. `[B]`.
+
+    Args:
+        own: scores `[B, K]` of the model that learns. other: those of its teacher, which stands still.
+        hard, soft: whether the loss has this part (fedlu.txt Table 3).
+        temperature: of the weights of negatives in the hard confusion.
+
+    Source: fedlu.txt Eq. 14, with KL(P, Q) read as D_KL(P || Q): of the local model D_KL(P_local || P_global), of the global one
+    the reverse. Differs in form "published", see the module.
+    """
+    published = form == "published"
+    loss = torch.zeros_like(own[:, 0])
+    if hard:
+        weight = PUBLISHED_WEIGHT if published else 1.0
+        loss = loss + (0.5 if published else 1) * hard_confusion(own, counts, temperature=temperature, weight=weight)
+    if soft:
+        loss = loss + mu_soft * soft_confusion(own, counts, form=form)
+    if mu_distill:
+        teacher = other.detach()
+        distilled = divergence(teacher, own, counts) if published else divergence(own, teacher, counts)
+        loss = loss + mu_distill * distilled
+    return loss
+
+
+class Move(NamedTuple):
+    """One step of one of a client's two models on a batch: the shared one or its own, with the other as teacher or without."""
+
+    learns: str
+    distils: bool
+
+
+_OWN, _SHARED = Move("own", distils=False), Move("shared", distils=False)
+_OWN_TAUGHT, _SHARED_TAUGHT = Move("own", distils=True), Move("shared", distils=True)
+INTERFERENCE: dict[str, tuple[tuple[Move, ...], ...]] = {
+    "paper": ((_OWN_TAUGHT, _SHARED_TAUGHT),),
+    "published": ((_SHARED_TAUGHT,), (_OWN,), (_SHARED_TAUGHT, _OWN)),
+}
+"""By form, the passes over the forget set that make an epoch, and the moves on each batch of a pass."""
+DECAY: dict[str, tuple[Move, ...]] = {
+    "paper": (_OWN_TAUGHT, _SHARED_TAUGHT),
+    "published": (_OWN, _SHARED, _SHARED_TAUGHT, _SHARED, _OWN_TAUGHT),
+}
+"""By form, the moves on each batch of passive decay."""
+
+
+def decay_loss(
+    own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, form: str = "paper", temperature: float = 0.0
+) -> Tensor:
+    """The loss of one model in passive decay, that of learning: prediction plus mu_distill times its divergence. `[B]`.
+
+    Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in form "published", as `distillation.mutual` says.
+    """
+    published = form == "published"
+    loss = (0.5 if published else 1) * prediction_loss(own, counts, temperature)
+    if not mu_distill:
+        return loss
+    teacher = other.detach()
+    return loss + mu_distill * (divergence(teacher, own, counts) if published else divergence(own, teacher, counts))
+
+
+class _Scored(NamedTuple):
+    queries: Queries
+    candidates: CandidateScores
+
+
+class MoveLoss(Protocol):
+    """The loss `[B]` of a move, as `interference` or `decay_loss` with its further options given."""
+
+    def __call__(self, own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float) -> Tensor: ...
+
+
+class AlternatingTrainer(LocalTrainer):
+    """Trains the entities of both models of each client by turns: on every batch the given moves, one after the other.
+
+    Relations stand still. So they do in FedLU's code; the paper names embeddings of entities alone (E^k,global, E^k,local)
+    where it says what unlearning optimises, and a relation moved by a few triples would take all others along.
+
+    Of a batch with several moves all but the last are made by the time its loss is found not to be finite.
+
+    Args:
+        visits: what each client trains on. loss: of each move; the run's `mu` weighs what it distils.
+    """
+
+    def __init__(
+        self,
+        stack: ClientStack,
+        options: FederationOptions,
+        private: ClientStack,
+        visits: Mapping[int, Visits],
+        loss: MoveLoss,
+    ) -> None:
+        super().__init__(stack, options, private, visits)
+        self.moves: Sequence[Move] = ()
+        self._loss, self._mu = loss, float(options.setting("mu"))
+        self._at_it: Sequence[int] = ()
+
+    def _step(
+        self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side
+    ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
+        self._at_it = tuple(batches)
+        return super()._step(batches, draws, side)
+
+    def _together(
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+        learners = {"shared": self._learner, "own": private}
+        counts, losses = candidates >= 0, torch.zeros_like(weights)
+        scored: dict[str, _Scored] = {}  # of the models that have not moved since
+        steps: list[tuple[Learner, dict[Table, Tensor]]] = []
+        for move in self.moves:
+            for learner, gradients in steps:
+                learner.step(gradients, self._at_it)
+            learns, teaches = move.learns, "own" if move.learns == "shared" else "shared"
+            for name in (learns, teaches) if move.distils else (learns,):
+                if name not in scored:
+                    scored[name] = _scores(learners[name], triples, candidates, side, end)
+            student = scored.pop(learns)
+            with torch.enable_grad():
+                scores = student.candidates.scores.requires_grad_()
+                other = scored[teaches].candidates.scores if move.distils else scores.detach()
+                loss = self._loss(scores, other, counts, mu_distill=self._mu if move.distils else 0.0)
+            slope = torch.autograd.grad(loss, scores, weights)[0]
+            pulled = student.candidates.pull_back(slope)
+            moved = learners[learns].gradients(student.queries, triples, side, *pulled)
+            steps = [(learners[learns], {"entities": moved["entities"]})]
+            losses += loss.detach()
+        return losses, steps
+
+
+def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, end: int) -> _Scored:
+    model, queries = learner.stack.model, learner.queries(triples, side)
+    table = learner.stack.tables["entities"].detach()[:end]
+    scores = kernels.candidate_scores(model.similarity, queries.rows.detach(), table, candidates, margin=model.margin)
+    return _Scored(queries, scores)

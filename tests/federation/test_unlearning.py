@@ -1,0 +1,484 @@
+"""Forget sets, and every method of forgetting on small federations."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from defenses.exchanges import make_exchange
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import DataError, SpecError
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.forget_sets import Forget, read_forget, retaining
+from fkgsec.federation.interference import (
+    DECAY,
+    INTERFERENCE,
+    AlternatingTrainer,
+    Move,
+    decay_loss,
+    hard_confusion,
+    interference,
+    soft_confusion,
+)
+from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.messages import Rows
+from fkgsec.federation.options import FederationOptions, Form
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.stack import ClientStack
+from fkgsec.federation.training import LocalTrainer, Visits
+from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn, with_random_tails
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+replace = msgspec.structs.replace
+OPTIONS = FederationOptions(
+    algorithm="fedlu",
+    dim=8,
+    batch_size=32,
+    num_negatives=7,
+    local_epochs=2,
+    rounds=2,
+    eval_every=1,
+    patience=0,
+    seed=5,
+    device="cpu",
+    learning_rate=0.01,
+)
+SMALL: dict[str, dict[str, int]] = {"fede-svd": {"rank": 1, "columns": 2}, "fede-svd+": {"rank": 1, "columns": 2}}
+CHANGING: tuple[Method, ...] = ("fedlu", "finetune", "ascent", "relabel")
+
+
+@pytest.fixture(scope="module")
+def run(uneven: FederatedGraph) -> FederationResult:
+    return run_federation(uneven, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def forget(uneven: FederatedGraph) -> Forget:
+    """Two triples of the largest client, alone."""
+    return {"large": uneven.clients[1].train[[3, 40]]}
+
+
+def values(result: FederationResult) -> dict[str, object]:
+    """Everything of a result but its clock and its graph."""
+    tables = {
+        f"{name}.{place}.{table}": getattr(one, table).tolist()
+        for name in ("tables", "trained", "private")
+        for place, one in enumerate(getattr(result, name))
+        for table in ("entities", "relations")
+    }
+    return tables | {
+        "rounds": [replace(entry, seconds=0.0) for entry in result.rounds],
+        "ranks": [ranks.tolist() for ranks in (*result.test_ranks, *result.shared_test_ranks)],
+        "entries": list(result.transcript.entries),
+        "frames": dict(result.transcript.frames),
+    }
+
+
+def same(first: ClientTables, second: ClientTables) -> bool:
+    return torch.equal(first.entities, second.entities) and torch.equal(first.relations, second.relations)
+
+
+def scores_of(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tensor:
+    heads, relations, tails = torch.tensor(triples).unbind(1)
+    return model.score(tables.entities[heads], tables.relations[relations], tables.entities[tails])
+
+
+def line(graph: FederatedGraph, client: ClientGraph, row: int) -> str:
+    head, relation, tail = client.to_global(client.train)[row]
+    return f"{graph.entities[head]}\t{graph.relations[relation]}\t{graph.entities[tail]}\n"
+
+
+class TestReadForget:
+    def test_a_file_of_a_client(self, uneven: FederatedGraph, tmp_path: Path) -> None:
+        client, path = uneven.clients[1], tmp_path / "forget.txt"
+        path.write_text(line(uneven, client, 7) + line(uneven, client, 2))
+        read = read_forget(path, uneven, "large")
+        assert list(read) == ["large"]
+        assert read["large"].tolist() == client.train[[7, 2]].tolist()
+
+    def test_without_a_client_it_is_the_only_holder(self, tmp_path: Path) -> None:
+        clients = tuple(
+            ClientGraph.from_global(name, np.array(triples), np.empty((0, 3)), np.empty((0, 3)))
+            for name, triples in (("a", [[0, 0, 1], [1, 0, 2]]), ("b", [[1, 0, 2], [2, 0, 0]]))
+        )
+        graph = FederatedGraph("tiny", ("x", "y", "z"), ("r",), clients)
+        path = tmp_path / "forget.txt"
+        path.write_text("z\tr\tx\nx\tr\ty\n")
+        read = read_forget(path, graph)
+        assert {name: one.tolist() for name, one in read.items()} == {
+            "a": [clients[0].train[0].tolist()],
+            "b": [clients[1].train[1].tolist()],
+        }
+        path.write_text("z\tr\tx\ny\tr\tz\n")
+        with pytest.raises(DataError, match=r"forget\.txt:2: \(y, r, z\) is held by a, b"):
+            read_forget(path, graph)
+
+    @pytest.mark.parametrize("nested", [True, False])
+    def test_a_folder(self, nested: bool, uneven: FederatedGraph, tmp_path: Path) -> None:
+        for client in (uneven.clients[0], uneven.clients[2]):
+            path = tmp_path / client.name / "unlearn.txt" if nested else tmp_path / f"{client.name}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(line(uneven, client, 1))
+        assert list(read_forget(tmp_path, uneven)) == ["small", "middle"]
+        assert list(read_forget(tmp_path, uneven, "middle")) == ["middle"]
+        with pytest.raises(DataError, match=r"no forget set .* of large"):
+            read_forget(tmp_path, uneven, "large")
+
+    def test_errors_name_line_and_triple(self, uneven: FederatedGraph, tmp_path: Path) -> None:
+        client, path = uneven.clients[1], tmp_path / "forget.txt"
+        first = line(uneven, client, 0)
+        shown = first.strip().replace("\t", ", ")
+        for content, said in (
+            (
+                first + "nobody\trelation 0\tentity 1\n",
+                r"forget\.txt:2: \(nobody, relation 0, entity 1\) is not in the train",
+            ),
+            (first + line(uneven, client, 5) + first, rf"forget\.txt:3: \({shown}\) is named already at .*:1"),
+            ("", r"forget\.txt: no triple"),
+            (
+                "".join(dict.fromkeys(line(uneven, client, row) for row in range(len(client.train)))),
+                "client large: all of",
+            ),
+            ("one\ttwo\n", r"forget\.txt:1"),
+        ):
+            path.write_text(content)
+            with pytest.raises(DataError, match=said):
+                read_forget(path, uneven, "large")
+        with pytest.raises(DataError, match="client must be one of small, large, middle; got 'huge'"):
+            read_forget(path, uneven, "huge")
+
+    def test_a_triple_of_the_test_split_is_not_held(self, uneven: FederatedGraph, tmp_path: Path) -> None:
+        client = uneven.clients[1]
+        (head, relation, tail), path = client.to_global(client.test)[0], tmp_path / "forget.txt"
+        path.write_text(f"{uneven.entities[head]}\t{uneven.relations[relation]}\t{uneven.entities[tail]}\n")
+        with pytest.raises(DataError, match="not in the train split of client large"):
+            read_forget(path, uneven, "large")
+
+    def test_a_file_of_no_client(self, uneven: FederatedGraph, tmp_path: Path) -> None:
+        (tmp_path / "huge.txt").write_text("x\ty\tz\n")
+        with pytest.raises(DataError, match=r"huge\.txt: no client is called 'huge'"):
+            read_forget(tmp_path, uneven)
+
+
+class TestRetaining:
+    def test_ids_stay_and_all_copies_go(self) -> None:
+        train = np.array([[0, 0, 1], [4, 1, 4], [0, 0, 1], [1, 0, 2]])
+        client = ClientGraph.from_global("a", train, train[:1], train[3:])
+        graph = FederatedGraph("tiny", tuple("vwxyz"), ("r", "s"), (client,))
+        kept = retaining(graph, {"a": client.train[:2]}).clients[0]
+        assert kept.train.tolist() == client.train[3:].tolist()
+        assert kept.entity_ids.tolist() == client.entity_ids.tolist()
+        assert kept.relation_ids.tolist() == client.relation_ids.tolist()
+        assert len(graph.clients[0].train) == 4
+
+    def test_errors(self, uneven: FederatedGraph) -> None:
+        train = uneven.clients[1].train
+        for forget, said in (
+            ({"huge": train}, "no client is called huge"),
+            ({"large": train[:0]}, "client large: the forget set is empty"),
+            ({"large": train}, "client large: all of its"),
+            ({"large": train[[1, 1]]}, "client large: .* is named twice"),
+            ({"large": uneven.clients[1].test[:1]}, "client large: .*entity.* is not in its train split"),
+        ):
+            with pytest.raises(DataError, match=said):
+                retaining(uneven, forget)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"method": "pray"}, "method must be one of fedlu"),
+            ({"form": "both"}, "form must be one of paper, published"),
+            ({"hard": False, "soft": False}, "hard, soft"),
+            ({"mu_soft": -1}, "mu_soft"),
+            ({"epochs": 0}, "epochs must be at least 1"),
+            ({"decay_epochs": -1}, "decay_epochs must be at least 0"),
+            ({"method": "finetune", "decay_epochs": 0}, "decay_epochs must be at least 1 for finetune"),
+            ({"learning_rate": 0.0}, "learning_rate"),
+        ],
+    )
+    def test_what_is_not_allowed(self, given: dict[str, object], said: str) -> None:
+        with pytest.raises(SpecError, match=said):
+            UnlearnOptions(**given)  # pyright: ignore[reportArgumentType]
+
+
+class TestEveryMethod:
+    @pytest.mark.parametrize("method", [*CHANGING, "delete"])
+    def test_the_old_run_is_untouched_and_the_new_one_repeatable(
+        self, method: Method, run: FederationResult, forget: Forget
+    ) -> None:
+        before = copy.deepcopy(values(run))
+        options = UnlearnOptions(method=method, epochs=3, decay_epochs=2)
+        first, second = unlearn(run, forget, options), unlearn(run, forget, options)
+        assert values(run) == before
+        assert values(first) == values(second)
+        assert first.graph.hash == retaining(run.graph, forget).hash
+        assert [entry.round for entry in first.rounds] == [0, 1]
+        if method != "delete":
+            assert values(unlearn(run, forget, replace(options, seed=1))) != values(first)
+
+    @pytest.mark.parametrize("method", CHANGING)
+    def test_who_did_not_ask_receives_what_was_forgotten(
+        self, method: Method, run: FederationResult, forget: Forget, uneven: FederatedGraph
+    ) -> None:
+        after = unlearn(run, forget, UnlearnOptions(method=method, epochs=3, decay_epochs=2))
+        asked, other = uneven.clients[1], uneven.clients[2]
+        assert not same(after.private[1], run.private[1])
+        assert not same(after.trained[1], run.tables[1])
+        for place in (0, 2):
+            assert same(after.private[place], run.private[place])
+            assert same(after.trained[place], run.tables[place])
+        _, here, there = np.intersect1d(asked.entity_ids, other.entity_ids, return_indices=True)
+        here, there = here[here < asked.num_trained_entities], there[here < asked.num_trained_entities]
+        # The mean over those who asked and hold a row is the row of the only one that asked.
+        assert torch.equal(after.tables[2].entities[there], after.trained[1].entities[here])
+        assert not torch.equal(after.tables[2].entities[there], run.tables[2].entities[there])
+        alone = np.setdiff1d(np.arange(other.num_entities), there)
+        assert torch.equal(after.tables[2].entities[alone], run.tables[2].entities[alone])
+        sent = [(entry.sender, entry.receiver) for entry in after.transcript.entries if entry.round == 1]
+        assert sent == [("client/large", "server"), *(("server", f"client/{c.name}") for c in uneven.clients)]
+        assert after.rounds[1].num_survivors == 1
+
+    def test_the_server_begins_with_what_clients_have(self, run: FederationResult, forget: Forget) -> None:
+        after = unlearn(run, forget, UnlearnOptions(epochs=1, decay_epochs=0))
+        sent = [message for message in after.transcript.messages(0) if isinstance(message, Rows)]
+        assert [message.sender for message in sent] == ["server"] * len(run.tables)
+        for message, own in zip(sent, run.tables, strict=True):
+            assert torch.equal(message.unpack(), own.entities)
+
+    def test_deleting_changes_no_embedding_and_sends_nothing(self, run: FederationResult, forget: Forget) -> None:
+        after = unlearn(run, forget, UnlearnOptions(method="delete"))
+        for name in ("tables", "private"):
+            assert all(same(*pair) for pair in zip(getattr(after, name), getattr(run, name), strict=True))
+        assert after.transcript.entries == []
+
+    def test_retraining_is_a_run_on_what_is_retained(self, run: FederationResult, forget: Forget) -> None:
+        after = unlearn(run, forget, UnlearnOptions(method="retrain"))
+        assert values(after) == values(run_federation(retaining(run.graph, forget), OPTIONS))
+
+    def test_interference_confuses_and_ascent_stays_finite(self, run: FederationResult, forget: Forget) -> None:
+        """The forget triples fall, and among what is retained the mean stays nearer to where it was."""
+        model, triples = OPTIONS.kge_model(), forget["large"]
+        for method in ("fedlu", "ascent"):
+            options = UnlearnOptions(method=method, epochs=60, decay_epochs=0, learning_rate=0.05)
+            after = unlearn(run, forget, options)
+            kept = after.graph.clients[1].train
+            for old, new in ((run.private[1], after.private[1]), (run.tables[1], after.tables[1])):
+                assert torch.isfinite(new.entities).all()
+                fall = (scores_of(model, old, triples) - scores_of(model, new, triples)).mean()
+                assert fall > 1
+                assert fall > (scores_of(model, old, kept) - scores_of(model, new, kept)).mean()
+
+    def test_ablations_and_weights_matter(self, run: FederationResult, forget: Forget) -> None:
+        options = UnlearnOptions(epochs=3, decay_epochs=1)
+        given = [{}, {"hard": False}, {"soft": False}, {"mu_soft": 5.0}, {"form": "published"}, {"decay_epochs": 0}]
+        tables = [unlearn(run, forget, replace(options, **one)).private[1].entities for one in given]
+        for place, one in enumerate(tables):
+            assert not any(torch.equal(one, other) for other in tables[:place]), given[place]
+
+    def test_relations_stand_still_under_fedlu(self, run: FederationResult, forget: Forget) -> None:
+        for form in ("paper", "published"):
+            after = unlearn(run, forget, UnlearnOptions(form=form, epochs=2, decay_epochs=2))
+            assert torch.equal(after.private[1].relations, run.private[1].relations)
+            assert torch.equal(after.tables[1].relations, run.tables[1].relations)
+
+    def test_the_published_form_sends_nothing_and_stops_at_the_first_drop(
+        self, run: FederationResult, forget: Forget
+    ) -> None:
+        class Steps(Observer):
+            count = 0
+
+            def step_done(self) -> None:
+                self.count += 1
+
+        options = UnlearnOptions(form="published", epochs=1, decay_epochs=200, learning_rate=0.05)
+        after = unlearn(run, forget, options, observer=(steps := Steps()))
+        batches = -(-len(after.graph.clients[1].train) // OPTIONS.batch_size)
+        decayed, rest = divmod(steps.count - 3, batches)
+        assert rest == 0
+        assert 2 <= decayed < 200
+        last, before = (
+            unlearn(run, forget, replace(options, decay_epochs=count)).rounds[1].valid_mrr
+            for count in (decayed, decayed - 1)
+        )
+        assert last is not None
+        assert before is not None
+        assert last <= before
+        assert after.transcript.entries == []
+        assert same(after.tables[2], run.tables[2])
+        assert not same(after.tables[1], run.tables[1])
+
+    def test_several_ask(self, run: FederationResult, uneven: FederatedGraph) -> None:
+        forget = {client.name: client.train[:1] for client in uneven.clients[:2]}
+        after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1))
+        assert after.rounds[1].num_survivors == 2
+        small, large = (after.trained[place].entities for place in (0, 1))
+        one, two = (client.entity_ids[: client.num_trained_entities] for client in uneven.clients[:2])
+        _, first, second = np.intersect1d(one, two, return_indices=True)
+        torch.testing.assert_close(after.tables[0].entities[first], (small[first] + large[second]) / 2)
+
+    def test_a_client_alone_forgets_as_it_does_beside_others(
+        self, run: FederationResult, uneven: FederatedGraph
+    ) -> None:
+        """Before the broadcast; also where the client with fewer triples is the one with more to forget."""
+        options = UnlearnOptions(epochs=2, decay_epochs=2)
+        forget = {"large": uneven.clients[1].train[:2], "middle": uneven.clients[2].train[:35]}
+        both, one = unlearn(run, forget, options), unlearn(run, {"middle": forget["middle"]}, options)
+        torch.testing.assert_close(both.private[2].entities, one.private[2].entities)
+        torch.testing.assert_close(both.trained[2].entities, one.trained[2].entities)
+
+    def test_negatives_avoid_the_whole_graph_or_in_the_published_form_the_forget_set(self) -> None:
+        """Every entity but the head itself is a tail of it, so only the published form draws the others (tails come first)."""
+        nothing = np.empty((0, 3))
+        star = [[0, 0, tail] for tail in range(1, 7)]
+        clients = tuple(ClientGraph.from_global(name, np.array(star), nothing, nothing) for name in "ab")
+        graph = FederatedGraph("star", tuple("0123456"), ("r",), clients)
+        run = run_federation(graph, replace(OPTIONS, num_negatives=64))
+        expected: dict[Form, bool] = {"paper": False, "published": True}
+        for form, moved in expected.items():
+            options = UnlearnOptions(form=form, epochs=1, decay_epochs=0)
+            after = unlearn(run, {"a": clients[0].train[:1]}, options)
+            assert not torch.equal(after.tables[0].entities[1], run.tables[0].entities[1])
+            assert torch.equal(after.tables[0].entities[2:], run.tables[0].entities[2:]) != moved
+
+    def test_random_tails_make_no_known_triple(self) -> None:
+        triples = np.array([[0, 0, tail] for tail in range(4)] + [[1, 0, 2]])
+        rng = generator(0, "test")
+        for _ in range(20):
+            wrong = with_random_tails(triples, np.array([0, 3, 4]), np.arange(6), rng)
+            assert wrong[:, :2].tolist() == [[0, 0], [0, 0], [1, 0]]
+            assert set(wrong[:2, 2]) <= {4, 5}
+            assert wrong[2, 2] != 2
+        assert triples[0].tolist() == [0, 0, 0]
+        with pytest.raises(DataError, match="every entity is a tail of"):
+            with_random_tails(triples, np.array([0]), np.arange(4), rng)
+
+
+@pytest.mark.parametrize("algorithm", RECIPES)
+def test_every_recipe(algorithm: str, uneven: FederatedGraph, forget: Forget) -> None:
+    run = run_federation(uneven, replace(OPTIONS, algorithm=algorithm, rounds=1, **SMALL.get(algorithm, {})))
+    for method in ("finetune", "ascent", "relabel", "delete"):
+        after = unlearn(run, forget, UnlearnOptions(method=method, epochs=1, decay_epochs=1))
+        assert same(after.trained[1], run.tables[1]) == (method == "delete")
+        if not RECIPES[algorithm].pooled:
+            assert same(after.trained[2], run.tables[2])
+        assert all(torch.isfinite(one.entities).all() for one in after.tables)
+        assert [len(ranks) for ranks in after.test_ranks] == [len(client.test) for client in uneven.clients]
+    if RECIPES[algorithm].private != "entities":
+        with pytest.raises(SpecError, match=f"method fedlu needs a run of fedlu; got one of {algorithm}"):
+            unlearn(run, forget, UnlearnOptions())
+
+
+def test_a_pooled_party_that_would_lose_an_entity(uneven: FederatedGraph) -> None:
+    train = np.array([[0, 0, 1], [1, 0, 2]])
+    client = ClientGraph.from_global("a", train, np.empty((0, 3)), np.empty((0, 3)))
+    run = run_federation(
+        FederatedGraph("tiny", ("x", "y", "z"), ("r",), (client,)), replace(OPTIONS, algorithm="collective")
+    )
+    with pytest.raises(DataError, match="no triple names the entity z"):
+        unlearn(run, {"a": client.train[1:]}, UnlearnOptions(method="retrain"))
+
+
+def test_under_secure_sums_others_take_part(uneven: FederatedGraph, forget: Forget) -> None:
+    run = run_federation(uneven, replace(OPTIONS, defense="secagg"), make_exchange=make_exchange)
+    with pytest.raises(SpecError, match="exchange in clear"):
+        unlearn(run, forget, UnlearnOptions())
+    after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1), make_exchange=make_exchange)
+    assert after.rounds[1].num_survivors == 3
+    assert sorted(after.inputs["entities"]) == ["client/large", "client/middle", "client/small"]
+    one, two = (uneven.clients[place].entity_ids for place in (1, 2))
+    _, _, there = np.intersect1d(one, two, return_indices=True)
+    moved = (after.tables[2].entities[there] - run.tables[2].entities[there]).abs().max()
+    assert moved > 1e-3
+
+
+def test_nobody_asks(run: FederationResult) -> None:
+    with pytest.raises(DataError, match="no client asks"):
+        unlearn(run, {}, UnlearnOptions())
+
+
+class TestTraining:
+    def test_visits_train_some_rows_and_avoid_all_triples(self, uneven: FederatedGraph) -> None:
+        graph = uneven.clients[1]
+        stack = ClientStack([graph], [0], OPTIONS.kge_model(), 0, torch.device("cpu"))
+        options = replace(OPTIONS, algorithm="single", num_negatives=300)
+        rows, known = np.array([4, 9]), set(map(tuple, graph.train.tolist()))
+        trainer = LocalTrainer(stack, options, visits={0: Visits(graph.train, rows)})
+        assert trainer.num_steps([0]) == options.local_epochs
+        triples, candidates, _ = trainer._assemble({0: rows}, {0: generator(0, "test")}, "tail")
+        assert triples.tolist() == graph.train[rows].tolist()
+        for (head, relation, _), drawn in zip(triples.tolist(), candidates[:, 1:].tolist(), strict=True):
+            assert not any((head, relation, tail) in known for tail in drawn)
+        alone = LocalTrainer(stack, options, visits={0: Visits.all(graph.train[rows])})
+        _, loose, _ = alone._assemble({0: np.array([0, 1])}, {0: generator(0, "test")}, "tail")
+        assert (loose[:, 1:] >= 0).sum() > (candidates[:, 1:] >= 0).sum()
+
+    def test_moves_follow_one_another_each_from_where_the_last_left(self, uneven: FederatedGraph) -> None:
+        """What the loss is given: the learner's scores and its teacher's, as they are by then."""
+        seen: list[tuple[Tensor, Tensor, float]] = []
+
+        def loss(own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float) -> Tensor:
+            seen.append((own.detach().clone(), other.detach().clone(), mu_distill))
+            return hard_confusion(own, counts)
+
+        graph, cpu, model = uneven.clients[0], torch.device("cpu"), OPTIONS.kge_model()
+        private = ClientStack([graph], [0], model, 1, cpu)
+        stack = ClientStack([graph], [0], model, 2, cpu, relations=private.tables["relations"])
+        before = [one.tables["entities"].clone() for one in (private, stack)]
+        trainer = AlternatingTrainer(stack, replace(OPTIONS, local_epochs=1), private, {}, loss)
+        trainer.moves = (Move("own", distils=True), Move("shared", distils=False), Move("shared", distils=True))
+        trainer.train_round(1, [0])
+        (own, shared, mu), (first, _, none), (second, moved, _) = seen
+        assert (mu, none) == (2.0, 0.0)
+        assert torch.equal(first, shared)  # the shared model had not moved
+        assert not torch.equal(second, first)
+        assert not torch.equal(moved, own)  # the own model had
+        assert moved[:, 0].mean() < own[:, 0].mean()
+        for table, one in zip(before, (private, stack), strict=True):
+            assert not torch.equal(table, one.tables["entities"])
+
+    def test_the_schedules_of_both_forms(self) -> None:
+        assert [[move.learns for move in one] for one in INTERFERENCE["published"]] == [
+            ["shared"],
+            ["own"],
+            ["shared", "own"],
+        ]
+        assert {move for one in INTERFERENCE["published"] for move in one if move.distils} == {Move("shared", True)}
+        assert [tuple(move) for move in DECAY["published"]] == [
+            ("own", False), ("shared", False), ("shared", True), ("shared", False), ("own", True),
+        ]  # fmt: skip
+
+
+class TestLosses:
+    """Beside the hand-computed values of Eq. 12-14: edges, and gradients."""
+
+    def test_no_negative_left(self) -> None:
+        scores = torch.tensor([[2.0, 1.0]], requires_grad=True)
+        counts = torch.tensor([[True, False]])
+        for form in ("paper", "published"):
+            loss = interference(
+                scores, torch.zeros(1, 2), counts, hard=True, soft=True, mu_soft=1, mu_distill=1, form=form
+            )
+            slope = torch.autograd.grad(loss.sum(), scores)[0]
+            assert torch.isfinite(loss).all()
+            assert slope[0, 0] > 0
+            assert slope[0, 1] == 0
+            assert soft_confusion(scores, counts, form=form).item() == 0
+
+    def test_the_teacher_stands_still(self) -> None:
+        own = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        other = torch.randn(3, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        counts = torch.ones(3, 5, dtype=torch.bool)
+        for form in ("paper", "published"):
+            loss = interference(own, other, counts, hard=True, soft=True, mu_soft=1, mu_distill=1, form=form)
+            assert torch.autograd.grad(loss.sum(), [own, other], allow_unused=True)[1] is None
+            loss = decay_loss(own, other, counts, mu_distill=1.0, form=form)
+            assert torch.autograd.grad(loss.sum(), [own, other], allow_unused=True)[1] is None
