@@ -77,13 +77,13 @@ class SparseSums(DefendedExchange):
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """Each client's shared rows: all of them as the mean over holders, or the sums that most clients have a part in."""
         server, selection = self.server[table], self._selection[table]
-        if round == 0:
-            return {party: send_shared(self.channel, round, server, selection, party) for party in parties}
         opened = self._opened[table]
-        if opened is None:  # too many dropped out
+        if round and opened is None:  # too many dropped out
             return {}
         if is_synchronised(round, self._sync_every):
-            return {party: self._synchronised(round, table, party) for party in parties}
+            fresh = torch.ones(len(server.names), dtype=torch.bool) if opened is None else opened[1] > 0
+            return {party: send_shared(self.channel, round, server, selection, party, fresh) for party in parties}
+        assert opened is not None
         received = {}
         for party in parties:
             held = server.holdings[party]
@@ -127,15 +127,6 @@ class SparseSums(DefendedExchange):
         self._opened[table] = torch.from_numpy(rows.astype(np.float32)), counts
         self._chosen[table] = {party: self._chosen[table][party] for party in total.survivors}
         return rows
-
-    def _synchronised(self, round: int, table: Table, party: str) -> Received:
-        """All of a client's shared rows; those that were suppressed stay its own."""
-        received = send_shared(self.channel, round, self.server[table], self._selection[table], party)
-        if not self.defense.suppress:
-            return received
-        assert received.taken is not None
-        sent = torch.from_numpy(self._sent_rows[table][self._held[table][party]])
-        return received._replace(taken=received.taken & sent)
 
     def _without_own(self, table: Table, party: str, message: SparseRows) -> Received:
         """The client's side: subtract what it put into the sum itself."""

@@ -169,7 +169,10 @@ class SparseExchange(Exchange):
         """Each client's shared rows: all of them as the mean over holders, or the sums that most others have a part in."""
         server, selection = self.server[table], self._selection[table]
         if is_synchronised(round, int(self.options.setting("sync_every"))):
-            return {party: send_shared(self.channel, round, server, selection, party) for party in parties}
+            fresh = torch.full((len(server.names),), round == 0)
+            for ids, _ in self._uploads[table].values():
+                fresh[ids] = True
+            return {party: send_shared(self.channel, round, server, selection, party, fresh) for party in parties}
         received = {}
         for party in parties:
             held = server.holdings[party]
@@ -226,14 +229,19 @@ def unpack_chosen(message: Message, expected: Tensor) -> tuple[Tensor, Tensor]:
     return places, rows
 
 
-def send_shared(channel: Channel, round: int, server: SharedTable, selection: Selection, party: str) -> Received:
-    """A client's shared rows as the server has them; the first broadcast also says which rows are shared."""
+def send_shared(
+    channel: Channel, round: int, server: SharedTable, selection: Selection, party: str, fresh: Tensor
+) -> Received:
+    """A client's shared rows as the server has them; the first broadcast also says which rows are shared.
+
+    Those that are not `fresh`, bool `[N]`, nobody sent this time, since their holders sat the round out: they stay the client's.
+    """
     shared = selection.shared[party]
     rows = server.rows[server.holdings[party]]
     message = pack_chosen(round, SERVER, party, server.table, shared, rows, known=round > 0)
     places, values = unpack_chosen(channel.send(message), shared)
     taken = torch.zeros(len(shared), dtype=torch.bool).index_fill_(0, places, True)
-    return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken)
+    return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken & fresh[server.holdings[party]])
 
 
 def combine_chosen(num_rows: int, places: Tensor, sums: Tensor, counts: Tensor) -> Received:

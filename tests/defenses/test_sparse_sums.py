@@ -393,11 +393,6 @@ def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> N
 # (d) Suppression.
 
 
-OLD_ROWS = pytest.mark.xfail(
-    strict=True, reason="a synchronised round sends rows that nobody has sent in it, as an earlier one left them"
-)
-
-
 def test_no_row_of_one_chooser_is_opened() -> None:
     secure = Drift(SparseSums, defense="secagg,suppress:t=2", sync_every=3)
     naive = Drift(RankedByTotals, sync_every=3)
@@ -455,8 +450,8 @@ def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() ->
 @pytest.mark.parametrize(
     ("kind", "defense"),
     [
-        pytest.param(SparseExchange, "", marks=OLD_ROWS),
-        pytest.param(SparseSums, "secagg", marks=OLD_ROWS),
+        (SparseExchange, ""),
+        (SparseSums, "secagg"),
         (SparseSums, "secagg,suppress:t=2"),
     ],
 )

@@ -308,7 +308,7 @@ class TestWithoutDistillation:
     def test_fedlu_is_single_and_fede(
         self, model: str, form: str, uneven: FederatedGraph, apart: FederationOptions
     ) -> None:
-        """FedLU's negatives weigh alike, whatever the temperature is. FedE takes, at every step, the independent client's relations.
+        """FedLU's negatives weigh alike at any temperature. FedE takes each step's relations from the independent client.
 
         Adam divides a gradient by its size plus 1e-8, which tells a loss from twice the loss where gradients are tiny: so
         steps are small here, and gamma is, which keeps scores and so gradients away from zero.
