@@ -75,7 +75,8 @@ def measure_unlinked(
     found = int(hits[:claims].sum())
     # In random order with the majority relation: how many candidate pairs such an adversary would have right.
     majority = asked[relations[asked[:, 1]] == view.colluder.majority_relation][:, [0, 2]]
-    lucky, precisions = random_order(majority[majority[:, 0] != majority[:, 1]], chance, len(hits))
+    majority = majority[finite[place[majority[:, 0]], majority[:, 1]]]  # of the pairs that can be claimed at all
+    lucky, precisions = random_order(majority, chance, len(hits))
     rate = lucky / max(1, len(hits))
     return Unlinked(
         estimate.proportion(found, claims),

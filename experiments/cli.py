@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from experiments import audit_cli, report_cli, results_cli, tables
+from experiments import audit_cli, check_cli, report_cli, results_cli, tables, unlearn_cli
 from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
 from experiments.console import expected_errors, make_console, print_tables
 from experiments.experiment_cli import experiment_app
@@ -180,6 +180,9 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         write_atomically(Path(json), encode_record(finished.record))
 
 
+app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
+app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
+app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
 app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
 app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))

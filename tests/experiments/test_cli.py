@@ -145,9 +145,13 @@ def test_data_stats_as_json() -> None:
     assert {row["client"] for row in json.loads(out)["statistics"]} >= {"hospital-1", "union"}
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["attack"], ["data"], ["data", "list"], ["data", "stats"],
-                                     ["data", "partition"], ["data", "generate"], ["compare"], ["report"], ["results"], ["export"],
-                                     ["audit"], ["experiment", "run"], ["experiment", "list"]])  # fmt: skip
+COMMANDS = (
+    "", "train", "attack", "compare", "unlearn", "verify", "check", "report", "results", "export", "audit", "data",
+    "data list", "data stats", "data partition", "data generate", "experiment run", "experiment list", "experiment show",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [command.split() for command in COMMANDS], ids=COMMANDS)
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     status, out, _ = fkgsec(*command, "--help")
     assert status == 0

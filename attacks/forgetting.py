@@ -1,0 +1,714 @@
+"""Was it forgotten? What tells the forgotten triples apart in raw, re-trained and unlearned models, in every client's models.
+
+A figure of an unlearned model says little alone. Every one stands beside that of the model re-trained without the triples, which
+is what perfect forgetting looks like, and, where it is given, beside that of the raw one, which is what was to be forgotten.
+
+One audit for each client. A client that asked is asked about its own triples. One that asked for nothing is asked about
+those of the others that it could express (it holds both entities and the relation), since a forgotten triple may survive in a
+neighbour's model, which learnt from shared rows. Triples that some client goes on training on are left out of the membership
+attack: nobody asked that client. A client that asked is not asked about the others' triples.
+
+Threat models. Membership, distance, relearning: who holds a client's model, knows how it was trained and has similar data
+(`attacks.membership`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update difference: an
+honest-but-curious server that compares the rows that a client sent before and after its request, and nothing else.
+Reconstruction: the threat models of `attacks.evaluation`.
+
+Legend: `n` forgotten triples, `m` of them with a control, `c` controls, `N` entities, `B` batch, `K` negatives, `W` width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import torch
+from scipy.stats import rankdata
+
+from attacks.controls import matched_controls
+from attacks.evaluation import AttackOptions, attack_federation
+from attacks.membership import (
+    MembershipResult,
+    RelearnTime,
+    ScoreDistance,
+    calibrated,
+    compare_auc,
+    likelihood_ratio,
+    loss_threshold,
+    measure_membership,
+    relearn_time,
+    score_distance,
+    triple_losses,
+    triple_scores,
+)
+from attacks.view import THREAT_MODELS, build_view
+from fkgsec import estimate
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import DataError, ThreatModelError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.evaluation import ClientTables, utility
+from fkgsec.federation.forget_sets import Forget
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import KgeModel
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import filtered_ranks, sides_of
+from fkgsec.randomness import generator
+
+Role = Literal["raw", "retrained", "unlearned"]
+ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
+Results = Mapping[str, FederationResult]
+Attack = Literal["loss", "calibrated", "likelihood-ratio", "likelihood-ratio-unlearned"]
+OTHERS = "(all that did not ask)"
+RELEARN_LEVEL = 0.9  # of what the raw model has
+MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
+
+
+# Who is asked about what.
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """The triples that one client's models are asked about, in its local ids.
+
+    Attributes:
+        place: of the client in the graph. asked: whether it asked for forgetting.
+        forget: int64 `[n, 3]`, all of them.
+        members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
+            control, and these controls (`attacks.controls`, "held_out").
+        reason: why there is no membership attack.
+    """
+
+    place: int
+    name: str
+    asked: bool
+    forget: np.ndarray
+    members: np.ndarray
+    controls: np.ndarray
+    reason: str | None = None
+
+    @property
+    def triples(self) -> np.ndarray:
+        """Members, then controls, int64 `[m + c, 3]`."""
+        return np.concatenate([self.members, self.controls])
+
+    @property
+    def forgotten(self) -> np.ndarray:
+        """Which of `triples` are forgotten ones, bool `[m + c]`."""
+        return np.arange(len(self.members) + len(self.controls)) < len(self.members)
+
+
+def audited_triples(graph: FederatedGraph, retained: FederatedGraph, forget: Forget, seed: int) -> list[Audited]:
+    """What each client is asked about.
+
+    Args:
+        graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
+        seed: draws the controls.
+    """
+    own: dict[str, Audited] = {}
+    for place, client in enumerate(graph.clients):
+        if client.name not in forget:
+            continue
+        triples = np.asarray(forget[client.name], dtype=np.int64)
+        kept = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
+        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *kept]))
+        members = controls = np.empty((0, 3), dtype=np.int64)
+        reason = None
+        try:
+            matched = matched_controls(
+                graph.clients[place], triples, generator(seed, "controls", place), seen_elsewhere=elsewhere
+            )
+            gone = ~_contains(elsewhere, triples[matched.rows])
+            members, controls = triples[matched.rows][gone], matched.triples[gone]
+        except DataError as error:  # no control is like these triples; the other figures need none
+            reason = str(error)
+        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason))
+    audits = []
+    for place, client in enumerate(graph.clients):
+        if client.name in own:
+            audits.append(own[client.name])
+            continue
+        parts = [
+            [
+                to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
+                for audit in own.values()
+            ]
+            for name in ("forget", "members", "controls")
+        ]
+        forgotten, members, controls = (np.unique(np.concatenate(part), axis=0) for part in parts)
+        forgotten = forgotten[~_contains(client.train, forgotten)]
+        members, controls = (part[~_contains(client.triples, part)] for part in (members, controls))
+        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls)))
+    return audits
+
+
+def _enough(audit: Audited) -> Audited:
+    if audit.reason is None and min(len(audit.members), len(audit.controls)) < 2:
+        got = f"{len(audit.members)} forgotten triples with {len(audit.controls)} controls; it takes 2 of each"
+        return replace(audit, reason=got)
+    return audit
+
+
+def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
+    """Those of the triples `[n, 3]` in global ids that the client can express, in its local ids, int64 `[k, 3]`."""
+    entity, relation = np.full(len(graph.entities), -1), np.full(len(graph.relations), -1)
+    entity[client.entity_ids] = np.arange(client.num_entities)
+    relation[client.relation_ids] = np.arange(client.num_relations)
+    local = np.stack([entity[triples[:, 0]], relation[triples[:, 1]], entity[triples[:, 2]]], axis=1)
+    return local[(local >= 0).all(axis=1)]
+
+
+def _contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
+    codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.isin(codes[len(triples) :], codes[: len(triples)])
+
+
+class ClientModel(NamedTuple):
+    """One of a client's models: a scoring function and its rows."""
+
+    model: KgeModel
+    tables: ClientTables
+
+    def scores(self, triples: np.ndarray) -> np.ndarray:
+        """float64 `[n]`, see `attacks.membership.triple_scores`."""
+        return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
+
+
+def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
+    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
+    where the recipe has none, its rows as they were before the last broadcast."""
+    options = result.options
+    shared = ClientModel(options.kge_model(), result.tables[place])
+    if not RECIPES[options.algorithm].shared:
+        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
+    if result.private:
+        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
+    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}
+
+
+# Shadow models.
+
+
+class Shadow(NamedTuple):
+    """One shadow federation.
+
+    Attributes:
+        member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
+        trained: scores of these triples by (place, model), float64 `[m + c]`.
+        unlearned: the same after the shadow forgot what it was trained on; empty where that was not asked.
+    """
+
+    member: dict[int, np.ndarray]
+    trained: dict[tuple[int, str], np.ndarray]
+    unlearned: dict[tuple[int, str], np.ndarray]
+
+
+def train_shadow(
+    graph: FederatedGraph,
+    retained: FederatedGraph,
+    audits: Sequence[Audited],
+    options: FederationOptions,
+    number: int,
+    seed: int,
+    unlearn: Callable[[FederationResult, Forget], FederationResult] | None = None,
+    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
+) -> Shadow:
+    """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
+
+    Shadows 2 k and 2 k + 1 take complementary halves, so that an even number of them has every triple in as often as out. Half of
+    the controls is trained on too: what a model gives a trained control is what it would have given this triple.
+
+    Args:
+        number: which shadow. seed: the shadows differ from the attacked run and from each other in it.
+        unlearn: how the attacked model forgot; None leaves `Shadow.unlearned` empty.
+        train: how federations are trained where there is a defense.
+
+    Source: Carlini et al. 2022 (halves), Hayes et al. 2024 (U-LiRA: "in" means trained on and then unlearnt).
+    """
+    clients, chosen = list(retained.clients), {}
+    for audit in audits:
+        if not audit.asked:
+            continue
+        order = generator(seed, "shadow", number // 2, audit.name).permutation(len(audit.triples))
+        chosen[audit.name] = audit.triples[(order % 2 == 0) == (number % 2 == 0)]
+        client = retained.clients[audit.place]
+        clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
+    shadow_graph = replace(retained, clients=tuple(clients))
+    own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
+    result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
+    asked = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
+    inside = np.concatenate(asked)
+    member = {audit.place: _contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
+    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
+    return Shadow(member, _shadow_scores(result, audits), _shadow_scores(after, audits) if after else {})
+
+
+def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
+    """The same client with another train split."""
+    return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
+
+
+def _shadow_scores(result: FederationResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
+    return {
+        (audit.place, name): one.scores(audit.triples)
+        for audit in audits
+        for name, one in client_models(result, audit.place).items()
+    }
+
+
+# What is measured.
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """Filtered link prediction: "mrr" and "hits@1" of each role. `triples` says of which: "forget" or "test".
+
+    Candidates and filter are the raw run's for all roles: its client's train, valid and test triples, forgotten ones included.
+    """
+
+    client: str
+    asked: bool
+    model: str
+    triples: str
+    figures: dict[str, dict[str, Estimate]]
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """One membership attack on one model, for each role.
+
+    Attributes:
+        client: a client, or `OTHERS`.
+        decisive: False for one of several clients that did not ask: they are few triples each, so that what is claimed of them is
+            claimed of all together, in the row of `OTHERS`.
+        excess: AUC of the unlearned model minus that of the re-trained one; None without figures.
+        reason: why there are no figures.
+    """
+
+    client: str
+    asked: bool
+    model: str
+    attack: Attack
+    figures: dict[str, MembershipResult]
+    excess: Estimate | None = None
+    reason: str | None = None
+    decisive: bool = True
+
+
+class Distance(msgspec.Struct, frozen=True):
+    """Kolmogorov-Smirnov distance of a role's scores of the forgotten triples to the re-trained model's."""
+
+    client: str
+    asked: bool
+    model: str
+    figures: dict[str, ScoreDistance]
+
+
+class Relearning(msgspec.Struct, frozen=True):
+    """MRR on the forgotten triples after 0, 1, ... steps of training on them; and how fast the raw level is reached again.
+
+    `level` is `RELEARN_LEVEL` of the raw model's MRR before any step; without a raw model there is neither level nor time.
+    """
+
+    client: str
+    model: str
+    curves: dict[str, list[float]]
+    level: float | None = None
+    time: RelearnTime | None = None
+
+
+class UpdateDifference(msgspec.Struct, frozen=True):
+    """How well a server tells the entities of forgotten triples from others of like degree by how far their rows moved."""
+
+    client: str
+    figures: dict[str, MembershipResult]
+    reasons: dict[str, str]
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """Share of a victim's forgotten triples that the reconstruction attack rebuilds, linked pairs given (TRR's way)."""
+
+    client: str
+    threat_model: str
+    figures: dict[str, Estimate]
+
+
+class Forgetting(msgspec.Struct, frozen=True):
+    """Every figure. `counts` gives (forgotten, of these matched, controls) of each client; `notes` what was not measured."""
+
+    counts: dict[str, tuple[int, int, int]]
+    quality: list[Quality]
+    membership: list[Membership]
+    distances: list[Distance]
+    relearning: list[Relearning]
+    updates: list[UpdateDifference]
+    rebuilt: list[Rebuilt]
+    notes: list[str]
+
+
+def measure_forgetting(
+    results: Results,
+    graph: FederatedGraph,
+    forget: Forget,
+    audits: Sequence[Audited],
+    *,
+    shadows: Sequence[Shadow] = (),
+    seed: int = 0,
+    relearn_steps: int = 20,
+) -> Forgetting:
+    """Every figure for the given roles; "retrained" and "unlearned" must be there, "raw" may.
+
+    Args:
+        graph: the raw run's. audits: of `audited_triples`. shadows: none, or an even number from 4 on.
+        relearn_steps: steps of training on the forgotten triples; 0 leaves it out.
+    """
+    rebuilt, notes = _rebuilt(results, graph, forget, seed)
+    if "raw" not in results:
+        notes.append("no raw run was given: nothing before the request to compare with, and no level to relearn")
+    options = results["unlearned"].options
+    quality, membership, distances, relearning = [], [], [], []
+    aside: dict[str, list[tuple[Audited, Statistics]]] = {}
+    num_aside = sum(not audit.asked and audit.reason is None for audit in audits)
+    for audit in audits:
+        client = graph.clients[audit.place]
+        for name in client_models(results["unlearned"], audit.place):
+            models = {role: client_models(results[role], audit.place)[name] for role in ROLES if role in results}
+            quality += _quality(models, audit, name, client, options, seed)
+            if audit.reason:
+                membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
+            else:
+                statistics = _statistics(models, audit, name, shadows, options.temperature)
+                decisive = audit.asked or num_aside == 1
+                membership += _measured(
+                    audit.name, audit.asked, name, statistics, audit.forgotten, seed, decisive=decisive
+                )
+                if not decisive:
+                    aside.setdefault(name, []).append((audit, statistics))
+            if len(audit.forget):
+                distances.append(_distance(models, audit, name, seed))
+            if relearn_steps and audit.asked:
+                relearning.append(_relearning(models, audit, name, client, options, relearn_steps, seed))
+    for name, parts in aside.items():
+        membership += _together(name, parts, seed)
+    asked = [audit for audit in audits if audit.asked]
+    return Forgetting(
+        {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
+        quality,
+        membership,
+        distances,
+        relearning,
+        [_update_difference(results, graph, audit, seed) for audit in asked],
+        rebuilt,
+        notes,
+    )
+
+
+def _known(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
+    return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
+
+
+def _quality(
+    models: Mapping[str, ClientModel],
+    audit: Audited,
+    name: str,
+    client: ClientGraph,
+    options: FederationOptions,
+    seed: int,
+) -> list[Quality]:
+    known = _known(client, options)
+    rows = []
+    for what, triples in (("forget", audit.forget), ("test", client.test)):
+        figures: dict[str, dict[str, Estimate]] = {}
+        for role, (model, tables) in models.items():
+            ranks = filtered_ranks(model, tables.entities, tables.relations, triples, known)
+            figures[role] = {k: v for k, v in utility(ranks, seed).items() if k in ("mrr", "hits@1")}
+        rows.append(Quality(audit.name, audit.asked, name, what, figures))
+    return rows
+
+
+Statistics = dict[Attack, dict[str, np.ndarray]]
+
+
+def _statistics(
+    models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
+) -> Statistics:
+    """What each attack says of each audited triple, float64 `[m + c]`, larger where it looks trained on."""
+    triples = audit.triples
+    statistics: Statistics = {
+        "loss": {
+            role: loss_threshold(
+                triple_losses(model, tables.entities, tables.relations, triples, temperature=temperature)
+            )
+            for role, (model, tables) in models.items()
+        }
+    }
+    if not shadows:
+        return statistics
+    scores = {role: one.scores(triples) for role, one in models.items()}
+    member = np.stack([shadow.member[audit.place] for shadow in shadows])
+    trained = np.stack([shadow.trained[audit.place, name] for shadow in shadows])
+    statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
+    statistics["likelihood-ratio"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
+    if all(shadow.unlearned for shadow in shadows):
+        unlearned = np.stack([shadow.unlearned[audit.place, name] for shadow in shadows])
+        statistics["likelihood-ratio-unlearned"] = {
+            role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()
+        }
+    return statistics
+
+
+def _measured(
+    client: str, asked: bool, name: str, statistics: Statistics, forgotten: np.ndarray, seed: int, *, decisive: bool
+) -> list[Membership]:
+    """A row for each attack."""
+    rows = []
+    for attack, by_role in statistics.items():
+        figures: dict[str, MembershipResult] = {
+            role: measure_membership(
+                statistic,
+                forgotten,
+                attack=attack,
+                control="held_out",
+                rng=generator(seed, "advantage", client, name, attack),
+            )
+            for role, statistic in by_role.items()
+        }
+        excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten)
+        rows.append(Membership(client, asked, name, attack, figures, excess, decisive=decisive))
+    return rows
+
+
+def _together(name: str, parts: Sequence[tuple[Audited, Statistics]], seed: int) -> list[Membership]:
+    """Several clients as one: each triple by its share of ranks within its own client, since scores differ between models."""
+    statistics: Statistics = {
+        attack: {
+            role: np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
+            for role in by_role
+        }
+        for attack, by_role in parts[0][1].items()
+    }
+    forgotten = np.concatenate([audit.forgotten for audit, _ in parts])
+    return _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
+
+
+def _distance(models: Mapping[str, ClientModel], audit: Audited, name: str, seed: int) -> Distance:
+    reference = models["retrained"].scores(audit.forget)
+    figures: dict[str, ScoreDistance] = {
+        role: score_distance(
+            models[role].scores(audit.forget), reference, generator(seed, "distance", audit.place, name)
+        )
+        for role in models
+        if role != "retrained"
+    }
+    return Distance(audit.name, audit.asked, name, figures)
+
+
+# Relearning.
+
+
+def _relearning(
+    models: Mapping[str, ClientModel],
+    audit: Audited,
+    name: str,
+    client: ClientGraph,
+    options: FederationOptions,
+    steps: int,
+    seed: int,
+) -> Relearning:
+    known = _known(client, options)
+    curves = {
+        role: relearn_curve(
+            one,
+            audit.forget,
+            known,
+            steps=steps,
+            learning_rate=options.learning_rate,
+            batch_size=options.batch_size,
+            num_negatives=options.num_negatives,
+            rng=generator(seed, "relearn", audit.place, name),
+        )
+        for role, one in models.items()
+    }
+    level, time = None, None
+    if "raw" in curves:
+        level = RELEARN_LEVEL * float(curves["raw"][0])
+        time = relearn_time(curves["unlearned"], curves["retrained"], level)
+    return Relearning(audit.name, name, {role: curve.tolist() for role, curve in curves.items()}, level, time)
+
+
+def relearn_curve(
+    one: ClientModel,
+    forget: np.ndarray,
+    known: Sequence[KnownTriples],
+    *,
+    steps: int,
+    learning_rate: float,
+    batch_size: int,
+    num_negatives: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """MRR on the forgotten triples after 0..steps steps of Adam on them, float64 `[steps + 1]`.
+
+    Args:
+        one: starts it; its rows are left as they are. forget: int64 `[n, 3]`. known: as for `filtered_ranks`.
+        rng: draws batches and negatives; give every model one with the same numbers.
+
+    Source: fedr.txt B.2, the loss; negatives are drawn from all rows and weigh the same.
+    """
+    model = one.model
+    entities, relations = (
+        rows.detach().clone().requires_grad_() for rows in (one.tables.entities, one.tables.relations)
+    )
+    adam = torch.optim.Adam([entities, relations], lr=learning_rate)
+
+    def mrr() -> float:
+        ranks = filtered_ranks(model, entities.detach(), relations.detach(), forget, known)
+        return float((1 / ranks).mean())
+
+    curve = [mrr()]
+    for step in range(steps):
+        side = ("tail", "head")[step % 2]
+        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        batch = forget[rng.permutation(len(forget))[:batch_size]]
+        drawn = rng.integers(0, len(entities), size=(len(batch), num_negatives))
+        candidates = torch.from_numpy(np.column_stack([batch[:, candidate], drawn])).to(entities.device)
+        chosen = torch.tensor(batch).to(entities.device)
+        queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
+        scores = model.pair_scores(queries[:, None], entities[candidates])  # [B, 1 + K]
+        loss = torch.nn.functional.softplus(-scores[:, 0]) + torch.nn.functional.softplus(scores[:, 1:]).mean(1)
+        adam.zero_grad()
+        loss.mean().backward()
+        adam.step()
+        curve.append(mrr())
+    return np.array(curve)
+
+
+# The server that compares.
+
+
+def _update_difference(results: Results, graph: FederatedGraph, audit: Audited, seed: int) -> UpdateDifference:
+    figures: dict[str, MembershipResult] = {}
+    reasons: dict[str, str] = {}
+    for role in ("retrained", "unlearned"):
+        if "raw" not in results:
+            reasons[role] = "no raw run was given to compare with"
+            continue
+        moved = moved_rows(results["raw"], results[role], audit.name)
+        if isinstance(moved, str):
+            reasons[role] = moved
+            continue
+        train = results[role].graph.clients[audit.place].train
+        degree = np.bincount(train[:, [0, 2]].ravel(), minlength=graph.clients[audit.place].num_entities)
+        ends = np.unique(audit.forget[:, [0, 2]])
+        members, controls = degree_matched(degree, ends, np.isfinite(moved), generator(seed, "movers", audit.place))
+        if len(members) < 2:
+            reasons[role] = f"{len(members)} entities of forgotten triples have another of like degree; it takes 2"
+            continue
+        figures[role] = measure_membership(
+            np.concatenate([moved[members], moved[controls]]),
+            np.arange(2 * len(members)) < len(members),
+            attack="update-difference",
+            control="degree",
+            rng=generator(seed, "advantage", audit.place, "update", role),
+        )
+    return UpdateDifference(audit.name, figures, reasons)
+
+
+def moved_rows(before: FederationResult, after: FederationResult, client: str) -> np.ndarray | str:
+    """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
+
+    Threat model: the honest-but-curious server (`attacks.view`, "server"). NaN where a row did not cross both times.
+    Returns the reason, in words, when single uploads did not cross.
+    """
+    other = next((one.name for one in before.graph.clients if one.name != client), client)
+    seen = []
+    for when, result in (("before", before), ("after", after)):
+        try:
+            view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+        except ThreatModelError as error:
+            return str(error)
+        victim = next(victim for victim in view.victims if victim.name == client)
+        if victim.entities is None or victim.claims:
+            return f"the server saw no entity rows of {client} alone {when} the request"
+        seen.append(victim.entities.double().numpy())
+    both = min(map(len, seen))
+    place = next(place for place, one in enumerate(before.graph.clients) if one.name == client)
+    moved = np.full(before.graph.clients[place].num_entities, np.nan)
+    moved[:both] = np.linalg.norm(seen[1][:both] - seen[0][:both], axis=1)
+    return moved
+
+
+def degree_matched(
+    degree: np.ndarray, chosen: np.ndarray, usable: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each chosen entity another one of nearly its degree, none used twice; int64 `[k]` each, at most a doubling apart.
+
+    Args:
+        degree: int64 `[N]`. chosen: int64 `[n]`. usable: bool `[N]`, which entities may be taken at all, chosen or not.
+    """
+    level = np.log2(1.0 + degree)
+    free = np.setdiff1d(np.nonzero(usable)[0], chosen)
+    free = rng.permutation(free)  # ties go to any of them
+    members, controls = [], []
+    for entity in rng.permutation(chosen[usable[chosen]]):
+        if not len(free):
+            break
+        gap = np.abs(level[free] - level[entity])
+        best = int(gap.argmin())
+        if gap[best] < MAX_DOUBLINGS:
+            members.append(entity)
+            controls.append(free[best])
+            free = np.delete(free, best)
+    return np.array(members, dtype=np.int64), np.array(controls, dtype=np.int64)
+
+
+# Reconstruction.
+
+
+def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int) -> tuple[list[Rebuilt], list[str]]:
+    """TRR on the forgotten triples alone, with a colluder that did not ask where there is one."""
+    names = [client.name for client in graph.clients]
+    colluder = next((name for name in names if name not in forget), names[0])
+    victims = [name for name in names if name in forget and name != colluder]
+    notes = [f"reconstruction of {colluder}'s triples was not measured: it plays the colluder"] * (colluder in forget)
+    right: dict[tuple[str, str], dict[str, Estimate]] = {}
+    for role, result in results.items():
+        try:
+            items = attack_federation(
+                replace(result, graph=_with_forgotten(result.graph, graph, forget)),
+                AttackOptions(colluder=colluder, unlinked_heads=0, seed=seed),
+            )[1]
+        except ThreatModelError as error:
+            return [], [*notes, f"reconstruction was not measured: {error}"]
+        if "item" not in items:
+            notes.append(f"reconstruction from the {role} run was not measured: no rows of a victim crossed in it")
+            continue
+        triples = items[items["item"] == "triple"]
+        for victim in victims:
+            client = graph.clients[names.index(victim)]
+            wanted = set(_names(graph, client, forget[victim]))
+            own = triples.loc[triples["victim"] == victim]
+            for threat in sorted(set(own["threat_model"])):
+                found = own.loc[(own["threat_model"] == threat) & own["right"].astype(bool)]
+                hits = len(wanted & set(zip(found["head"], found["relation"], found["tail"], strict=True)))
+                right.setdefault((victim, threat), {})[role] = estimate.proportion(hits, len(wanted))
+    return [Rebuilt(victim, threat, figures) for (victim, threat), figures in right.items()], notes
+
+
+def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) -> FederatedGraph:
+    """The truth to hold a run against: its own triples and the forgotten ones, but those whose rows no longer cross."""
+    clients = []
+    for client in own.clients:
+        asked = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
+        asked = asked[~_contains(client.train, asked)]
+        crossing = (asked[:, [0, 2]] < client.num_trained_entities).all(axis=1)
+        crossing &= asked[:, 1] < client.num_trained_relations
+        clients.append(replace_train(client, np.concatenate([client.train, asked[crossing]])))
+    return replace(graph, clients=tuple(clients))
+
+
+def _names(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> list[tuple[str, str, str]]:
+    entities, relations = graph.entities, graph.relations
+    return [(entities[h], relations[r], entities[t]) for h, r, t in client.to_global(triples)]

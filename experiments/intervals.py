@@ -1,0 +1,117 @@
+"""Intervals that a verdict can rest on: of items that share entities, of paired items, and over seeds.
+
+Rebuilt triples are no independent draws: whoever knows an entity rebuilds many of its triples at once. Wilson's interval, which
+records carry, takes them as independent. Over 20 seeds of the embedded default the TRR of a server that colludes with one client
+scatters twice as much as that allows, and as much as the design effect here says (tests/experiments/test_gate_flakiness.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fkgsec.estimate import Estimate, proportion
+
+Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+
+
+def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
+    """How many times larger the variance of a mean is than it would be if items that share an entity were independent.
+
+    Args:
+        values: `[n]`. ends: int `[n, 1]` or `[n, 2]`, the entity of each item, or the head and the tail of each triple.
+
+    Never below 1. Where all values are equal there is nothing to go by, and it is 1.
+
+    Source: Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015: the sum of products over all pairs of items that share
+    an entity. Differs: computed by entity, each pair that shares both ends counted once.
+    """
+    centred = np.asarray(values, dtype=np.float64) - np.mean(values)
+    independent = float(centred @ centred)
+    if not independent:
+        return 1.0
+    first, last, count = ends[:, 0], ends[:, -1], int(ends.max()) + 1
+    single = first == last
+    by_entity = np.bincount(first, centred, count) + np.bincount(last[~single], centred[~single], count)
+    _, pair = np.unique(np.sort(ends[~single], axis=1), axis=0, return_inverse=True)
+    by_pair = np.bincount(pair.ravel(), centred[~single])
+    return max(1.0, float(by_entity @ by_entity - by_pair @ by_pair) / independent)
+
+
+def linked_share(figure: Estimate, right: np.ndarray, ends: np.ndarray) -> Estimate:
+    """The share with the interval of as many independent items as these linked ones are worth (Wilson).
+
+    Args:
+        figure: the share as if items were independent. right: bool `[n]`. ends: see `design_effect`.
+    """
+    effective = max(1, round(figure.n / design_effect(right, ends)))
+    wider = proportion(figure.value * effective, effective)
+    return Estimate(figure.value, wider.low, wider.high, figure.n, "wilson, linked")
+
+
+def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Estimate:
+    """Share of right items now minus then, bool `[n]` each, of the same items, which may share entities.
+
+    Source: Agresti and Min 2005: the interval of Wald after adding half an item to each of the four cells; times the root of
+    the design effect.
+
+    >>> right = np.arange(100) < 50
+    >>> str(paired_difference(right, right, np.arange(100)[:, None]))
+    '0.0000 [-0.0192, 0.0192]'
+    """
+    n = len(now)
+    gained, lost = int((now & ~then).sum()), int((then & ~now).sum())
+    value, wide = (gained - lost) / n, n + 2
+    centre = (gained - lost) / wide
+    variance = gained + lost + 1 - (gained - lost) ** 2 / wide
+    half = Z95 * math.sqrt(variance * design_effect(now.astype(float) - then, ends)) / wide
+    return Estimate(value, min(value, centre - half), max(value, centre + half), n, "paired, linked")
+
+
+class Width(NamedTuple):
+    """What makes an interval over seeds wide, as half widths: `items` below and above the figure, `seeds` either way."""
+
+    items_low: float
+    items_high: float
+    seeds: float
+
+
+def width(figures: Sequence[Estimate]) -> Width:
+    """The parts of the interval of `over_seeds`. Between seeds: Student's t of the mean, 0 for a single one."""
+    items_low = float(np.mean([figure.value - figure.low for figure in figures]))
+    items_high = float(np.mean([figure.high - figure.value for figure in figures]))
+    count = len(figures)
+    if count == 1:
+        return Width(items_low, items_high, 0.0)
+    spread = float(np.std([figure.value for figure in figures], ddof=1))
+    return Width(items_low, items_high, float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count))
+
+
+def over_seeds(figures: Sequence[Estimate]) -> Estimate:
+    """One figure for several seeds.
+
+    Exact figures: the largest. Others: the mean over seeds. Its interval adds, as independent errors add, the interval that
+    one seed has on average and Student's interval of the mean. The seeds attack the same items (or items of the same kind), so
+    more of them never make the first part smaller; and a training that happens to give equal figures does not make it vanish.
+
+    >>> str(over_seeds([proportion(50, 100), proportion(50, 100)]))
+    '0.5000 [0.4038, 0.5962]'
+    """
+    if all(figure.method == "exact" for figure in figures):
+        return max(figures, key=lambda figure: figure.value)
+    if len(figures) == 1:
+        return figures[0]
+    mean = float(np.mean([figure.value for figure in figures]))
+    parts = width(figures)
+    low = mean - math.hypot(parts.items_low, parts.seeds)
+    high = mean + math.hypot(parts.items_high, parts.seeds)
+    if all(figure.low >= 0 for figure in figures):
+        low = max(low, 0.0)
+    if all(figure.high <= 1 for figure in figures):
+        high = min(high, 1.0)
+    items = sum(figure.n for figure in figures)
+    return Estimate(mean, low, high, items, f"{figures[0].method}, {len(figures)} seeds")

@@ -1,0 +1,109 @@
+"""A YAML file with the line of every key, for errors that say where. Keys given twice are errors, not overwritten."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+from fkgsec.errors import SpecError
+
+Where = tuple[str, ...]
+
+
+class Document(NamedTuple):
+    """What stands in a file: plain dicts, lists and scalars, and the line of each key by its way from the top."""
+
+    path: Path
+    content: Any
+    lines: dict[Where, int]
+
+    def wrong(self, where: Where, message: str) -> NoReturn:
+        """Raise `SpecError` with file, line and key."""
+        raise SpecError(": ".join([f"{self.path}:{self.line(where)}", *([".".join(where)] if where else []), message]))
+
+    def line(self, where: Where) -> int:
+        """The line of a key, or of the nearest key above it that has one."""
+        while where and where not in self.lines:
+            where = where[:-1]
+        return self.lines.get(where, 1)
+
+    def mapping(self, where: Where, value: Any, allowed: Iterable[str] | None = None) -> dict[str, Any]:
+        """`value` as a mapping that is not empty, with no key but the allowed ones (None: any). Raises `SpecError`."""
+        if not isinstance(value, dict) or not value:
+            found = "nothing" if value in (None, {}) else type(value).__name__
+            self.wrong(where, f"a mapping is expected, found {found}")
+        for key in value:
+            if allowed is not None and key not in (known := list(allowed)):
+                self.wrong((*where, key), f"unknown key{suggestion(key, known)}")
+        return value
+
+
+def suggestion(given: str, allowed: Iterable[str]) -> str:
+    """How an error goes on after a name that is unknown: the nearest one, or all of them.
+
+    >>> suggestion("reconstruction.tr", ["reconstruction.trr", "epsilon"]), suggestion("x", ["min", "max"])
+    ('; did you mean reconstruction.trr?', '; allowed: min, max')
+    """
+    known = list(allowed)
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; allowed: {', '.join(known)}"
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        SpecError: it cannot be read, is not YAML, gives a key twice or uses an alias; names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        lines: dict[Where, int] = {}
+        content = None if node is None else _plain(path, loader, node, (), lines, set())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise SpecError(
+            f"{path}:{mark.line + 1 if mark else 1}: not YAML ({error.problem or error.context})"
+        ) from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    return Document(path, content, lines)
+
+
+def _plain(
+    path: Path, loader: yaml.SafeLoader, node: yaml.Node, where: Where, lines: dict[Where, int], seen: set[int]
+) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(where, line)
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            return loader.construct_object(node)
+        except ValueError as error:  # 2026-13-45 looks like a date
+            raise SpecError(f"{path}:{line}: {'.'.join(where)}: not a value ({error})") from error
+    if id(node) in seen:
+        raise SpecError(f"{path}:{line}: {'.'.join(where)}: aliases are not read; write it out")
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(path, loader, item, (*where, str(number)), lines, seen) for number, item in enumerate(node.value)
+        ]
+    found: dict[str, Any] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise SpecError(f"{path}:{line}: a key must be a plain word")
+        if key.value in found:
+            raise SpecError(f"{path}:{line}: {'.'.join((*where, key.value))}: given twice")
+        lines[(*where, key.value)] = line
+        found[key.value] = _plain(path, loader, value, (*where, key.value), lines, seen)
+    return found

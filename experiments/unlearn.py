@@ -1,0 +1,330 @@
+"""Unlearning on disk: a finished run and a forget file in, a folder with the run after forgetting out.
+
+The folder of the run is only read. The new one appears whole, by one rename, or not at all: a kill leaves both as they were
+(and a folder whose name ends in `.part`, which the next attempt replaces).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor
+
+from attacks.forgetting import Audited, Shadow, train_shadow
+from defenses.exchanges import make_exchange
+from experiments.record import Environment, describe_environment, write_atomically
+from experiments.run import SPEC_FILE, load_run
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation import checkpoint
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.evaluation import ClientTables, utility
+from fkgsec.federation.exchange import Observed
+from fkgsec.federation.forget_sets import Forget, read_forget, retaining
+from fkgsec.federation.loop import FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.messages import Entry, Transcript
+from fkgsec.federation.recipes import Table
+from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+
+SCHEMA = "fkgsec/unlearning/1"
+UNLEARNED_FILE, UNLEARNING_FILE, FORGET_FOLDER = "unlearned.safetensors", "unlearning.json", "forget"
+SHADOW_FOLDER = "shadows"
+# Unlearning by these leaves nothing that depends on what was forgotten (or changes nothing), so their shadows say nothing new.
+NO_TRACE = ("retrain", "delete")
+
+
+class Unlearning(msgspec.Struct, frozen=True):
+    """What was asked and done.
+
+    Attributes:
+        identity: of the raw run (`run_identity`), which a verification compares.
+        asked: triples to forget, by client. forget_hash: of the graph without them.
+        seconds: of unlearning alone. bytes_up, bytes_down: of its messages.
+        utility: test figures afterwards, as in a run's record.
+    """
+
+    schema: str
+    identity: str
+    options: UnlearnOptions
+    asked: dict[str, int]
+    forget_hash: str
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    utility: dict[str, Estimate]
+    environment: Environment
+
+
+class Unlearned(NamedTuple):
+    """A folder of `fkgsec unlearn`, read: `graph` is the raw run's, `result` the run after forgetting."""
+
+    spec: Spec
+    graph: FederatedGraph
+    forget: Forget
+    unlearning: Unlearning
+    result: FederationResult
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    """What the safetensors file says beside its tensors."""
+
+    rounds: list[RoundEntry]
+    best_round: int
+    entries: list[Entry]
+    protection: list[str]
+    row_names: dict[Table, list[str]]
+
+
+def default_folder(run: Path, method: str) -> Path:
+    """Beside the run: its name and the method's."""
+    return run.with_name(f"{run.name}-{method}")
+
+
+def unlearn_run(
+    run: Path,
+    forget_file: Path,
+    options: UnlearnOptions,
+    *,
+    client: str | None = None,
+    out: Path | None = None,
+    observer: Observer | None = None,
+) -> tuple[Path, Unlearning]:
+    """Let a finished run forget.
+
+    Args:
+        run: its folder. forget_file: see `read_forget`. client: whose triples these are; None: the file's layout says.
+        out: a folder that does not exist yet; None: `default_folder`.
+
+    Raises:
+        RunError: no finished run, or a folder that is there already. DataError: the forget file. SpecError: the method does
+            not fit the run's algorithm.
+    """
+    target = out or default_folder(run, options.method)
+    if target.exists():
+        raise RunError(f"{target}: is there already; choose another --out or delete it")
+    spec, raw = load_run(run)
+    forget = read_forget(forget_file, raw.graph, client)
+    started = time.perf_counter()
+    result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
+    unlearning = Unlearning(
+        schema=SCHEMA,
+        identity=run_identity(raw.graph, raw.options),
+        options=options,
+        asked={name: len(triples) for name, triples in forget.items()},
+        forget_hash=result.graph.hash,
+        seconds=time.perf_counter() - started,
+        bytes_up=result.transcript.num_bytes("up"),
+        bytes_down=result.transcript.num_bytes("down"),
+        utility=utility(np.concatenate(result.test_ranks), spec.seed),
+        environment=describe_environment(result),
+    )
+    _write(target, spec, raw.graph, forget, unlearning, result)
+    return target, unlearning
+
+
+def _write(
+    target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: FederationResult
+) -> None:
+    part = target.with_name(target.name + ".part")
+    try:
+        if part.exists():
+            shutil.rmtree(part)
+        (part / FORGET_FOLDER).mkdir(parents=True)
+        for name, triples in forget.items():
+            (part / FORGET_FOLDER / f"{name}.txt").write_text(_lines(graph, name, triples), encoding="utf-8")
+        for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
+            write_atomically(part / name, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+        metadata = _Metadata(
+            result.rounds, result.best_round, result.transcript.entries, result.protection, result.row_names
+        )
+        save_file(
+            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _tensors(result).items()},
+            part / UNLEARNED_FILE,
+            {"result": msgspec.json.encode(metadata).decode()},
+        )
+        part.rename(target)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise RunError(f"{target}: cannot be written ({error})") from error
+
+
+def _lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:
+    client = next(one for one in graph.clients if one.name == name)
+    return "".join(
+        f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n" for h, r, t in client.to_global(triples)
+    )
+
+
+def _tensors(result: FederationResult) -> dict[str, Tensor]:
+    """Everything of a result that is an array, by name; parties by their place among them, since names may hold anything."""
+    tensors = {
+        f"{kind}.{place}.{table}": getattr(one, table)
+        for kind in ("tables", "trained", "private")
+        for place, one in enumerate(getattr(result, kind))
+        for table in ("entities", "relations")
+    }
+    for kind in ("test_ranks", "shared_test_ranks"):
+        tensors |= {f"{kind}.{place}": torch.from_numpy(ranks) for place, ranks in enumerate(getattr(result, kind))}
+    places = _places(result.graph)
+    for table, own in result.inputs.items():
+        tensors |= {f"inputs.{table}.{places[party]}": rows for party, rows in own.items()}
+    for table, seen in result.observed.items():
+        tensors |= {
+            f"observed.{table}.{places[party]}.{name}": tensor
+            for party, observed in seen.items()
+            for name, tensor in observed._asdict().items()
+        }
+    tensors |= checkpoint.pack_frames("frame", result.transcript.frames)
+    return tensors | checkpoint.pack_frames("note", result.transcript.notes)
+
+
+def _places(graph: FederatedGraph) -> dict[str, int]:
+    return {f"client/{client.name}": place for place, client in enumerate(graph.clients)}
+
+
+def read_unlearned(folder: Path) -> Unlearned:
+    """Read a folder of `fkgsec unlearn`.
+
+    Raises:
+        RunError: it is missing, damaged, or its data have changed since.
+    """
+    try:
+        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
+        unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
+        with safe_open(folder / UNLEARNED_FILE, framework="pt") as handle:
+            metadata = msgspec.json.decode((handle.metadata() or {})["result"], type=_Metadata)
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+    except OSError as error:
+        raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
+    except (SafetensorError, msgspec.MsgspecError, SpecError, KeyError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
+    graph, options = spec.load_graph(), spec.federation_options()
+    if unlearning.identity != run_identity(graph, options):
+        raise RunError(f"{folder}: the data or {SPEC_FILE} have changed since the run was made")
+    forget = read_forget(folder / FORGET_FOLDER, graph, None)
+    retained = retaining(graph, forget)
+    if retained.hash != unlearning.forget_hash:
+        raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
+    num_clients = len(graph.clients)
+
+    def tables(kind: str) -> list[ClientTables]:
+        return [
+            ClientTables(tensors[f"{kind}.{place}.entities"], tensors[f"{kind}.{place}.relations"])
+            for place in range(num_clients)
+            if f"{kind}.{place}.entities" in tensors
+        ]
+
+    def ranks(kind: str) -> list[np.ndarray]:
+        return [tensors[f"{kind}.{place}"].numpy() for place in range(num_clients) if f"{kind}.{place}" in tensors]
+
+    transcript = Transcript(
+        metadata.entries, checkpoint.unpack_frames("frame", tensors), checkpoint.unpack_frames("note", tensors)
+    )
+    result = FederationResult(
+        retained,
+        options,
+        metadata.rounds,
+        metadata.best_round,
+        tables("tables"),
+        tables("trained"),
+        ranks("test_ranks"),
+        transcript,
+        _inputs(graph, tensors),
+        metadata.protection,
+        metadata.row_names,
+        _observed(graph, tensors),
+        tables("private"),
+        ranks("shared_test_ranks"),
+    )
+    return Unlearned(spec, graph, forget, unlearning, result)
+
+
+def _inputs(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Table, dict[str, Tensor]]:
+    shared: tuple[Table, ...] = ("entities", "relations")
+    return {
+        table: {
+            party: tensors[f"inputs.{table}.{place}"]
+            for party, place in _places(graph).items()
+            if f"inputs.{table}.{place}" in tensors
+        }
+        for table in shared
+        if any(name.startswith(f"inputs.{table}.") for name in tensors)
+    }
+
+
+def _observed(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Table, dict[str, Observed]]:
+    shared: tuple[Table, ...] = ("entities", "relations")
+    return {
+        table: {
+            party: Observed(*(tensors[f"observed.{table}.{place}.{name}"] for name in Observed._fields))
+            for party, place in _places(graph).items()
+            if f"observed.{table}.{place}.rows" in tensors
+        }
+        for table in shared
+        if any(name.startswith(f"observed.{table}.") for name in tensors)
+    }
+
+
+def kept_shadow(folder: Path, candidate: Unlearned, audits: Sequence[Audited], number: int, seed: int) -> Shadow:
+    """Shadow federation `number` of an unlearned run (`attacks.forgetting.train_shadow`), from `folder` when it is there.
+
+    Raises:
+        RunError: the folder cannot be written, or holds half of it.
+    """
+    options = candidate.unlearning.options
+    way = None if options.method in NO_TRACE else options
+    settings = [candidate.unlearning.identity, candidate.unlearning.forget_hash, way, seed, number]
+    digest = hashlib.sha256(msgspec.json.encode(settings))
+    for audit in audits:
+        digest.update(np.ascontiguousarray(audit.triples, dtype="<i8").tobytes())
+    path = folder / SHADOW_FOLDER / f"{digest.hexdigest()[:16]}.safetensors"
+    if path.exists():
+        return _read_shadow(path)
+    shadow = train_shadow(
+        candidate.graph,
+        candidate.result.graph,
+        audits,
+        candidate.result.options,
+        number,
+        seed,
+        unlearn=None
+        if way is None
+        else lambda result, forget: unlearn(result, forget, options, make_exchange=make_exchange),
+        train=lambda graph, federation: run_federation(graph, federation, make_exchange=make_exchange),
+    )
+    tensors = {f"member.{place}": torch.from_numpy(member) for place, member in shadow.member.items()}
+    for kind, scores in (("trained", shadow.trained), ("unlearned", shadow.unlearned)):
+        tensors |= {f"{kind}.{place}.{model}": torch.from_numpy(own) for (place, model), own in scores.items()}
+    try:
+        path.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path.parent}: cannot be made ({error.strerror})") from error
+    write_atomically(path, save(tensors))
+    return shadow
+
+
+def _read_shadow(path: Path) -> Shadow:
+    try:
+        tensors = {name: tensor.numpy() for name, tensor in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: not a whole shadow ({error}); delete it to train it again") from error
+    shadow = Shadow({}, {}, {})
+    for name, values in tensors.items():
+        kind, place, *model = name.split(".")
+        if kind == "member":
+            shadow.member[int(place)] = values
+        else:
+            (shadow.trained if kind == "trained" else shadow.unlearned)[int(place), model[0]] = values
+    return shadow
