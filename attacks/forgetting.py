@@ -61,7 +61,7 @@ from fkgsec.randomness import generator
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
 Results = Mapping[str, FederationResult]
-Attack = Literal["loss", "calibrated", "likelihood-ratio", "likelihood-ratio-unlearned"]
+Attack = Literal["loss", "calibrated", "lira", "u-lira"]
 OTHERS = "(all that did not ask)"
 RELEARN_LEVEL = 0.9  # of what the raw model has
 MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
@@ -450,12 +450,10 @@ def _statistics(
     member = np.stack([shadow.member[audit.place] for shadow in shadows])
     trained = np.stack([shadow.trained[audit.place, name] for shadow in shadows])
     statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
-    statistics["likelihood-ratio"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
+    statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
     if all(shadow.unlearned for shadow in shadows):
         unlearned = np.stack([shadow.unlearned[audit.place, name] for shadow in shadows])
-        statistics["likelihood-ratio-unlearned"] = {
-            role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()
-        }
+        statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
     return statistics
 
 
@@ -533,7 +531,7 @@ def _relearning(
     }
     level, time = None, None
     if "raw" in curves:
-        level = RELEARN_LEVEL * float(curves["raw"][0])
+        level = round(RELEARN_LEVEL * float(curves["raw"][0]), 3)
         time = relearn_time(curves["unlearned"], curves["retrained"], level)
     return Relearning(audit.name, name, {role: curve.tolist() for role, curve in curves.items()}, level, time)
 

@@ -154,7 +154,7 @@ def _show(made: Verification, console: Console) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     console.print()
     tables = []
-    for sheet in sheets(made):
+    for sheet in (one for one in sheets(made) if not one.wide):
         table = make_table(sheet.title, *sheet.columns)
         for row in sheet.rows:
             table.add_row(*row)

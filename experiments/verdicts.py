@@ -2,7 +2,8 @@
 
 A limit holds when the whole 95 % interval lies on its right side, fails when the whole interval lies on the wrong one, and is
 inconclusive when the interval straddles it. Of samples whose true figure is at the limit, about 2.5 % therefore pass and as many
-fail; the others are inconclusive. What could not be measured fails.
+fail; the others are inconclusive. What training adds from seed to seed is in the interval only where a policy names several
+seeds. What could not be measured fails.
 """
 
 from __future__ import annotations

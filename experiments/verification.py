@@ -307,12 +307,13 @@ def encode(verification: Verification) -> bytes:
 
 
 class Sheet(NamedTuple):
-    """A table of texts, and what its figures mean."""
+    """A table of texts, and what its figures mean; `wide` ones do not fit a terminal."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     note: str
+    wide: bool = False
 
 
 def sheets(verification: Verification) -> list[Sheet]:
@@ -386,7 +387,11 @@ def _all_remarks(verification: Verification) -> list[str]:
 
 
 def _range(figure: Estimate | None) -> str:
-    return "" if figure is None else f"{figure.value:.3f} {figure.low:.3f}\u2013{figure.high:.3f}"
+    """Value and interval, without the zeros before the point: .710 .669-.754."""
+    if figure is None:
+        return ""
+    value, low, high = (f"{one:.3f}".replace("0.", ".", 1) for one in (figure.value, figure.low, figure.high))
+    return f"{value} {low}\u2013{high}"
 
 
 def _who(client: str, asked: bool, model: str) -> str:
@@ -439,6 +444,7 @@ def _low_fpr_sheet(forgetting: Forgetting) -> Sheet:
         ("model", "attack", "FPR", "as", *ROLES),
         rows,
         "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out.",
+        wide=True,
     )
 
 

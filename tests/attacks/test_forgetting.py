@@ -143,7 +143,7 @@ def test_a_run_that_only_deleted_is_told_apart_and_every_figure_is_there(case: C
     measured, _ = planted_models(case, 1.0)
     asked = case.graph.clients[0].name
     own = {(row.model, row.attack): row for row in measured.membership if row.client == asked}
-    assert {attack for _, attack in own} == {"loss", "calibrated", "likelihood-ratio"}
+    assert {attack for _, attack in own} == {"loss", "calibrated", "lira"}
     assert {model for model, _ in own} == {"local", "global"}
     local = own["local", "loss"]
     assert local.figures["unlearned"].direction == "remembered"

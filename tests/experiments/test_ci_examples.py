@@ -71,7 +71,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(clean: Path, folder: Path) -> dict[str, str]:
     """Of a build: nothing of ours on any path, pip without network."""
-    kept = {key: os.environ[key] for key in ("HOME", "OMP_NUM_THREADS", "LANG") if key in os.environ}
+    kept = {
+        key: os.environ[key] for key in ("HOME", "LANG", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS") if key in os.environ
+    }
     return {
         **kept,
         "PATH": f"{clean / 'venv' / 'bin'}:/usr/bin:/bin",

@@ -245,7 +245,7 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert f"{made.verdict.outcome}; exit status {status}" in output
     assert made.num_shadows == 4
     attacks = {row.attack for row in made.forgetting.membership if not row.reason}
-    assert attacks == {"loss", "calibrated", "likelihood-ratio", "likelihood-ratio-unlearned"}
+    assert attacks == {"loss", "calibrated", "lira", "u-lira"}
     shadows = contents(reference / "shadows")
     assert len(shadows) == 4
     stamps = {path: path.stat().st_mtime_ns for path in (reference / "shadows").iterdir()}
