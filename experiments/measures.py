@@ -191,7 +191,7 @@ def _epsilon(run: Finished, question: Question) -> Estimate:
 def _not_taken(what: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
         """Always raises: there is no such figure in a record."""
-        raise NotMeasured(f"this version of fkgsec does not measure {what}")
+        raise NotMeasured(f"fkgsec check does not measure {what} yet")
 
     return read
 
@@ -200,7 +200,7 @@ def _attack(about: str, items: str, read: Read) -> Measure:
     return Measure(about, "max", "share", items, ("threat", "leak", "victim"), read)
 
 
-_MEMBERSHIP, _UNLEARNING = _not_taken("membership"), _not_taken("unlearning")
+_MEMBERSHIP, _UNLEARNING = _not_taken("membership"), _not_taken("unlearning (`fkgsec verify` does)")
 
 MEASURES: dict[str, Measure] = {
     "reconstruction.err": _attack(

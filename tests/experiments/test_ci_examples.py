@@ -32,6 +32,7 @@ INIT_TO_RED_S = 180  # acceptance: in an empty folder, on two cores
     ids=["workflow", "gitlab", "action"],
 )
 def test_files_are_valid(file: Path, options: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema", reason="brings the published schemas of these files")
     command = [sys.executable, "-m", "check_jsonschema", *options]
     assert subprocess.run([*command, file], check=False, capture_output=True).returncode == 0
     broken = tmp_path / file.name

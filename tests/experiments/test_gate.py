@@ -157,7 +157,7 @@ def test_what_fkgsec_does_not_measure_yet_fails(name: str, finished: Finished) -
     question = COLLUSION if "threat" in MEASURES[name].keys else Question()
     verdict = judge_limit(Limit(name, "small", question, 0.6, 3), Runs({0: finished}, None))
     assert (verdict.status, verdict.measured) == ("fail", None)
-    assert "not measured, so it cannot pass: this version of fkgsec does not measure" in verdict.message
+    assert "not measured, so it cannot pass: fkgsec check does not measure" in verdict.message
 
 
 def guaranteed(run: Finished, *guarantees: Guarantee) -> Finished:
