@@ -234,14 +234,15 @@ def send_shared(
 ) -> Received:
     """A client's shared rows as the server has them; the first broadcast also says which rows are shared.
 
-    Those that are not `fresh`, bool `[N]`, nobody sent this time, since their holders sat the round out: they stay the client's.
+    Those that are not `fresh`, bool `[N]`, nobody sent this time, since their holders sat the round out: they do not cross.
     """
-    shared = selection.shared[party]
-    rows = server.rows[server.holdings[party]]
-    message = pack_chosen(round, SERVER, party, server.table, shared, rows, known=round > 0)
+    shared, held = selection.shared[party], server.holdings[party]
+    chosen, rows = shared & fresh[held], server.rows[held]
+    known = round > 0 and torch.equal(chosen, shared)
+    message = pack_chosen(round, SERVER, party, server.table, chosen, rows, known=known)
     places, values = unpack_chosen(channel.send(message), shared)
     taken = torch.zeros(len(shared), dtype=torch.bool).index_fill_(0, places, True)
-    return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken & fresh[server.holdings[party]])
+    return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken)
 
 
 def combine_chosen(num_rows: int, places: Tensor, sums: Tensor, counts: Tensor) -> Received:

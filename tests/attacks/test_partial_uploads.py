@@ -1,7 +1,4 @@
-"""FedS in clear: the server puts each client's rows together over the rounds, and has nothing of those that never crossed.
-
-Tests that are marked as failing show faults; the reason says where.
-"""
+"""FedS in clear: the server puts each client's rows together over the rounds, and has nothing of those that never crossed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, SparseRows, Transcript
+from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows, Transcript
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.sparse import SparseExchange
@@ -463,6 +463,24 @@ def test_what_nobody_sent_in_a_synchronised_round_stays_with_its_clients(kind: t
     exchange.upload(3, TABLE, {C: torch.tensor([[1.0, 3.0]]), D: torch.tensor([[3.0, 1.0]])})
     own = torch.tensor([[3.0, 4.0], [5.0, 6.0]])
     assert exchange.broadcast(3, TABLE, [B])[B].merged(own).tolist() == [[3.0, 4.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize(("kind", "defense"), [(SparseExchange, ""), (SparseSums, "secagg")])
+def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Exchange], defense: str) -> None:
+    """Only messages cross: what a client leaves as it is did not come, or came with a sign that says so."""
+    held = {A: ["ab", "all"], B: ["ab", "all"], C: ["all"], D: ["all"]}
+    first = {"ab": torch.tensor([1.0, 0.0]), "all": torch.tensor([1.0, 0.0])}
+    exchange = aligned(kind, held, first, defense=defense, sparsity=0.5, sync_every=2)
+    exchange.upload(3, TABLE, {C: torch.tensor([[1.0, 3.0]]), D: torch.tensor([[3.0, 1.0]])})
+    taken = exchange.broadcast(3, TABLE, [B])[B].taken
+    (message,) = [
+        m for m in exchange.channel.transcript.messages(3) if isinstance(m, Rows | SparseRows) and m.receiver == B
+    ]
+    assert taken.tolist() == [False, True]
+    if isinstance(message, SparseRows):
+        assert message.unpack()[0].tolist() == [1]
+    else:
+        assert message.num_rows == int(taken.sum())
 
 
 # (e) What the server sees.
