@@ -36,8 +36,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
-	$(BIN)/python -m experiments.bench
-	$(BIN)/python -m experiments.bench_protocols
+	$(BIN)/python -m experiments.bench.rounds
+	$(BIN)/python -m experiments.bench.protocols
+	$(BIN)/python -m experiments.bench.unlearning
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

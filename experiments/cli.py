@@ -9,15 +9,19 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from experiments import audit_cli, check_cli, report_cli, results_cli, tables, unlearn_cli
+from experiments import results_cli, tables
+from experiments.audit import cli as audit_cli
 from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
 from experiments.console import expected_errors, make_console, print_tables
-from experiments.experiment_cli import experiment_app
+from experiments.gate import cli as check_cli
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
+from experiments.paper_tables.cli import experiment_app
 from experiments.progress import RunProgress
 from experiments.record import encode_record, write_atomically
+from experiments.report import cli as report_cli
 from experiments.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.spec import Spec, make_spec
+from experiments.unlearning import cli as unlearn_cli
 from fkgsec.data.catalogue import datasets
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.folders import write_client_folders

@@ -1,0 +1,1 @@
+"""Embedding tables as files, and the attack on them without training."""

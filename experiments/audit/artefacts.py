@@ -1,0 +1,268 @@
+"""Attack embedding tables without training: those that a finished run exported, or those of any other trainer.
+
+The tables become a `FederationResult` whose uploads were sent as messages, so the attack and its evaluation are the ones
+that runs meet: exported tables give the figures of the run that exported them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import msgspec
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
+from attacks.view import THREAT_MODELS, build_view, check_attackable
+from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
+from experiments.record import DataRecord, Environment, describe_data, describe_environment
+from experiments.spec import Spec
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.exchange import Observed
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.models import KgeModel, ModelName
+
+AUDIT_SCHEMA = "fkgsec/audit/1"
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What the attack got from tables: the `Leakage` that a run's record would hold, and what it was computed from.
+
+    Attributes:
+        tables_hash: sha256 over clients, names and rows.
+        best_round: of the run that exported them; 1 for others.
+        exported: the spec of that run, None for tables that were trained elsewhere.
+    """
+
+    schema: str
+    tables_hash: str
+    algorithm: str
+    model: KgeModel
+    attack: AttackOptions
+    data: DataRecord
+    environment: Environment
+    leakage: list[Leakage]
+    best_round: int
+    exported: Spec | None
+
+
+def collect_tables(spec: Spec, result: FederationResult) -> tuple[Manifest, Tables]:
+    """The tables of a run at its kept round: each client's own, as its training left them, and its upload where that differs.
+
+    Raises:
+        ThreatModelError: a run without a federation.
+        RunError: uploads that crossed hidden, so that nobody but their client holds them.
+    """
+    graph = result.graph
+    check_attackable(graph, result.options.algorithm, None)
+    # A view leaves its colluder out, so two of them show what the server holds of every client.
+    views = [
+        build_view(result, THREAT_MODELS["server"], colluder=client.name, leak=1.0, seed=0)
+        for client in graph.clients[:2]
+    ]
+    if any(view.secure for view in views):
+        raise RunError(
+            f"defense {spec.defense}: the server held sums, no client's table; attack the run itself (fkgsec attack --run)"
+        )
+    seen = {victim.name: victim for view in views for victim in view.victims}
+    tables: Tables = {}
+    crossed: dict[str, list[Table]] = {}
+    for client, held in zip(graph.clients, result.trained, strict=True):
+        tables[client.name], crossed[client.name] = {}, []
+        for table in TABLES:
+            names, num_trained = row_names(graph, client, table)
+            own: Tensor = getattr(held, table)
+            tables[client.name][table] = NamedRows(names, own[: len(names)])
+            uploaded: Tensor | None = getattr(seen[client.name], table)
+            if uploaded is None:
+                continue
+            crossed[client.name].append(table)
+            if not torch.equal(uploaded, own[:num_trained]):
+                known = ~uploaded.isnan().any(dim=1)  # a row that never crossed is NaN
+                tables[client.name][UPLOADED[table]] = NamedRows(_chosen(names[:num_trained], known), uploaded[known])
+    return Manifest(SCHEMA, spec, graph.hash, result.best_round, crossed), tables
+
+
+def _chosen(names: list[str], mask: Tensor) -> list[str]:
+    return [name for name, chosen in zip(names, mask.tolist(), strict=True) if chosen]
+
+
+def audit_tables(
+    tables: Tables,
+    graph: FederatedGraph,
+    options: FederationOptions,
+    attack: AttackOptions,
+    manifest: Manifest | None = None,
+) -> tuple[Audit, pd.DataFrame]:
+    """Run the reconstruction attack on tables.
+
+    Args:
+        tables: by client, rows found by name. A client without tables has sent nothing; the colluder needs both tables.
+        graph: whose training triples are the truth. options: `algorithm` says what crossed, the model what rows mean.
+        attack: as for a run. manifest: of the run that exported the tables.
+
+    Returns: the audit, and the score of every item as `attack_federation` gives it.
+
+    Raises:
+        SpecError: metric published, which compares with what the server broadcast.
+        RunError: other data than the manifest's, tables that do not fit the graph or the model.
+        ThreatModelError: the threat model does not fit.
+    """
+    if attack.metric == "published":
+        raise SpecError("metric published compares with the server's broadcast, which tables do not hold; take paper")
+    if manifest is not None and manifest.data_hash != graph.hash:
+        raise RunError(f"{graph.name}: not the data that the tables were trained on (or changed since)")
+    colluder = attack.colluder or graph.clients[0].name
+    check_attackable(graph, options.algorithm, colluder)
+    threats = [THREAT_MODELS[name] for name in attack.threat or default_threats(options.algorithm)]
+    result = federation_of(
+        tables,
+        graph,
+        options,
+        colluder,
+        crossed=_shared(tables, options.algorithm) if manifest is None else manifest.crossed,
+        round=1 if manifest is None else manifest.round,
+        needs_entities=any(threat.victim_entities for threat in threats),
+    )
+    leakage, scores = attack_federation(result, attack)
+    audit = Audit(
+        AUDIT_SCHEMA,
+        hash_tables(tables),
+        options.algorithm,
+        options.kge_model(),
+        attack,
+        describe_data(graph),
+        describe_environment(result),
+        leakage,
+        result.best_round,
+        None if manifest is None else manifest.spec,
+    )
+    return audit, scores
+
+
+def _shared(tables: Tables, algorithm: str) -> dict[str, list[Table]]:
+    return {client: list(RECIPES[algorithm].shared) for client in tables}
+
+
+def federation_of(
+    tables: Tables,
+    graph: FederatedGraph,
+    options: FederationOptions,
+    colluder: str,
+    *,
+    crossed: Mapping[str, Collection[Table]],
+    round: int,
+    needs_entities: bool,
+) -> FederationResult:
+    """A finished run that has these tables and trained nothing. Names crossed in clear, as in a run without a defense.
+
+    Args:
+        crossed: the tables of each client that were sent. round: in which.
+        needs_entities: whether every victim's entity table is needed, sent or not.
+
+    Raises:
+        RunError: tables of no client of the graph; a table or a row that is missing; a width that does not fit the model.
+    """
+    clients = {client.name: client for client in graph.clients}
+    strange = sorted(set(tables) - set(clients))
+    if strange:
+        raise RunError(f"tables of {', '.join(strange)}, no client of {graph.name}; its clients: {', '.join(clients)}")
+    model, channel, held = options.kge_model(), Channel(), []
+    observed: dict[Table, dict[str, Observed]] = {table: {} for table in TABLES}
+    for name, client in clients.items():
+        own, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
+        needed = {*sent, *(TABLES if name == colluder else ()), *(("entities",) if needs_entities else ())}
+        rows: dict[Table, Tensor] = {}
+        for table in TABLES:
+            names, num_trained = row_names(graph, client, table)
+            names = names[:num_trained]
+            if table in needed and table not in own:
+                raise RunError(
+                    f"client {name}: no {table} table; the colluder {colluder} has both, victims what is attacked"
+                )
+            rows[table] = torch.empty(0, _width(model, table))
+            if table in own:
+                rows[table] = pick_rows(own[table], names, model, table, f"client {name}, {table}")
+            if own and table in RECIPES[options.algorithm].shared:
+                channel.send(Alignment(0, party, SERVER, table, names, num_trained))
+            if table not in sent:
+                continue
+            upload = own.get(UPLOADED[table], own[table])
+            seen = torch.tensor(np.isin(names, upload.names))
+            picked = pick_rows(
+                upload, _chosen(names, seen), model, table, f"client {name}, what crossed of its {table}"
+            )
+            if seen.all():
+                channel.send(Rows.pack(round, party, SERVER, table, picked))
+            else:
+                whole = torch.zeros(num_trained, _width(model, table)).index_put((seen,), picked)
+                observed[table][party] = Observed(whole, seen)
+        held.append(ClientTables(rows["entities"], rows["relations"]))
+    return FederationResult(
+        graph=graph,
+        options=options,
+        rounds=[],
+        best_round=round,
+        tables=held,
+        trained=held,
+        test_ranks=[],
+        transcript=channel.transcript,
+        observed=observed,
+    )
+
+
+def pick_rows(table: NamedRows, names: list[str], model: KgeModel, kind: Table, what: str) -> Tensor:
+    """The rows of these names, float32 `[n, width]` in the layout of `fkgsec.kge.models`."""
+    place = {name: row for row, name in enumerate(table.names)}
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise RunError(
+            f"{what}: no row of {missing[0]!r} ({len(missing)} of the {len(names)} that it trains are missing)"
+        )
+    rows = table.rows[[place[name] for name in names]]
+    if rows.is_complex():
+        angles = model.name == "rotate" and kind == "relations"
+        rows = rows.angle() * (model.initial_range / math.pi) if angles else torch.cat([rows.real, rows.imag], dim=1)
+    if rows.shape[1] != _width(model, kind):
+        raise RunError(
+            f"{what}: width {rows.shape[1]}, but {model.name} of dimension {model.dim} takes {_width(model, kind)}"
+        )
+    return rows
+
+
+def _width(model: KgeModel, table: Table) -> int:
+    return model.entity_width if table == "entities" else model.relation_width
+
+
+def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple[list[str], int]:
+    """The names of a client's rows in its local order, and how many of them stand in its train split (a prefix)."""
+    if table == "entities":
+        return [graph.entities[number] for number in client.entity_ids], client.num_trained_entities
+    return [graph.relations[number] for number in client.relation_ids], client.num_trained_relations
+
+
+def infer_dim(tables: Tables, model: ModelName) -> int:
+    """The dimension that the first entity table found was trained with. Raises `RunError` without one."""
+    factor = KgeModel(model, 1).entity_width
+    for client, own in tables.items():
+        if "entities" in own:
+            rows = own["entities"].rows
+            width = rows.shape[1] * (2 if rows.is_complex() else 1)
+            if width % factor:
+                raise RunError(f"client {client}, entities: width {width} is odd; {model} takes an even one")
+            return width // factor
+    raise RunError("no client has an entity table")
+
+
+def has_scaled_phases(tables: Tables, model: ModelName) -> bool:
+    """Whether relations are RotatE's phases in units of (gamma + epsilon) / dim, which one must know to read them."""
+    relations = [table.rows for own in tables.values() for key, table in own.items() if key.endswith("relations")]
+    return model == "rotate" and any(not rows.is_complex() for rows in relations)

@@ -1,0 +1,104 @@
+"""`fkgsec export` and `fkgsec audit`: a run's tables as files, and the attack on tables without training."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from experiments import tables as shown
+from experiments.audit.artefacts import (
+    Audit,
+    audit_tables,
+    collect_tables,
+    has_scaled_phases,
+    infer_dim,
+)
+from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
+from experiments.console import make_console, print_tables
+from experiments.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
+from experiments.record import write_atomically
+from experiments.run import load_run
+from experiments.spec import Spec, make_spec
+from fkgsec.errors import SpecError
+
+EXPORT_EXAMPLES = (
+    "Examples:\n\n  fkgsec export --run runs/mine --out tables\n\n"
+    "  fkgsec export --run runs/mine --out tables.safetensors"
+)
+AUDIT_EXAMPLES = (
+    "Examples:\n\n  fkgsec audit --tables tables --leak 0.5\n\n"
+    "  fkgsec audit --tables trained-elsewhere --data my-federation --model complex --threat identifiers"
+)
+AUDIT_FIELDS = (*DATA_FIELDS, "algorithm", "model", "gamma", "epsilon", *ATTACK_FIELDS)
+
+
+def export(
+    run: Annotated[Path, typer.Option("--run", help="a finished run")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write, or one file where it ends in .safetensors")],
+) -> None:
+    """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
+    manifest, tables = collect_tables(*load_run(run))
+    write_tables(manifest, tables, out)
+    typer.echo(f"Written to {out}: tables of {len(tables)} clients, round {manifest.round}")
+
+
+@spec_options(AUDIT_FIELDS)
+def audit(
+    *,
+    given: dict[str, Any],
+    tables: Annotated[
+        Path, typer.Option("--tables", help="folder with one folder for each client, or a .safetensors file")
+    ],
+    json: Annotated[str | None, typer.Option("--json", help="also write the audit here; - for standard output")] = None,
+    scores: Annotated[Path | None, typer.Option("--scores", help="also write every item's score here, Parquet")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
+) -> None:
+    """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
+    manifest = read_manifest(tables)
+    spec, read = _read_exported(tables, manifest, given) if manifest else _read_foreign(tables, given)
+    made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
+    if not quiet:
+        _print(made, make_console(stderr=json == "-"))
+    if scores is not None:
+        content = io.BytesIO()
+        items.to_parquet(content, index=False)
+        write_atomically(scores, content.getvalue())
+    if json is not None:
+        encoded = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+        if json == "-":
+            sys.stdout.write(encoded.decode())
+        else:
+            write_atomically(Path(json), encoded)
+
+
+def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tuple[Spec, Tables]:
+    wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
+    if wrong:
+        raise SpecError(f"{path}: its manifest says {', '.join(wrong)}; give attack options and --data only")
+    make_spec(None, given)  # the values are checked before anything is read
+    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return msgspec.structs.replace(manifest.spec, **changes), read_tables(path, manifest.spec.model)
+
+
+def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
+    if "model" not in given:
+        raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
+    spec = make_spec(None, given)
+    tables = read_tables(path, spec.model)
+    if has_scaled_phases(tables, spec.model) and "gamma" not in given:
+        raise SpecError(
+            f"{path}: relations are phases times (gamma + epsilon) / (pi dim); give --gamma, --epsilon if not 2"
+        )
+    return msgspec.structs.replace(spec, dim=infer_dim(tables, spec.model)), tables
+
+
+def _print(made: Audit, console: Console) -> None:
+    print_tables(console, shown.leakage_tables(made))
+    for line in shown.leakage_aid(made):
+        console.print(line, soft_wrap=True, highlight=False)

@@ -1,0 +1,1 @@
+"""The policy gate: a policy in, verdicts and an exit status out."""

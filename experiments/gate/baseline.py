@@ -1,0 +1,172 @@
+"""The figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
+
+Beside each leakage figure stands which items were right, so that two runs are compared item by item: what differs in a few
+items is told apart far below the width of either one's interval.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from attacks.view import ALL
+from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, item_ends
+from experiments.gate.policy import Policy, figure_id, threats_of
+from experiments.intervals import paired_difference
+from experiments.record import Environment, write_atomically
+from experiments.run import Finished
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate, exact
+
+SCHEMA = "fkgsec/baseline/1"
+_ITEMS: dict[str, Literal["err", "trr"]] = {"reconstruction.err": "err", "reconstruction.trr": "trr"}
+
+
+class BaselineRun(msgspec.Struct, frozen=True):
+    """One federation with one seed: every figure by its id, and for those of attacks which items were right, packed."""
+
+    seed: int
+    data_hash: str
+    figures: dict[str, Estimate]
+    items: dict[str, str]
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """What `fkgsec check --update-baseline` writes."""
+
+    schema: str
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    federations: dict[str, list[BaselineRun]]
+
+
+def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
+    """What must not get worse, by id: MRR, all bytes, and ERR and TRR under every threat model and leak that is run."""
+    spec = policy.federations[federation]
+    questions = [("utility.mrr", Question()), ("bytes.total", Question())]
+    for threat in threats_of(spec):
+        for leak in spec.leak:
+            questions += [(measure, Question(threat, leak, ALL)) for measure in _ITEMS]
+    return {figure_id(federation, *one): one for one in questions}
+
+
+def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], environment: Environment) -> Baseline:
+    """The figures of these runs. What could not be measured is left out, and will fail wherever it is compared."""
+    federations = {}
+    for name, by_seed in cells.items():
+        runs = []
+        for seed, finished in by_seed.items():
+            figures, items = {}, {}
+            for key, (measure, question) in compared_figures(policy, name).items():
+                try:
+                    figures[key] = MEASURES[measure].read(finished, question)
+                except NotMeasured:
+                    continue
+                if measure in _ITEMS and len(found := attacked_items(finished, _ITEMS[measure], question)):
+                    items[key] = _pack(found["right"].to_numpy(dtype=bool))
+            runs.append(BaselineRun(seed, finished.record.data.hash, figures, items))
+        federations[name] = runs
+    return Baseline(SCHEMA, environment.commit, environment.dirty, environment.versions, federations)
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    """Write it as indented JSON. Raises `RunError`."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n")
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Raises `RunError` when it is missing, damaged or of another schema."""
+    try:
+        baseline = msgspec.json.decode(path.read_bytes(), type=Baseline)
+    except OSError as error:
+        raise RunError(
+            f"{path}: the baseline cannot be read ({error.strerror}); make it with --update-baseline"
+        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: not a baseline of schema {SCHEMA} ({error})") from error
+    if baseline.schema != SCHEMA:
+        raise RunError(f"{path}: not a baseline of schema {SCHEMA}, but of {baseline.schema!r}")
+    return baseline
+
+
+def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Mapping[str, Mapping[int, str]]) -> None:
+    """Say before anything is trained whether the baseline is of the same federations, seeds and data.
+
+    Args:
+        hashes: data hash by federation and seed.
+
+    Raises:
+        RunError: it is not; a comparison would say nothing.
+    """
+    if set(baseline.federations) != set(policy.federations):
+        known = ", ".join(baseline.federations)
+        raise RunError(f"{path}: has other federations than the policy ({known}); renew it with --update-baseline")
+    for name, runs in baseline.federations.items():
+        if [run.seed for run in runs] != list(policy.seeds[name]):
+            seeds = ", ".join(str(run.seed) for run in runs)
+            raise RunError(f"{path}: {name} has other seeds ({seeds}); renew it with --update-baseline")
+        for run in runs:
+            if run.data_hash != hashes[name][run.seed]:
+                raise RunError(
+                    f"{path}: {name}, seed {run.seed}: the data have changed since (hash {run.data_hash[:8]}, now "
+                    f"{hashes[name][run.seed][:8]}); renew it with --update-baseline"
+                )
+
+
+def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> Estimate:
+    """By how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
+
+    Negative where it is better. Equal figures on equal data are exactly as bad; others are compared item by item where the
+    items are known, else as two independent samples.
+
+    Raises:
+        NotMeasured: there is no such figure, now or then.
+    """
+    now = MEASURES[measure].read(finished, question)
+    if key not in then.figures:
+        raise NotMeasured("the baseline has no such figure; renew it with --update-baseline")
+    earlier = then.figures[key]
+    if now == earlier:
+        return exact(0.0, now.n)
+    if MEASURES[measure].kind == "bytes":
+        return exact(now.value / earlier.value - 1 if earlier.value else float(now.value > 0), 1)
+    sign = 1 if MEASURES[measure].bound == "max" else -1
+    value = sign * (now.value - earlier.value)
+    if key in then.items:
+        items = attacked_items(finished, _ITEMS[measure], question)
+        earlier_right = _unpack(then.items[key], len(items))
+        paired = paired_difference(items["right"].to_numpy(dtype=bool), earlier_right, item_ends(items))
+        # The figures may stand above the attack's own where guessing is better; the sampling error is the items'.
+        return Estimate(
+            value, value + paired.low - paired.value, value + paired.high - paired.value, paired.n, paired.method
+        )
+    low = value - math.hypot(now.value - now.low, earlier.high - earlier.value)
+    high = value + math.hypot(now.high - now.value, earlier.value - earlier.low)
+    if sign < 0:
+        low = value - math.hypot(now.high - now.value, earlier.value - earlier.low)
+        high = value + math.hypot(now.value - now.low, earlier.high - earlier.value)
+    return Estimate(value, low, high, now.n, "two samples")
+
+
+def _pack(right: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(np.packbits(right).tobytes(), 9)).decode()
+
+
+def _unpack(packed: str, count: int) -> np.ndarray:
+    """Raises `RunError` when there are fewer than `count` items in it."""
+    try:
+        content = zlib.decompress(base64.b64decode(packed, validate=True))
+    except (binascii.Error, zlib.error) as error:
+        raise RunError(f"the baseline's items are damaged ({error}); renew it with --update-baseline") from error
+    if len(content) != (count + 7) // 8:
+        raise RunError("the baseline has another number of items; renew it with --update-baseline")
+    return np.unpackbits(np.frombuffer(content, dtype=np.uint8), count=count).astype(bool)

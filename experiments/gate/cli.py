@@ -1,0 +1,130 @@
+"""The `fkgsec check` command: a policy in, verdicts out, and an exit status for a build system."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from experiments.console import make_console, print_tables
+from experiments.gate.first_policy import write_first_policy
+from experiments.gate.judge import Checked, WhenInconclusive, check_policy
+from experiments.gate.policy import read_policy
+from experiments.gate.verdict_formats import (
+    detail_lines,
+    summary_line,
+    to_json,
+    to_junit,
+    to_markdown,
+    to_sarif,
+    verdict_table,
+)
+from experiments.progress import RunProgress
+from experiments.record import write_atomically
+from experiments.spec import CONSORTIUM, Spec
+from fkgsec.errors import RunError, SpecError
+
+EPILOG = (
+    "Examples:\n\n  fkgsec check --init\n\n  fkgsec check policy.yaml --junit check.xml --sarif check.sarif\n\n"
+    "  fkgsec check policy.yaml --inconclusive fail --markdown check.md"
+)
+_FORMATS: dict[str, Callable[[Checked], bytes]] = {
+    "json": to_json,
+    "junit": to_junit,
+    "sarif": to_sarif,
+    "markdown": lambda checked: to_markdown(checked).encode(),
+}
+
+
+def check(
+    policy: Annotated[Path, typer.Argument(help="YAML file with federations and limits")] = Path("policy.yaml"),
+    *,
+    init: Annotated[bool, typer.Option("--init", help="write a first policy, with limits from a measured run")] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", help="for --init: as of `fkgsec train` (default: consortium)")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", help="for --init: clients to divide a graph among")
+    ] = None,
+    inconclusive: Annotated[
+        WhenInconclusive, typer.Option("--inconclusive", help="what the exit status is then: 3, 0 or 1")
+    ] = "report",
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="write the baseline that no_worse_than names from these runs")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there already")] = False,
+    junit: Annotated[Path | None, typer.Option("--junit", help="write JUnit XML here")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", help="write SARIF 2.1.0 here")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="write a summary for a pull request here")] = None,
+    json: Annotated[str | None, typer.Option("--json", help="write everything here; - for standard output")] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            "--examples",
+            min=0,
+            help="rebuilt items of victims to spell out (default: 3 of embedded data, none of others)",
+        ),
+    ] = None,
+    runs: Annotated[Path, typer.Option("--runs", help="folder; each run gets one of its own in it")] = Path(
+        "runs/check"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
+) -> None:
+    """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
+    errors = make_console(stderr=True)
+
+    def observe(spec: Spec, name: str) -> RunProgress:
+        if not quiet:
+            errors.print(f"federation {name}", style="bold", highlight=False)
+        return RunProgress(spec, errors, enabled=not quiet)
+
+    if init:
+        write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe)
+        typer.echo(f"Written {policy}; now: fkgsec check {policy}")
+        return
+    if data is not None or clients is not None:
+        raise SpecError("--data and --clients go with --init only; a policy names its data")
+    files = {"junit": junit, "sarif": sarif, "markdown": markdown, "json": None if json in (None, "-") else Path(json)}
+    _make_way({name: file for name, file in files.items() if file is not None})
+    checked = check_policy(
+        read_policy(policy),
+        runs,
+        observe=observe,
+        warn=lambda line: errors.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True),
+        fresh=fresh,
+        update_baseline=update_baseline,
+        when_inconclusive=inconclusive,
+        num_examples=examples,
+    )
+    for name, file in files.items():
+        if file is not None:
+            write_atomically(file, _FORMATS[name](checked))
+    if json == "-":
+        sys.stdout.write(to_json(checked).decode())
+    if not quiet:
+        _show(checked, make_console(stderr=json == "-"))
+    raise typer.Exit(checked.exit_status)
+
+
+def _make_way(files: dict[str, Path]) -> None:
+    """Remove reports of an earlier check: one that ends in an error must not leave their verdict behind. Raises `RunError`."""
+    for name, file in files.items():
+        if not file.absolute().parent.is_dir():
+            raise RunError(f"--{name}: {file}: its folder does not exist")
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise RunError(f"--{name}: {file}: is no plain file")
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"--{name}: {file}: cannot be written ({error.strerror})") from error
+
+
+def _show(checked: Checked, console: Console) -> None:
+    print_tables(console, [verdict_table(checked)])
+    for line in detail_lines(checked):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"{summary_line(checked)}; exit status {checked.exit_status}", soft_wrap=True, highlight=False)

@@ -1,0 +1,90 @@
+"""What stands behind a verdict: which relations and triples were rebuilt, where the bytes went, what the defense promises."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pandas as pd
+
+from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, best_guess, find_leakage
+from experiments.record import Record
+from experiments.run import Finished
+from fkgsec.estimate import proportion
+
+_MOST_RELATIONS = 6
+
+
+def evidence_lines(finished: Finished, measure: str, question: Question, num_examples: int) -> list[str]:
+    """Sentences for a report, without a full stop.
+
+    Args:
+        num_examples: how many rebuilt triples (or named entities) to spell out. They are the victims' own data.
+    """
+    name = measure.rpartition(".")[2]
+    if measure.startswith("reconstruction."):
+        return _reconstruction(finished, question, "err" if name.startswith("err") else "trr", num_examples)
+    if measure.startswith("utility."):
+        parts = [f"{client} {figures[name]}" for client, figures in finished.record.utility_by_client.items()]
+        return [f"{name} by client: {', '.join(parts)}"]
+    if MEASURES[measure].kind == "bytes":
+        return _bytes(finished.record)
+    if measure == "epsilon":
+        return [line for line in finished.record.protection if line.startswith("dp")]
+    return []
+
+
+def _reconstruction(
+    finished: Finished, question: Question, name: Literal["err", "trr"], num_examples: int
+) -> list[str]:
+    try:
+        row = find_leakage(finished.record, question)
+    except NotMeasured:
+        return []
+    figure = row.err if name == "err" else row.trr
+    guess = best_guess(row, name)
+    lines = [f"the attack got {figure.value:.4f}, the best guess without what crossed in the rounds gets {guess:.4f}"]
+    if row.sources:
+        told = ", ".join(f"{source} {count:,}" for source, count in row.sources.items())
+        lines.append(f"rows were summed; what told the holders of the entities that it named: {told}")
+    items = attacked_items(finished, name, question)
+    if not len(items):
+        return lines
+    if name == "trr":
+        lines.append(_by_relation(items, finished.record))
+    hits = items.loc[items["right"].to_numpy(dtype=bool)]
+    for _, one in _sensitive_first(hits, finished.record).head(num_examples).iterrows():
+        words = one["head"] if name == "err" else f"{one['head']} {one['relation']} {one['tail']}"
+        lines.append(f"rebuilt, of {one['victim']}: {words}")
+    return lines
+
+
+def _by_relation(items: pd.DataFrame, record: Record) -> str:
+    """The relations of which most is rebuilt for certain, by the lower end of the interval; sensitive ones are marked."""
+    found: list[tuple[float, str]] = []
+    for relation, group in items.groupby("relation", sort=True)["right"]:
+        right, count = int(group.to_numpy(dtype=bool).sum()), len(group)
+        mark = " (sensitive)" if relation in record.data.sensitive else ""
+        if right:
+            found.append((proportion(right, count).low, f"{relation}{mark} {right:,} of {count:,}"))
+    if not found:
+        return "no triple was rebuilt"
+    found.sort(key=lambda one: -one[0])
+    return f"most rebuilt relations: {', '.join(text for _, text in found[:_MOST_RELATIONS])}"
+
+
+def _sensitive_first(hits: pd.DataFrame, record: Record) -> pd.DataFrame:
+    """Triples of sensitive relations, then the others; each in the order of the data."""
+    ordinary = ~hits["relation"].isin(record.data.sensitive).to_numpy()
+    return hits.iloc[ordinary.argsort(kind="stable")]
+
+
+def _bytes(record: Record) -> list[str]:
+    trained = record.rounds[1:]
+    if not trained:
+        return []
+    largest = max(trained, key=lambda entry: entry.bytes_up + entry.bytes_down)
+    alignment = record.rounds[0].bytes_up + record.rounds[0].bytes_down
+    return [
+        f"largest round {largest.round}: {largest.bytes_up:,} B up, {largest.bytes_down:,} B down; alignment {alignment:,} B; "
+        f"{len(trained)} rounds, {record.bytes.up:,} B up and {record.bytes.down:,} B down in all"
+    ]

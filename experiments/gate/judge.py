@@ -1,0 +1,215 @@
+"""The policy gate: train and attack what a policy names, judge every limit, and say what a build system needs to know.
+
+Runs lie below one folder and are found again by their data, options, device and the code that made them. A run of other code
+is never reused: a change of code is what the gate is there to judge. Attacks are always done anew, on the checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+import defenses
+import fkgsec
+import protocols
+from attacks.view import ALL
+from experiments.compare import folder_name
+from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
+from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
+from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
+from experiments.run import Finished, check_run, execute, warnings_of
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.loop import CHECKPOINT, Observer, run_identity
+
+SCHEMA = "fkgsec/check/1"
+WhenInconclusive = Literal["report", "pass", "fail"]
+Graphs = Mapping[str, Mapping[int, FederatedGraph]]
+Observe = Callable[[Spec, str], AbstractContextManager[Observer]]
+_NUMERIC = ("torch", "numpy", "numba")
+
+
+class Exit(IntEnum):
+    """Exit statuses of the gate; 2 is wrong input."""
+
+    PASS = 0
+    FAIL = 1
+    INCONCLUSIVE = 3
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A policy, judged: everything that a report is made from. It has no clock in it: the same commit, the same bytes.
+
+    Attributes:
+        commit, dirty, versions: of fkgsec. data: the hash of each federation's data, by seed.
+    """
+
+    schema: str
+    policy: str
+    status: Status
+    when_inconclusive: WhenInconclusive
+    exit_status: int
+    verdicts: list[Verdict]
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    data: dict[str, dict[int, str]]
+
+
+def check_policy(
+    policy: Policy,
+    runs: Path,
+    *,
+    observe: Observe,
+    warn: Callable[[str], None],
+    fresh: bool = False,
+    update_baseline: bool = False,
+    when_inconclusive: WhenInconclusive = "report",
+    num_examples: int | None = None,
+) -> Checked:
+    """Judge a policy.
+
+    Args:
+        runs: folder that each run gets one of its own in.
+        observe: gives each run its observer. warn: told what a reader must know of the data.
+        fresh: train again what is there already.
+        update_baseline: write the figures of these runs as the new baseline, and compare with that.
+        num_examples: see `Runs`.
+
+    Raises:
+        FkgsecError: wrong input, said before anything is trained.
+    """
+    if update_baseline and policy.no_worse is None:
+        raise SpecError(f"{policy.path}: limits.{NO_WORSE}: missing; --update-baseline writes the file that it names")
+    graphs = load_graphs(policy)
+    hashes = {name: {seed: graph.hash for seed, graph in by_seed.items()} for name, by_seed in graphs.items()}
+    baseline = None
+    if policy.no_worse and not update_baseline:
+        baseline = read_baseline(policy.no_worse.baseline)
+        check_comparable(policy.no_worse.baseline, baseline, policy, hashes)
+    all_graphs = [graph for by_seed in graphs.values() for graph in by_seed.values()]
+    for line in dict.fromkeys(line for graph in all_graphs for line in warnings_of(graph)):
+        warn(line)
+    finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh)
+    environment = next(one.record.environment for by_seed in finished.values() for one in by_seed.values())
+    if policy.no_worse and update_baseline:
+        baseline = make_baseline(policy, finished, environment)
+        write_baseline(policy.no_worse.baseline, baseline)
+    judged = {name: Runs(by_seed, num_examples) for name, by_seed in finished.items()}
+    verdicts = [judge_limit(limit, judged[limit.federation]) for limit in policy.limits]
+    if policy.no_worse and baseline:
+        for name, one in judged.items():
+            verdicts += judge_no_worse(policy, policy.no_worse, baseline, name, one)
+    status = overall([verdict.status for verdict in verdicts])
+    return Checked(
+        SCHEMA,
+        _from_here(policy.path),
+        status,
+        when_inconclusive,
+        exit_status(status, when_inconclusive),
+        verdicts,
+        environment.commit,
+        environment.dirty,
+        environment.versions,
+        hashes,
+    )
+
+
+def exit_status(status: Status, when_inconclusive: WhenInconclusive) -> int:
+    """0, 1 or 3; inconclusive counts as `when_inconclusive` says.
+
+    >>> exit_status("inconclusive", "report"), exit_status("inconclusive", "fail"), exit_status("fail", "pass")
+    (3, 1, 1)
+    """
+    if status == "inconclusive" and when_inconclusive != "report":
+        status = when_inconclusive
+    return int({"pass": Exit.PASS, "fail": Exit.FAIL, "inconclusive": Exit.INCONCLUSIVE}[status])
+
+
+def load_graphs(policy: Policy) -> Graphs:
+    """The graphs of every federation and seed, when every run and limit makes sense on them.
+
+    Raises:
+        FkgsecError: the data cannot be read, a defense or a threat model does not fit them, or a limit names no victim.
+    """
+    graphs: dict[str, dict[int, FederatedGraph]] = {}
+    for name, spec in policy.federations.items():
+        graphs[name] = {}
+        for seed in policy.seeds[name]:
+            one = seeded(spec, seed)
+            graph = graphs[name][seed] = one.load_graph()
+            check_run(one, graph, attack=bool(threats_of(one)))
+            for limit in policy.limits:
+                if limit.federation == name:
+                    _check_victim(policy.path, limit, one, graph)
+    return graphs
+
+
+def run_policy(
+    policy: Policy, graphs: Graphs, runs: Path, *, observe: Observe, fresh: bool
+) -> dict[str, dict[int, Finished]]:
+    """Train what is not trained yet (a killed run goes on), and attack all of it; by federation and seed."""
+    code = code_digest()
+    finished: dict[str, dict[int, Finished]] = {}
+    for name, spec in policy.federations.items():
+        finished[name] = {}
+        for seed, graph in graphs[name].items():
+            one = seeded(spec, seed)
+            folder = run_folder(runs, name, one, graph, code)
+            if fresh:
+                (folder / CHECKPOINT).unlink(missing_ok=True)
+            with observe(one, f"{name}, seed {seed}") as observer:
+                finished[name][seed] = execute(one, graph, folder, attack=bool(threats_of(one)), observer=observer)
+    return finished
+
+
+def seeded(spec: Spec, seed: int) -> Spec:
+    """The same federation with another seed."""
+    return msgspec.structs.replace(spec, seed=seed)
+
+
+def run_folder(runs: Path, name: str, spec: Spec, graph: FederatedGraph, code: str) -> Path:
+    """Where a run belongs; one of other data, options, device or code never finds it there."""
+    key = hashlib.sha256(f"{run_identity(graph, spec.federation_options())} {spec.device} {code}".encode()).hexdigest()
+    return runs / f"{folder_name(name)}-seed{spec.seed}-{key[:12]}"
+
+
+def code_digest() -> str:
+    """Of everything that training depends on beside options and data: our sources, and the numeric libraries.
+
+    A commit would not do: it says nothing of a working tree with changes, or of an installed package.
+    """
+    digest = hashlib.sha256()
+    for package in (fkgsec, defenses, protocols):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{root.name}/{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    versions = [f"{name} {metadata.version(name)}" for name in _NUMERIC]
+    digest.update("\n".join([*versions, platform.python_version(), platform.machine()]).encode())
+    return digest.hexdigest()
+
+
+def _from_here(path: Path) -> str:
+    """Relative to where the gate runs, which is the repository's root in a build; where it lies on the machine is not shown."""
+    whole, here = path.absolute(), Path.cwd()
+    return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
+
+
+def _check_victim(path: Path, limit: Limit, spec: Spec, graph: FederatedGraph) -> None:
+    colluder = spec.colluder or graph.clients[0].name
+    victims = [client.name for client in graph.clients if client.name != colluder]
+    if limit.question.victim not in (ALL, *victims):
+        raise SpecError(
+            f"{path}:{limit.line}: limits.{limit.measure}.victim: must be {ALL} or one of {', '.join(victims)}; "
+            f"got {limit.question.victim!r}"
+        )

@@ -1,0 +1,282 @@
+"""A policy: federations, and limits on what they may leak, cost and lose. Read from YAML; an error names file, line and key.
+
+    federations:
+      hospitals: {data: consortium, algorithm: fede, defense: "psu,secagg", rounds: 20}   # or {spec: spec.yaml}
+    seeds: [0, 1, 2]                      # default: the federation's own seed
+    limits:
+      reconstruction.trr: {max: 0.05, threat: collusion, leak: 0.5}
+      utility.mrr: {min: 0.2}
+      bytes.per_round: {max: 5 MB}
+      no_worse_than: {baseline: baseline.json, by: 0.01}
+
+A limit without `federation` holds for all of them, one without `threat` or `leak` for all of the federation's own; several
+limits of one measure are a list. Paths are relative to the folder that fkgsec runs in, as on the command line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from attacks.evaluation import default_threats
+from attacks.view import ALL, THREAT_MODELS
+from experiments.gate.measures import MEASURES, Measure, Question
+from experiments.gate.policy_file import Document, Where, read_document, suggestion
+from experiments.spec import Spec, make_spec
+from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import RECIPES
+
+NO_WORSE = "no_worse_than"
+BYTE_UNITS = {
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+
+
+class Limit(NamedTuple):
+    """One thing to judge: a figure of one federation and the value it may not pass. `line` is where the policy says so."""
+
+    measure: str
+    federation: str
+    question: Question
+    allowed: float
+    line: int
+
+    @property
+    def id(self) -> str:
+        """The same for the same figure of the same federation, whatever it may be.
+
+        >>> Limit("reconstruction.trr", "hospitals", Question("collusion", 0.5), 0.1, 7).id
+        'hospitals/reconstruction.trr/collusion/0.5/all'
+        """
+        return figure_id(self.federation, self.measure, self.question)
+
+
+class NoWorse(NamedTuple):
+    """The figures of an earlier commit, in a file, and by how much a figure may be worse."""
+
+    baseline: Path
+    by: float
+    line: int
+
+
+class Policy(NamedTuple):
+    """What a policy file says.
+
+    Attributes:
+        federations: by name, each with the threat models and leak ratios that its limits ask about.
+        seeds: by name of federation, what it is trained with.
+    """
+
+    path: Path
+    federations: dict[str, Spec]
+    seeds: dict[str, tuple[int, ...]]
+    limits: list[Limit]
+    no_worse: NoWorse | None
+
+
+def figure_id(federation: str, measure: str, question: Question) -> str:
+    """`federation/measure`, with threat model, leak and victim for a figure of an attack."""
+    parts = [federation, measure]
+    if question.threat is not None:
+        parts += [question.threat, f"{question.leak:g}", question.victim]
+    return "/".join(parts)
+
+
+def read_policy(path: Path) -> Policy:
+    """Read and check a policy; nothing is loaded or trained yet.
+
+    Raises:
+        SpecError: what is wrong, in which line and key, and what is allowed.
+    """
+    document = read_document(path)
+    top = document.mapping((), document.content, ("federations", "seeds", "limits")) if document.content else {}
+    for key in ("federations", "limits"):
+        if not top.get(key):
+            raise SpecError(f"{path}: {key}: missing or empty; a policy names federations and limits")
+    federations = {
+        name: _federation(document, ("federations", name), value)
+        for name, value in document.mapping(("federations",), top["federations"]).items()
+    }
+    seeds = _seeds(document, top, federations)
+    limits: list[Limit] = []
+    no_worse = None
+    for key, value in document.mapping(("limits",), top["limits"], (*MEASURES, NO_WORSE)).items():
+        where = ("limits", key)
+        if key == NO_WORSE:
+            no_worse = _no_worse(document, where, value)
+        else:
+            items = value if isinstance(value, list) else [value]
+            for number, item in enumerate(items):
+                place = (*where, str(number)) if isinstance(value, list) else where
+                limits += _limits(document, place, key, item, federations)
+    _refuse_twice(document, limits)
+    asked = {name: _with_questions(spec, name, limits) for name, spec in federations.items()}
+    return Policy(path, asked, seeds, limits, no_worse)
+
+
+def cannot_run(spec: Spec, threat: str) -> str | None:
+    """Why the reconstruction attack has nothing to start from under a threat model, whatever a run brings; None if it has."""
+    recipe, model = RECIPES[spec.algorithm], THREAT_MODELS[threat]
+    if recipe.pooled:
+        return "one party holds all triples"
+    if not model.colluder:
+        return "no element-embedding pair is known without a colluder"
+    if "entities" not in recipe.shared and not model.victim_entities:
+        return f"no entity embedding crosses in {spec.algorithm}"
+    return None
+
+
+def threats_of(spec: Spec) -> tuple[str, ...]:
+    """The federation's own threat models; where it names none, those of its algorithm that can run."""
+    return spec.threat or tuple(name for name in default_threats(spec.algorithm) if cannot_run(spec, name) is None)
+
+
+def _federation(document: Document, where: Where, value: Any) -> Spec:
+    fields = dict(document.mapping(where, value, ("spec", *Spec.__struct_fields__)))
+    file = fields.pop("spec", None)
+    if file is not None and not isinstance(file, str):
+        document.wrong((*where, "spec"), f"a path is expected; got {file!r}")
+    if "/" in where[-1]:
+        document.wrong(where, "a federation's name must not contain /")
+    for key, inside in fields.items():
+        if inside is None and key != "defense":  # `defense:` with nothing behind it is no defense
+            document.wrong((*where, key), "has no value")
+    if "defense" in fields:
+        fields["defense"] = fields["defense"] or ""
+    try:
+        spec = make_spec(None if file is None else Path(file), fields)
+    except SpecError as error:
+        message = str(error).removeprefix("options: ")
+        key = re.split(r"\W", message, maxsplit=1)[0]
+        document.wrong((*where, key) if key in fields else where, message)
+    # "auto" would give other bits on a machine with a GPU.
+    return msgspec.structs.replace(spec, device="cpu") if spec.device == "auto" else spec
+
+
+def _seeds(document: Document, top: dict[str, Any], federations: dict[str, Spec]) -> dict[str, tuple[int, ...]]:
+    if "seeds" not in top:
+        return {name: (spec.seed,) for name, spec in federations.items()}
+    given = top["seeds"]
+    if not isinstance(given, list) or not given:
+        document.wrong(("seeds",), f"a list of whole numbers is expected; got {given!r}")
+    for seed in given:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            document.wrong(("seeds",), f"a seed is a whole number that is not negative; got {seed!r}")
+    if len(set(given)) < len(given):
+        document.wrong(("seeds",), f"a seed is given twice: {', '.join(map(str, given))}")
+    for name in federations:
+        if "seed" in top["federations"][name]:
+            document.wrong(("federations", name, "seed"), "give seed here or seeds for all, not both")
+    return dict.fromkeys(federations, tuple(given))
+
+
+def _limits(document: Document, where: Where, key: str, value: Any, federations: dict[str, Spec]) -> list[Limit]:
+    measure = MEASURES[key]
+    fields = document.mapping(where, value, (measure.bound, "federation", *measure.keys))
+    if measure.bound not in fields:
+        document.wrong(where, f"{measure.bound} is missing")
+    allowed = _allowed(document, (*where, measure.bound), measure, fields[measure.bound])
+    names = [fields["federation"]] if "federation" in fields else list(federations)
+    line = document.line(where)
+    limits = []
+    for name in names:
+        if name not in federations:
+            document.wrong((*where, "federation"), f"no federation {name!r}{suggestion(str(name), federations)}")
+        limits += [
+            Limit(key, name, question, allowed, line)
+            for question in _questions(document, where, measure, fields, name, federations[name])
+        ]
+    return limits
+
+
+def _questions(
+    document: Document, where: Where, measure: Measure, fields: dict[str, Any], name: str, spec: Spec
+) -> list[Question]:
+    """The figures that a limit is about on one federation: one for each threat model and leak that it does not name."""
+    if "unit" in measure.keys:
+        unit = fields.get("unit", "client")
+        if unit not in ("client", "row"):
+            document.wrong((*where, "unit"), f"must be client or row; got {unit!r}")
+        delta = _number(document, (*where, "delta"), fields.get("delta", 1e-4), "in (0, 1)", lambda x: 0 < x < 1)
+        return [Question(unit=unit, delta=delta)]
+    if "threat" not in measure.keys:
+        return [Question()]
+    threats = threats_of(spec)
+    if "threat" in fields:
+        threats = (fields["threat"],)
+        if threats[0] not in THREAT_MODELS:
+            document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), THREAT_MODELS)}")
+    for threat in threats or default_threats(spec.algorithm):
+        reason = cannot_run(spec, threat)
+        if reason:
+            document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
+    leaks = spec.leak
+    if "leak" in fields:
+        leaks = (_number(document, (*where, "leak"), fields["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
+    victim = fields.get("victim", ALL)
+    if not isinstance(victim, str):
+        document.wrong((*where, "victim"), f"a client's name is expected; got {victim!r}")
+    return [Question(threat, leak, victim) for threat in threats for leak in leaks]
+
+
+def _no_worse(document: Document, where: Where, value: Any) -> NoWorse:
+    fields = document.mapping(where, value, ("baseline", "by"))
+    if not isinstance(fields.get("baseline"), str):
+        document.wrong((*where, "baseline"), f"a path is expected; got {fields.get('baseline')!r}")
+    if "by" not in fields:
+        document.wrong(where, "by is missing")
+    by = _number(document, (*where, "by"), fields["by"], "in [0, 1)", lambda x: 0 <= x < 1)
+    return NoWorse(Path(fields["baseline"]), by, document.line(where))
+
+
+def _refuse_twice(document: Document, limits: list[Limit]) -> None:
+    first: dict[str, Limit] = {}
+    for limit in limits:
+        other = first.setdefault(limit.id, limit)
+        if other is not limit:
+            message = f"limits {limit.id} twice, here and in line {other.line}"
+            raise SpecError(f"{document.path}:{limit.line}: limits.{limit.measure}: {message}")
+
+
+def _with_questions(spec: Spec, name: str, limits: list[Limit]) -> Spec:
+    """The spec with every threat model and leak that limits ask about, so that one run answers them all."""
+    asked = [limit.question for limit in limits if limit.federation == name and limit.question.threat]
+    threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
+    leaks = dict.fromkeys([*spec.leak, *(question.leak for question in asked if question.leak is not None)])
+    return msgspec.structs.replace(spec, threat=tuple(threats), leak=tuple(leaks))
+
+
+def _allowed(document: Document, where: Where, measure: Measure, value: Any) -> float:
+    """The bound of a limit in the measure's unit."""
+    match measure.kind:
+        case "share":
+            return _number(document, where, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
+        case "epsilon":
+            return _number(document, where, value, "above 0", lambda x: x > 0)
+        case "bytes":
+            return _bytes(document, where, value)
+
+
+def _bytes(document: Document, where: Where, value: Any) -> float:
+    found = re.fullmatch(r"\s*(-?[\d.]+(?:e\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, bool) or found is None:
+        document.wrong(where, f"a number with a unit is expected, such as 5 MB; got {value!r}")
+    unit = found[2] or "B"
+    if unit not in BYTE_UNITS:
+        document.wrong(where, f"unknown unit {unit!r}; allowed: {', '.join(BYTE_UNITS)}")
+    return BYTE_UNITS[unit] * _number(document, where, found[1], "above 0", lambda x: x > 0)
+
+
+def _number(document: Document, where: Where, value: Any, allowed: str, right: Callable[[float], bool]) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-5 as text
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and right(number)):
+        document.wrong(where, f"must be {allowed}; got {value!r}")
+    return number

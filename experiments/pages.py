@@ -1,0 +1,25 @@
+"""HTML pages from the templates beside this file. Every text is escaped; a missing value is an error, not a gap."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+# A page's own policy names its one inline script by this hash.
+_ENVIRONMENT.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(str(text).encode()).digest()).decode()
+
+
+def render_page(template: str, **values: Any) -> str:
+    """The page that a template makes of these values."""
+    return _ENVIRONMENT.get_template(template).render(**values)

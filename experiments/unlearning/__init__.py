@@ -1,0 +1,1 @@
+"""Let a finished run forget, and verify that it did."""

@@ -1,0 +1,165 @@
+"""`fkgsec unlearn` and `fkgsec verify`: let a run forget, and find out whether it did."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from experiments.console import make_console, print_tables
+from experiments.record import write_atomically
+from experiments.tables import make_table
+from experiments.unlearning.unlearn import unlearn_run
+from experiments.unlearning.verification import (
+    MIN_SHADOWS,
+    Thresholds,
+    Verification,
+    asked_lines,
+    encode,
+    sheets,
+    to_html,
+    to_markdown,
+)
+from experiments.unlearning.verification import verify as verify_run
+from fkgsec.errors import RunError
+from fkgsec.federation.unlearning import UnlearnOptions
+
+UNLEARN_EXAMPLES = (
+    "Examples:\n\n  fkgsec unlearn --run runs/mine --forget forget.tsv --client hospital-1\n\n"
+    "  fkgsec unlearn --run runs/mine --forget forget.tsv --method retrain --out runs/mine-reference"
+)
+VERIFY_EXAMPLES = (
+    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --against runs/mine-retrain --raw runs/mine\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --against runs/mine-retrain --distinguishability 0.6 --shadows 16"
+)
+RECORD_FILE, MARKDOWN_FILE, HTML_FILE = "verification.json", "verification.md", "verification.html"
+
+
+def unlearn(
+    run: Annotated[Path, typer.Option("--run", help="a finished run; it is only read")],
+    forget: Annotated[
+        Path,
+        typer.Option(
+            "--forget", help="tab-separated head, relation, tail; or a folder with CLIENT.txt for each client"
+        ),
+    ],
+    *,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="fedlu, retrain, finetune, ascent, relabel or delete (default: fedlu)"),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--form", help="paper, or published as FedLU's code")] = None,
+    hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
+    soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
+    mu_soft: Annotated[float | None, typer.Option("--mu-soft", help="fedlu: weight of soft confusion")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="epochs over the forget set")] = None,
+    decay_epochs: Annotated[
+        int | None,
+        typer.Option("--decay-epochs", help="epochs over what is retained (finetune, relabel, fedlu's decay)"),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="of unlearning (default: the run's)")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder to write; must not exist (default: RUN-METHOD beside the run)")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="errors only")] = False,
+) -> None:
+    """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
+    given: dict[str, Any] = {
+        "method": method, "form": form, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
+        "decay_epochs": decay_epochs, "learning_rate": learning_rate,
+    }  # fmt: skip
+    options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
+    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out)
+    if not quiet:
+        asked = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
+        mrr = unlearning.utility["mrr"]
+        typer.echo(
+            f"Unlearned by {options.method}: {asked} triples in {unlearning.seconds:.1f} s; test MRR {mrr}\nWritten to {folder}"
+        )
+
+
+def verify(
+    run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`")],
+    against: Annotated[
+        Path, typer.Option("--against", help="the reference: the same by `fkgsec unlearn --method retrain`")
+    ],
+    *,
+    raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, to compare with")] = None,
+    distinguishability: Annotated[
+        float, typer.Option("--distinguishability", help="largest max(AUC, 1 - AUC) that passes")
+    ] = Thresholds().distinguishability,
+    error: Annotated[
+        float, typer.Option("--error", help="chance of an unfounded 'not forgotten' over all measures")
+    ] = Thresholds().error,
+    shadows: Annotated[
+        int, typer.Option("--shadows", help=f"shadow federations to train: 0, or even from {MIN_SHADOWS}")
+    ] = MIN_SHADOWS,
+    relearn_steps: Annotated[int, typer.Option("--relearn-steps", help="steps of relearning; 0: none")] = 20,
+    seed: Annotated[int, typer.Option("--seed", help="of controls and shadows")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for record and certificate (default: --run)")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", help="also write the record here; - for standard output")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
+) -> None:
+    """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
+    target = out or run
+    if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
+        raise RunError(f"{json}: its folder does not exist")
+    errors = make_console(stderr=True)
+
+    def shadow_done(number: int) -> None:
+        if not quiet:
+            errors.print(f"shadow federation {number + 1} of {shadows}", highlight=False)
+
+    made = verify_run(
+        run,
+        against,
+        raw,
+        Thresholds(distinguishability=distinguishability, error=error),
+        num_shadows=shadows,
+        relearn_steps=relearn_steps,
+        seed=seed,
+        shadow_done=shadow_done,
+    )
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RunError(f"{target}: cannot be made ({problem.strerror})") from problem
+    write_atomically(target / RECORD_FILE, encode(made))
+    write_atomically(target / MARKDOWN_FILE, to_markdown(made).encode())
+    write_atomically(target / HTML_FILE, to_html(made).encode())
+    if json == "-":
+        sys.stdout.write(encode(made).decode())
+    elif json is not None:
+        write_atomically(Path(json), encode(made))
+    if not quiet:
+        _show(made, make_console(stderr=json == "-"))
+    raise typer.Exit(made.verdict.exit_status)
+
+
+def _show(made: Verification, console: Console) -> None:
+    for line in asked_lines(made):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print()
+    tables = []
+    for sheet in (one for one in sheets(made) if not one.wide):
+        table = make_table(sheet.title, *sheet.columns)
+        for row in sheet.rows:
+            table.add_row(*row)
+        tables.append(table)
+    print_tables(console, tables)
+    for line in (*made.remarks, *made.forgetting.notes, *made.verdict.reasons):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"{made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold")

@@ -1,0 +1,482 @@
+"""The gate: figures and intervals, verdicts on the bound, baselines, and a small federation from policy to exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from attacks.evaluation import Leakage
+from attacks.view import ALL
+from experiments.cli import app
+from experiments.gate import first_policy
+from experiments.gate import judge as gate
+from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
+from experiments.gate.evidence import evidence_lines
+from experiments.gate.judge import exit_status
+from experiments.gate.measures import MEASURES, NotMeasured, Question
+from experiments.gate.policy import Limit
+from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
+from experiments.intervals import over_seeds
+from experiments.record import Record, read_record
+from experiments.run import Finished
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate, exact, proportion
+from protocols.accounting import Guarantee
+
+FEDERATION = """\
+federations:
+  small: {size: 600, dim: 8, batch_size: 64, num_negatives: 8, rounds: 3, eval_every: 1, unlinked_heads: 0}
+"""
+LOOSE = """\
+limits:
+  reconstruction.trr: {max: 0.9, threat: collusion, leak: 0.5}
+  reconstruction.err: {max: 0.9, threat: collusion, leak: 0.5}
+  utility.mrr: {min: 0.001}
+  bytes.total: {max: 1 GB}
+  no_worse_than: {baseline: old.json, by: 0.02}
+"""
+COLLUSION = Question("collusion", 0.5)
+
+
+def check(folder: Path, *arguments: str, text: str | None = None) -> tuple[int, str, str]:
+    """Run `fkgsec check` in a folder, with this policy if it is given."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        if text is not None:
+            (folder / "policy.yaml").write_text(text)
+        result = CliRunner().invoke(app, ["check", *arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def judged(folder: Path, limits: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit status and verdicts of limits on the small federation."""
+    status, out, err = check(folder, "--json", "-", *arguments, text=f"{FEDERATION}limits:\n{limits}")
+    assert status != 2, err
+    return status, json.loads(out)["verdicts"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy that holds, its baseline and its run."""
+    folder = tmp_path_factory.mktemp("project")
+    status, _, err = check(folder, "--update-baseline", "--quiet", text=FEDERATION + LOOSE)
+    assert status == 0, err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(project: Path) -> Finished:
+    (folder,) = (project / "runs" / "check").iterdir()
+    return Finished(read_record(folder / "record.json"), pd.read_parquet(folder / "scores.parquet"), folder)
+
+
+def changed(run: Finished, **changes: Any) -> Finished:
+    """The run with these fields of its record changed."""
+    return run._replace(record=msgspec.structs.replace(run.record, **changes))
+
+
+def read(name: str, run: Finished, question: Question | None = None) -> Estimate:
+    return MEASURES[name].read(run, question or Question())
+
+
+def row_of(record: Record, victim: str = ALL) -> Leakage:
+    return next(row for row in record.leakage if (row.threat_model, row.victim) == ("collusion", victim))
+
+
+# Figures.
+
+
+def test_a_figure_is_the_records_own_with_the_interval_of_linked_items(finished: Finished) -> None:
+    record, row = finished.record, row_of(finished.record)
+    for name, expected in (("reconstruction.err", row.err), ("reconstruction.trr", row.trr)):
+        figure = read(name, finished, COLLUSION)
+        assert (figure.value, figure.n, figure.method) == (expected.value, expected.n, "wilson, linked")
+        assert figure.low <= expected.low <= figure.value <= expected.high <= figure.high
+    single = read("reconstruction.err", finished, COLLUSION._replace(victim="hospital-3"))
+    assert (single.value, single.n) == (row_of(record, "hospital-3").err.value, row_of(record, "hospital-3").err.n)
+    assert read("utility.hits@3", finished) == record.utility["hits@3"]
+    assert read("bytes.total", finished).value == record.bytes.up + record.bytes.down
+    by_round = zip(record.bytes.up_by_round[1:], record.bytes.down_by_round[1:], strict=True)
+    assert read("bytes.per_round", finished) == exact(max(up + down for up, down in by_round), 1)
+
+
+def test_without_items_the_records_interval_stands(finished: Finished) -> None:
+    """FedR's published counts have none."""
+    assert (
+        read("reconstruction.err", finished._replace(scores=pd.DataFrame()), COLLUSION) == row_of(finished.record).err
+    )
+
+
+def test_an_advantage_is_the_figure_shifted_by_the_guess(finished: Finished) -> None:
+    whole, figure = (read(f"reconstruction.err{name}", finished, COLLUSION) for name in ("", "_advantage"))
+    guess = row_of(finished.record).err_baseline.value
+    assert guess > 0
+    assert (figure.value, figure.low, figure.high) == pytest.approx(
+        (whole.value - guess, whole.low - guess, whole.high - guess)
+    )
+
+
+def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
+    """Noise on uploads must not make a federation look better than guessing is."""
+    worse = msgspec.structs.replace(row_of(finished.record), trr=proportion(1, 100), trr_advantage=0.01 - 0.3)
+    figure = read("reconstruction.trr", changed(finished, leakage=[worse]), COLLUSION)
+    assert (figure.value, figure.low, figure.high) == pytest.approx((0.3, 0.3, 0.3))
+
+
+def test_what_was_not_attacked_is_not_measured(finished: Finished) -> None:
+    rows = finished.record.leakage
+    with pytest.raises(NotMeasured, match=r"no attack was run under collusion, leak 0.9"):
+        read("reconstruction.trr", finished, Question("collusion", 0.9))
+    nothing = changed(finished, leakage=[msgspec.structs.replace(row, reason="no row crossed") for row in rows])
+    with pytest.raises(NotMeasured, match="nothing to attack: no row crossed"):
+        read("reconstruction.trr", nothing, COLLUSION)
+    silent = {"hospital-3": "silent"}
+    part = changed(
+        finished,
+        leakage=[msgspec.structs.replace(row, num_attacked=1, reason=silent.get(row.victim)) for row in rows],
+    )
+    with pytest.raises(NotMeasured, match=r"only 1 of 2 victims could be attacked \(hospital-3: silent\)"):
+        read("reconstruction.trr", part, COLLUSION)
+    assert read("reconstruction.trr", part, COLLUSION._replace(victim="hospital-2")).n
+    without = changed(finished, utility={name: proportion(0, 0) for name in finished.record.utility})
+    with pytest.raises(NotMeasured, match="there are no test triples"):
+        read("utility.mrr", without)
+
+
+def test_the_only_victim_stands_for_all(finished: Finished) -> None:
+    alone = changed(finished, leakage=[row for row in finished.record.leakage if row.victim == "hospital-2"])
+    assert read("reconstruction.err", alone, COLLUSION).value == row_of(finished.record, "hospital-2").err.value
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURES if name.startswith(("membership", "unlearning"))])
+def test_what_fkgsec_does_not_measure_yet_fails(name: str, finished: Finished) -> None:
+    question = COLLUSION if "threat" in MEASURES[name].keys else Question()
+    verdict = judge_limit(Limit(name, "small", question, 0.6, 3), Runs({0: finished}, None))
+    assert (verdict.status, verdict.measured) == ("fail", None)
+    assert "not measured, so it cannot pass: fkgsec check does not measure" in verdict.message
+
+
+def guaranteed(run: Finished, *guarantees: Guarantee) -> Finished:
+    lines = [f"dp, table{number}: {one.describe()}" for number, one in enumerate(guarantees)]
+    return changed(run, protection=["secagg: the server learns sums", *lines, "dp covers values"])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.23456789, 8, 123456.789])
+def test_epsilon_is_the_stated_one_and_never_less(epsilon: float, finished: Finished) -> None:
+    one = Guarantee(epsilon, 1.00004e-5, "row", "one row of one client's uploads replaced", "Gaussian", 20, None, "rdp")
+    other = Guarantee(epsilon / 2, 1e-5, "row", "one row replaced", "Gaussian", 20, 3, "rdp")
+    figure = read("epsilon", guaranteed(finished, other, one), Question(unit="row"))
+    assert epsilon <= figure.value <= epsilon * 1.001
+    assert figure.low == figure.high == figure.value
+
+
+def test_a_guarantee_of_another_unit_or_with_a_larger_delta_does_not_count(finished: Finished) -> None:
+    run = guaranteed(finished, Guarantee(2, 1e-3, "row", "one row replaced", "Gaussian", 20, None, "rdp"))
+    for question, says in (
+        (Question(unit="client"), "the guarantee is per row, the limit is per client"),
+        (Question(unit="row"), r"the guarantee's delta is 0.001, above 0.0001"),
+    ):
+        with pytest.raises(NotMeasured, match=says):
+            read("epsilon", run, question)
+    assert read("epsilon", run, Question(unit="row", delta=0.01)).value == 2
+    with pytest.raises(NotMeasured, match="nothing bounds epsilon"):
+        read("epsilon", finished)
+
+
+# Advice and verdicts.
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "allowed"), [(64, 1000, 0.07), (64, 1000, 0.055), (300, 1000, 0.31), (900, 1000, 0.905)]
+)
+def test_the_advice_would_settle_it(right: int, count: int, allowed: float) -> None:
+    figure = proportion(right, count)
+    assert judge(figure, "max", allowed) == "inconclusive"
+    advice = what_would_settle([figure], allowed, "triples")
+    more = int(advice.split()[1].replace(",", ""))
+    assert advice == f"about {more:,} more triples (now {count:,}) would settle it, if the figure stays"
+    enough, fewer = count + 1.1 * more, count + 0.9 * more
+    assert judge(proportion(right / count * enough, round(enough)), "max", allowed) == (
+        "pass" if right / count < allowed else "fail"
+    )
+    assert judge(proportion(right / count * fewer, round(fewer)), "max", allowed) == "inconclusive"
+
+
+def test_the_advice_on_seeds_and_where_none_helps() -> None:
+    narrow = [Estimate(value, value - 0.001, value + 0.001, 10_000, "wilson") for value in (0.28, 0.30, 0.32)]
+    assert judge(over_seeds(narrow), "max", 0.32) == "inconclusive"
+    advice = what_would_settle(narrow, 0.32, "triples")
+    more = int(advice.split()[1])
+    assert advice == f"about {more} more seeds (now 3) would settle it, if mean and spread stay"
+    assert 2 <= more <= 6
+    wide = [Estimate(value, value - 0.1, value + 0.1, 100, "wilson") for value in (0.2, 0.4)]
+    assert "more triples and more seeds (now 100)" in what_would_settle(wide, 0.35, "triples")
+    assert "move the limit" in what_would_settle([proportion(1, 2)], 0.5, "triples")
+
+
+def test_verdicts_lie_on_the_bound_not_on_the_point() -> None:
+    figure = Estimate(0.5, 0.4, 0.6, 100, "wilson")
+    for allowed, most, least in (
+        (0.6, "pass", "inconclusive"),
+        (0.59, "inconclusive", "inconclusive"),
+        (0.4, "inconclusive", "pass"),
+        (0.39, "fail", "pass"),
+        (0.61, "pass", "fail"),
+    ):
+        assert judge(figure, "max", allowed) == most
+        assert judge(figure, "min", allowed) == least
+    assert judge(exact(5, 1), "max", 5) == "pass"
+    assert judge(exact(5.1, 1), "max", 5) == "fail"
+
+
+def test_at_the_limit_a_verdict_is_wrong_in_a_twentieth_of_samples() -> None:
+    """Decided either way although the true share is the limit: 5 % by construction; far from it never."""
+    rng = np.random.default_rng(0)
+    figures = [proportion(int(right), 2000) for right in rng.binomial(2000, 0.1, size=2000)]
+    decided = np.mean([judge(figure, "max", 0.1) != "inconclusive" for figure in figures])
+    assert 0.035 < decided < 0.065
+    assert {judge(figure, "max", 0.1 + 2 * (figures[0].high - figures[0].low)) for figure in figures} == {"pass"}
+
+
+def test_statuses_together() -> None:
+    assert overall([]) == "fail"
+    assert overall(["pass", "inconclusive", "pass"]) == "inconclusive"
+    assert overall(["inconclusive", "fail"]) == "fail"
+    assert [exit_status("inconclusive", when) for when in ("report", "pass", "fail")] == [3, 0, 1]
+    assert [exit_status("fail", when) for when in ("report", "pass", "fail")] == [1, 1, 1]
+    assert [exit_status("pass", when) for when in ("report", "pass", "fail")] == [0, 0, 0]
+
+
+# Baselines.
+
+
+def then_of(project: Path) -> BaselineRun:
+    (run,) = read_baseline(project / "old.json").federations["small"]
+    return run
+
+
+def test_an_equal_run_is_exactly_as_bad(project: Path, finished: Finished) -> None:
+    then = then_of(project)
+    assert set(then.figures) == {
+        "small/utility.mrr", "small/bytes.total",
+        "small/reconstruction.err/collusion/0.5/all", "small/reconstruction.trr/collusion/0.5/all",
+        "small/reconstruction.err/identifiers/0.5/all", "small/reconstruction.trr/identifiers/0.5/all",
+    }  # fmt: skip
+    for key in then.figures:
+        measure = key.split("/")[1]
+        question = Question(key.split("/")[2], 0.5) if "reconstruction" in key else Question()
+        found = worse_by(finished, then, key, measure, question)
+        assert (found.low, found.value, found.high) == (0, 0, 0)
+
+
+def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finished: Finished) -> None:
+    then, record = then_of(project), finished.record
+    key = "small/reconstruction.err/collusion/0.5/all"
+    scores = finished.scores.copy()
+    entities = (scores["item"] == "entity") & (scores["threat_model"] == "collusion")
+    flipped = scores.index[entities & ~scores["right"]][:20]
+    scores.loc[flipped, "right"] = True
+    count = int(entities.sum())
+    err = proportion(int(scores.loc[entities, "right"].sum()), count)
+    leaky = msgspec.structs.replace(
+        record,
+        leakage=[
+            msgspec.structs.replace(row, err=err, err_advantage=err.value - row.err_baseline.value)
+            if (row.threat_model, row.victim) == ("collusion", ALL)
+            else row
+            for row in record.leakage
+        ],
+    )
+    found = worse_by(Finished(leaky, scores, finished.folder), then, key, "reconstruction.err", COLLUSION)
+    assert (found.value, found.method) == (pytest.approx(20 / count), "paired, linked")
+    assert found.low < found.value < found.high
+
+    mrr = record.utility["mrr"]
+    lower = Estimate(mrr.value / 2, mrr.low / 2, mrr.high / 2, mrr.n, mrr.method)
+    dull = msgspec.structs.replace(record, utility={**record.utility, "mrr": lower})
+    found = worse_by(
+        Finished(dull, finished.scores, finished.folder), then, "small/utility.mrr", "utility.mrr", Question()
+    )
+    assert found.value == pytest.approx(mrr.value / 2)
+    assert found.high - found.value == pytest.approx(np.hypot(mrr.high - mrr.value, lower.value - lower.low))
+
+    loud = msgspec.structs.replace(record, bytes=msgspec.structs.replace(record.bytes, up=record.bytes.up * 2))
+    found = worse_by(
+        Finished(loud, finished.scores, finished.folder), then, "small/bytes.total", "bytes.total", Question()
+    )
+    assert found.value == pytest.approx(record.bytes.up / (record.bytes.up + record.bytes.down))
+
+
+def edited(project: Path, folder: Path, **changes: Any) -> Path:
+    """The baseline with changes in its one run."""
+    content = json.loads((project / "old.json").read_text())
+    content["federations"]["small"][0] |= changes
+    (folder / "old.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data_hash": "0" * 64}, "small, seed 0: the data have changed since (hash 00000000, now "),
+        ({"seed": 3}, "small has other seeds (3)"),
+    ],
+)
+def test_a_baseline_of_something_else_is_wrong_input(
+    changes: dict[str, Any], says: str, project: Path, tmp_path: Path
+) -> None:
+    edited(project, tmp_path, **changes)
+    status, _, err = check(tmp_path, text=FEDERATION + LOOSE)
+    assert status == 2
+    assert err.startswith("fkgsec: old.json: ")
+    assert says in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_damaged_baselines(project: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    for content, says in (
+        ("{", "not a baseline of schema fkgsec/baseline/1"),
+        ((project / "old.json").read_text().replace("baseline/1", "baseline/9"), "but of 'fkgsec/baseline/9'"),
+    ):
+        path.write_text(content)
+        with pytest.raises(RunError, match=says):
+            read_baseline(path)
+
+
+def test_a_figure_that_the_policy_no_longer_asks_for_fails(project: Path, tmp_path: Path) -> None:
+    edited(project, tmp_path)
+    text = FEDERATION.replace("size: 600", "size: 600, threat: [collusion]") + LOOSE
+    status, out, _ = check(tmp_path, "--json", "-", "--runs", str(project / "runs" / "check"), text=text)
+    verdicts = {one["id"]: one for one in json.loads(out)["verdicts"]}
+    gone = verdicts["small/no_worse_than/reconstruction.trr/identifiers/0.5/all"]
+    assert (status, gone["status"], gone["measured"]) == (1, "fail", None)
+    assert "the policy does not ask for it any more" in gone["message"]
+
+
+# From policy to exit status.
+
+
+def test_the_same_commit_gives_the_same_bytes_and_does_not_train_twice(project: Path) -> None:
+    (run,) = (project / "runs" / "check").iterdir()
+    before = (run / "checkpoint.safetensors").stat().st_mtime_ns
+    first, second = (check(project, "--json", "-", text=FEDERATION + LOOSE) for _ in range(2))
+    assert first[0] == 0
+    assert first[1] == second[1]
+    assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
+    fresh = check(project, "--json", "-", "--fresh")
+    assert fresh[1] == first[1]
+    assert (run / "checkpoint.safetensors").stat().st_mtime_ns > before
+
+
+def test_other_code_does_not_find_the_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set((project / "runs" / "check").iterdir())
+    monkeypatch.setattr(gate, "_NUMERIC", ("torch", "numpy", "numba", "pandas"))
+    assert check(project, "--quiet", text=FEDERATION + LOOSE)[0] == 0
+    (other,) = set((project / "runs" / "check").iterdir()) - before
+    assert (other / "record.json").exists()
+
+
+def test_exit_statuses_of_one_federation(project: Path) -> None:
+    _, (verdict,) = judged(project, "  reconstruction.err: {max: 0.9, threat: collusion}")
+    low, value, high = (verdict["measured"][name] for name in ("low", "value", "high"))
+    width = high - low
+    for allowed, expected in ((value + 2 * width, "pass"), (value - 2 * width, "fail"), (value, "inconclusive")):
+        limits = f"  reconstruction.err: {{max: {allowed}, threat: collusion}}"
+        status, (verdict,) = judged(project, limits)
+        assert (status, verdict["status"]) == ({"pass": 0, "fail": 1, "inconclusive": 3}[expected], expected)
+        assert bool(verdict["evidence"]) == (expected != "pass")
+        assert (project / verdict["records"][0]).exists()
+    assert judged(project, limits, "--inconclusive", "pass")[0] == 0
+
+
+def test_an_attack_that_found_nothing_to_attack_is_no_pass(tmp_path: Path) -> None:
+    """So many clients drop out that no sum is ever opened."""
+    text = FEDERATION.replace("size: 600", 'size: 300, defense: "psu,secagg:dropout=0.95"')
+    status, out, _ = check(
+        tmp_path, "--json", "-", text=f"{text}limits: {{reconstruction.trr: {{max: 0.9, threat: collusion}}}}"
+    )
+    (verdict,) = json.loads(out)["verdicts"]
+    assert (status, verdict["status"], verdict["measured"]) == (1, "fail", None)
+    assert "not measured, so it cannot pass: nothing to attack: no sum" in verdict["message"]
+
+
+def test_several_seeds_and_federations(tmp_path: Path) -> None:
+    text = (
+        "federations:\n  a:\n"
+        + "    {size: 300, dim: 4, rounds: 1, num_negatives: 4, unlinked_heads: 0}\n"
+        + "  b: {size: 300, dim: 4, rounds: 1, num_negatives: 4, algorithm: single}\n"
+        + "seeds: [0, 1]\nlimits:\n  utility.mrr: {min: 0.9}\n"
+        + "  reconstruction.err: {max: 0.99, threat: collusion, federation: a}\n"
+    )
+    status, out, _ = check(tmp_path, "--json", "-", text=text)
+    content = json.loads(out)
+    verdicts = {one["id"]: one for one in content["verdicts"]}
+    assert status == 1
+    assert set(verdicts) == {"a/utility.mrr", "b/utility.mrr", "a/reconstruction.err/collusion/0.5/all"}
+    assert len(set(content["data"]["a"].values())) == 2  # the embedded data follow the seed
+    assert len(verdicts["a/utility.mrr"]["records"]) == 2
+    assert verdicts["a/utility.mrr"]["measured"]["method"] == "bootstrap, 2 seeds"
+    assert verdicts["a/utility.mrr"]["evidence"][0].startswith("seed 0: mrr by client: hospital-1 ")
+    assert verdicts["a/reconstruction.err/collusion/0.5/all"]["status"] == "pass"
+
+
+# Evidence.
+
+
+def test_evidence_counts_what_the_scores_say(finished: Finished) -> None:
+    lines = evidence_lines(finished, "reconstruction.trr", Question("identifiers", 0.5), 2)
+    scores = finished.scores
+    triples = scores[(scores["item"] == "triple") & (scores["threat_model"] == "identifiers")]
+    hits = triples[triples["right"]]
+    assert len(hits) > 2
+    by_relation = next(line for line in lines if line.startswith("most rebuilt relations: "))
+    relation = hits["relation"].iloc[0]
+    of_it = triples[triples["relation"] == relation]
+    assert f"{relation} {int(of_it['right'].sum())} of {len(of_it)}" in by_relation.replace(" (sensitive)", "")
+    spelt = [line for line in lines if line.startswith("rebuilt, of ")]
+    assert len(spelt) == 2
+    known = {f"{one.victim}: {one.head} {one.relation} {one.tail}" for one in hits.itertuples()}
+    assert {line.removeprefix("rebuilt, of ") for line in spelt} <= known
+    sensitive = hits["relation"].isin(finished.record.data.sensitive)
+    if sensitive.any():
+        assert any(name in spelt[0] for name in finished.record.data.sensitive)
+
+
+def test_the_victims_own_data_are_spelt_out_only_when_asked_for(finished: Finished) -> None:
+    limit = Limit("reconstruction.err", "small", COLLUSION, 0.001, 1)
+    own = msgspec.structs.replace(finished.record, spec=msgspec.structs.replace(finished.record.spec, data="mine"))
+    for record, examples, count in ((finished.record, None, 3), (own, None, 0), (own, 5, 5), (finished.record, 0, 0)):
+        verdict = judge_limit(limit, Runs({0: Finished(record, finished.scores, finished.folder)}, examples))
+        assert verdict.status == "fail"
+        assert sum(line.startswith("rebuilt, of ") for line in verdict.evidence) == count
+
+
+# A first policy.
+
+
+def test_a_first_policy_of_own_data_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_policy, "_SETTINGS", {**first_policy._SETTINGS, "rounds": 2, "dim": 8})
+    made = CliRunner().invoke(app, ["data", "generate", "--size", "600", "--out", str(tmp_path / "our data")])
+    assert made.exit_code == 0
+    status, out, err = check(tmp_path, "--init", "--data", "our data", "--quiet")
+    assert (status, out) == (0, "Written policy.yaml; now: fkgsec check policy.yaml\n"), err
+    text = (tmp_path / "policy.yaml").read_text()
+    assert "data: our data\n" in text
+    assert "defense: psu,secagg" in text
+    (run,) = (tmp_path / "runs" / "check").iterdir()
+    before = (run / "checkpoint.safetensors").stat().st_mtime_ns
+    status, out, err = check(tmp_path, "--json", "-")
+    assert status == 0, out
+    assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
+    verdicts = json.loads(out)["verdicts"]
+    for one in verdicts:
+        figure = one["measured"]
+        width = figure["high"] - figure["low"]
+        if one["kind"] == "share":
+            assert 2 * width <= abs(one["allowed"] - figure["value"]) <= 2 * width + 0.001

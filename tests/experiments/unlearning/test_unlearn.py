@@ -1,0 +1,372 @@
+"""Unlearning on disk, the rule of the verdict, and the certificate."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import typer
+from scipy.stats import norm
+from typer.testing import CliRunner
+
+from attacks.forgetting import OTHERS, Membership
+from attacks.membership import compare_auc, measure_membership
+from experiments.console import expected_errors
+from experiments.run import execute
+from experiments.spec import Spec
+from experiments.unlearning import unlearn as storage
+from experiments.unlearning.cli import unlearn, verify
+from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, unlearn_run
+from experiments.unlearning.verification import Thresholds, Verification, judge, sheets, to_html, to_markdown, widened
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.unlearning import UnlearnOptions
+
+SPEC = Spec(
+    algorithm="fedlu", size=600, seed=1, dim=8, gamma=4.0, rounds=4, local_epochs=2, eval_every=4, batch_size=64,
+    num_negatives=8, learning_rate=0.02, device="cpu",
+)  # fmt: skip
+app = typer.Typer()
+app.command()(expected_errors(unlearn))
+app.command()(expected_errors(verify))
+
+
+# The rule.
+
+
+def measure(
+    unlearned: float,
+    retrained: float = 0.0,
+    *,
+    n: int = 1500,
+    client: str = "a",
+    asked: bool = True,
+    decisive: bool = True,
+    seed: int = 0,
+) -> Membership:
+    """A measure whose forgotten triples score so many deviations above the controls, in each model."""
+    rng = np.random.default_rng(seed)
+    forgotten = np.arange(2 * n) < n
+    noise = rng.normal(size=2 * n)
+    statistics = {"unlearned": noise + unlearned * forgotten, "retrained": noise + retrained * forgotten}
+    figures = {
+        role: measure_membership(values, forgotten, attack="loss", control="held_out", rng=np.random.default_rng(1))
+        for role, values in statistics.items()
+    }
+    excess = compare_auc(statistics["unlearned"], statistics["retrained"], forgotten)
+    return Membership(client, asked, "local", "loss", figures, excess, decisive=decisive)  # type: ignore[arg-type]
+
+
+UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
+
+
+@pytest.mark.parametrize(
+    ("measures", "outcome", "status"),
+    [
+        pytest.param([measure(0.0), measure(0.1, seed=1)], "forgotten", 0, id="all within"),
+        pytest.param([measure(0.0), measure(1.0)], "not forgotten", 1, id="one remembers"),
+        pytest.param([measure(0.0), measure(-1.0)], "not forgotten", 1, id="one over-forgets"),
+        pytest.param([measure(0.0), measure(0.0, n=12)], "inconclusive", 3, id="too few triples"),
+        pytest.param([measure(1.0, 1.0)], "inconclusive", 3, id="so does re-training"),
+        pytest.param([measure(0.0, 1.0)], "inconclusive", 3, id="re-training alone is told apart"),
+        pytest.param([measure(0.0), UNMEASURED], "inconclusive", 3, id="asked and not measured"),
+        pytest.param(
+            [measure(0.0), msgspec.structs.replace(UNMEASURED, asked=False)], "forgotten", 0, id="nothing to express"
+        ),
+        pytest.param(
+            [measure(0.0), measure(0.0, n=12, asked=False, decisive=False)], "forgotten", 0, id="one neighbour of several"
+        ),
+        pytest.param(
+            [measure(0.0), measure(0.0, n=12, asked=False, client=OTHERS)], "inconclusive", 3, id="the neighbours together"
+        ),
+        pytest.param(
+            [measure(0.0), measure(2.0, n=60, asked=False, decisive=False)], "not forgotten", 1, id="a neighbour remembers"
+        ),
+        pytest.param([], "inconclusive", 3, id="nothing"),
+    ],
+)  # fmt: skip
+def test_outcomes(measures: list[Membership], outcome: str, status: int) -> None:
+    verdict = judge(measures, Thresholds())
+    assert (verdict.outcome, verdict.exit_status) == (outcome, status), verdict.reasons
+    assert verdict.reasons
+    assert len(verdict.judgements) == len(measures)
+
+
+def test_a_conspicuous_measure_among_many_is_not_taken_for_a_memory() -> None:
+    """0.6 deviations on 40 triples: told apart when asked alone, within chance as one of two hundred."""
+    one = measure(0.75, n=40, seed=4)
+    assert judge([one], Thresholds()).outcome == "not forgotten"
+    many = [one, *[measure(0.0, seed=1)] * 199]
+    assert judge(many, Thresholds()).outcome == "inconclusive"
+
+
+def test_widened_is_bonferronis_normal_interval() -> None:
+    made = widened(Estimate(0.5, 0.5 - 1.96 * 0.01, 0.5 + 1.96 * 0.01, 9, "m"), 20, bounds=(0, 1))
+    half = norm.ppf(1 - 0.05 / 40) * 0.01
+    assert (made.low, made.high) == (pytest.approx(0.5 - half, abs=1e-5), pytest.approx(0.5 + half, abs=1e-5))
+    assert widened(Estimate(0.9, 0.5, 1.0, 9, "m"), 1000, bounds=(0, 1)).high == 1
+    assert widened(Estimate(-0.9, -1.0, 0.0, 9, "m"), 1000, bounds=(-1, 1)).low == -1
+
+
+@pytest.mark.parametrize("field", ["distinguishability", "error"])
+def test_thresholds_out_of_range_are_named(field: str) -> None:
+    with pytest.raises(SpecError, match=rf"{field} must lie in .*; got 1\.5"):
+        Thresholds(**{field: 1.5})
+    with pytest.raises(SpecError, match=rf"{field} must lie in .*; got 0"):
+        Thresholds(**{field: 0})
+
+
+# Folders.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run, and a forget file of its first client."""
+    home = tmp_path_factory.mktemp("runs")
+    graph = SPEC.load_graph()
+    execute(SPEC, graph, home / "run", attack=False)
+    client = graph.clients[0]
+    chosen = np.random.default_rng(0).permutation(np.unique(client.train, axis=0))[:60]
+    (home / "forget.tsv").write_text(storage._lines(graph, client.name, chosen))
+    for method in ("retrain", "delete", "fedlu"):
+        unlearn_run(
+            home / "run",
+            home / "forget.tsv",
+            UnlearnOptions(method=method, epochs=2, decay_epochs=1),
+            client=client.name,
+        )
+    return home / "run", home / "forget.tsv"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_read_is_what_was_made(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, forget = finished
+    made = []
+    write = storage._write
+
+    def keep(*arguments: object) -> None:
+        made.append(arguments[-1])
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "_write", keep)
+    options = UnlearnOptions(epochs=2, decay_epochs=1)
+    folder, unlearning = unlearn_run(run, forget, options, client="hospital-1", out=tmp_path / "out")
+    read = read_unlearned(folder)
+    assert read.unlearning == unlearning
+    assert unlearning.asked == {"hospital-1": 60}
+    assert read.result.graph.hash == unlearning.forget_hash
+    own, again = made[0], read.result
+    for field in dataclasses.fields(own):
+        one, other = getattr(own, field.name), getattr(again, field.name)
+        if field.name in ("tables", "trained", "private"):
+            for mine, theirs in zip(one, other, strict=True):
+                assert torch.equal(mine.entities, theirs.entities)
+                assert torch.equal(mine.relations, theirs.relations)
+        elif field.name.endswith("ranks"):
+            for mine, theirs in zip(one, other, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+        elif field.name == "transcript":
+            assert (one.entries, one.frames) == (other.entries, other.frames)
+        elif field.name == "observed":
+            assert {t: set(v) for t, v in one.items() if v} == {t: set(v) for t, v in other.items() if v}
+        elif field.name != "graph":
+            assert one == other, field.name
+
+
+def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, forget = finished
+    before, target = contents(run), tmp_path / "out"
+    options = UnlearnOptions(method="delete")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "save_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            unlearn_run(run, forget, options, client="hospital-1", out=target)
+    assert not target.exists()
+    assert contents(run) == before
+    unlearn_run(run, forget, options, client="hospital-1", out=target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    with pytest.raises(RunError, match="is there already; choose another --out or delete it"):
+        unlearn_run(run, forget, options, client="hospital-1", out=target)
+
+
+def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    run, forget = finished
+    with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`"):
+        read_unlearned(run)
+    folder, _ = unlearn_run(run, forget, UnlearnOptions(method="delete"), client="hospital-1", out=tmp_path / "out")
+    asked = folder / "forget" / "hospital-1.txt"
+    lines = asked.read_text().splitlines(keepends=True)
+    asked.write_text("".join(lines[1:]))
+    with pytest.raises(RunError, match="has changed since"):
+        read_unlearned(folder)
+    asked.write_text("".join(lines))
+    whole = (folder / UNLEARNED_FILE).read_bytes()
+    (folder / UNLEARNED_FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunError, match="damaged"):
+        read_unlearned(folder)
+
+
+# The commands.
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, _ = finished
+    candidate, reference = run.with_name("run-fedlu"), run.with_name("run-retrain")
+    command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path]
+    status, output = invoke(*command)
+    assert status in (0, 1, 3)
+    made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
+    assert made.verdict.exit_status == status
+    assert f"{made.verdict.outcome}; exit status {status}" in output
+    assert made.num_shadows == 4
+    attacks = {row.attack for row in made.forgetting.membership if not row.reason}
+    assert attacks == {"loss", "calibrated", "lira", "u-lira"}
+    shadows = contents(reference / "shadows")
+    assert len(shadows) == 4
+    stamps = {path: path.stat().st_mtime_ns for path in (reference / "shadows").iterdir()}
+    again = invoke(*command, "--quiet", "--json", tmp_path / "again.json")
+    assert again == (status, "")
+    assert stamps == {path: path.stat().st_mtime_ns for path in (reference / "shadows").iterdir()}
+    repeated = msgspec.json.decode((tmp_path / "again.json").read_bytes(), type=Verification)
+    assert repeated.forgetting == made.forgetting
+    page, text = (tmp_path / "verification.html").read_text(), (tmp_path / "verification.md").read_text()
+    for sheet in sheets(made):
+        assert sheet.title.replace("'", "&#39;") in page
+        assert sheet.title in text
+        assert all(len(row) == len(sheet.columns) for row in sheet.rows)
+    assert "<script" not in page
+
+
+def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    reference = finished[0].with_name("run-retrain")
+    status, output = invoke(
+        "verify", "--run", reference, "--against", reference, "--shadows", 0, "--relearn-steps", 0, "--out", tmp_path
+    )
+    assert status in (0, 3)
+    assert "The audited run is the reference itself" in output
+    assert "the weakest" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shadows", 2], "shadows must be 0 or an even number of at least 4; got 2"),
+        (["--shadows", 5], "shadows must be 0 or an even number of at least 4; got 5"),
+        (["--distinguishability", 0.5], "distinguishability must lie in (0.5, 1]; got 0.5"),
+        (["--against", "delete"], "was made by method delete; the reference must be made by retrain"),
+        (["--json", "/nowhere/at/all.json"], "its folder does not exist"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line(finished: tuple[Path, Path], options: list[object], message: str) -> None:
+    run, _ = finished
+    if options[0] == "--against":
+        options = ["--against", run.with_name("run-delete")]
+    given = ["--run", run.with_name("run-delete"), "--against", run.with_name("run-retrain"), *options]
+    status, output = invoke("verify", *given)
+    assert status == 2
+    assert message in output
+    assert output.count("\n") == 1
+
+
+def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    run, forget = finished
+    lines = forget.read_text().splitlines(keepends=True)
+    (tmp_path / "less.tsv").write_text("".join(lines[1:]))
+    status, output = invoke(
+        "unlearn", "--run", run, "--forget", tmp_path / "less.tsv", "--client", "hospital-1", "--method", "delete",
+        "--out", tmp_path / "less",
+    )  # fmt: skip
+    assert status == 0, output
+    assert "hospital-1 59 triples" in output
+    status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))
+    assert status == 2
+    assert "was made with another forget file" in output
+    status, output = invoke("unlearn", "--run", run, "--forget", forget, "--method", "none", "--out", tmp_path / "x")
+    assert status == 2
+    assert "method must be one of" in output
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    reference = finished[0].with_name("run-retrain")
+    invoke("verify", "--run", reference, "--against", reference, "--shadows", 0, "--out", tmp_path, "--quiet")
+    made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
+    name = "a|b <img src=x onerror=alert(1)>"
+    rows = [msgspec.structs.replace(row, client=name) for row in made.forgetting.membership]
+    hostile = msgspec.structs.replace(
+        made,
+        forgetting=msgspec.structs.replace(made.forgetting, membership=rows),
+        verdict=judge(rows, Thresholds()),
+    )
+    assert "<img" not in to_html(hostile)
+    markdown = to_markdown(hostile)
+    assert "<img" not in markdown
+    table = [line for line in markdown.splitlines() if "onerror" in line and line.startswith("| ")]
+    assert table
+    assert all(line.count("|") - line.count("\\|") == 8 for line in table)
+
+
+# Acceptance.
+
+
+@pytest.mark.slow
+def test_embedded_default_side_by_side(tmp_path: Path) -> None:
+    """On the embedded consortium: deleting is caught, re-training passes. Under two minutes on two idle cores."""
+    started = time.perf_counter()
+    spec = Spec(algorithm="fedlu", dim=32, rounds=40, num_negatives=32, learning_rate=0.01, eval_every=40, device="cpu")
+    graph = spec.load_graph()
+    execute(spec, graph, tmp_path / "run", attack=False)
+    client = graph.clients[0]
+    distinct = np.unique(client.train, axis=0)
+    chosen = np.random.default_rng(0).permutation(distinct)[: len(distinct) // 5]
+    (tmp_path / "forget.tsv").write_text(storage._lines(graph, client.name, chosen))
+    for method in ("retrain", "delete", "fedlu"):
+        unlearn_run(tmp_path / "run", tmp_path / "forget.tsv", UnlearnOptions(method=method), client=client.name)
+    made = {}
+    for method in ("retrain", "delete", "fedlu"):
+        status, output = invoke(
+            "verify",
+            "--run",
+            tmp_path / f"run-{method}",
+            "--against",
+            tmp_path / "run-retrain",
+            "--raw",
+            tmp_path / "run",
+        )
+        print(output)
+        record = (tmp_path / f"run-{method}" / "verification.json").read_bytes()
+        made[method] = msgspec.json.decode(record, type=Verification)
+        assert made[method].verdict.exit_status == status
+    print(f"{time.perf_counter() - started:.0f} s")
+    assert made["retrain"].verdict.outcome == "forgotten"
+    assert made["delete"].verdict.outcome == "not forgotten"
+    caught = [row for row in made["delete"].forgetting.membership if row.asked and row.attack == "calibrated"]
+    assert len(caught) == 2
+    assert all(row.figures["unlearned"].auc.low > 0.5 for row in caught)
+    fedlu = [row.figures for row in made["fedlu"].forgetting.quality if row.asked and row.triples == "forget"]
+    assert all(figures["unlearned"]["mrr"].value < figures["raw"]["mrr"].value for figures in fedlu)
