@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-ObjectiveName = Literal["plain", "proximal", "contrastive", "distance", "factors"]
+ObjectiveName = Literal["plain", "distance", "squared", "contrastive", "factors"]
 
 
 class Objective(NamedTuple):
@@ -37,11 +37,10 @@ class Objective(NamedTuple):
         return total, total.new_tensor(1.0)
 
 
-def proximal(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
+def squared_distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
     """|row - received|^2 / 2 of each row, float `[N]`, summed over a client's rows and weighted by mu.
 
-    Source: fedlu.txt section 2 (FedProx: mu / 2 |w - w_t|^2 over all shared parameters). Differs: the footnote of fedlu.txt
-    5.2 leaves the square out; we keep the definition's.
+    Source: FedProx's definition (fedlu.txt section 2: mu / 2 |w - w_t|^2 over all shared parameters).
     """
     return (rows - received).square().sum(dim=1) / 2
 
@@ -64,14 +63,14 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
 def distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
     """|row - received|^2 of each row, float `[N]`; a client takes the root of their sum, the distance of the whole tables.
 
-    Source: pfedeg.txt Eq. 3. At distance zero, where the root has no derivative, it pulls nowhere.
+    Source: pfedeg.txt Eq. 3; fedlu.txt 5.2, footnote 3. At distance zero, where the root has no derivative, it pulls nowhere.
     """
     return (rows - received).square().sum(dim=1)
 
 
 # "factors" is none of these: it changes what is trained, see `fkgsec.federation.factored`.
 OBJECTIVES: dict[ObjectiveName, Objective] = {
-    "proximal": Objective(proximal, "sum"),
+    "squared": Objective(squared_distance, "sum"),
     "contrastive": Objective(contrastive, "mean"),
     "distance": Objective(distance, "root"),
 }

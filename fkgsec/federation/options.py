@@ -10,6 +10,7 @@ import torch
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.costs import equal_cost_dim
+from fkgsec.federation.objectives import ObjectiveName
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel, ModelName
 from fkgsec.kge.ranking import Sides
@@ -18,6 +19,7 @@ EntityScope = Literal["own", "all", "published"]
 Affinity = Literal["shared", "embedding"]
 Start = Literal["received", "own"]
 Form = Literal["paper", "published"]
+Proximal = Literal["distance", "squared"]
 
 _RANGES = {
     "mu": (0, 1_000_000),
@@ -52,6 +54,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
         mu: weight of the recipe's further objective, or of its distillation.
+        proximal: how far a client's table is from the one received: "distance", mu |w - w_t|, as FedLU's authors ran FedProx;
+            or "squared", mu / 2 |w - w_t|^2, as FedProx defines it, whose mu wants to be far smaller.
         tau: temperature of the contrastive objective.
         sparsity: share p of its shared rows that a client and the server send in a round between two synchronisations.
         sync_every: so many rounds lie between two in which all rows are sent; 0: none ever is.
@@ -84,6 +88,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
     mu: float | None = None
+    proximal: Proximal | None = None
     tau: float = 0.2
     sparsity: float | None = None
     sync_every: int | None = None
@@ -128,7 +133,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name, (low, high) in _RANGES.items():
             if name in settings and not low <= float(self.setting(name)) <= high:
                 raise SpecError(f"{name} must lie in {low:g}..{high:,}; got {self.setting(name)}")
-        for name, allowed in (("affinity", Affinity), ("start", Start), ("form", Form)):
+        for name, allowed in (("affinity", Affinity), ("start", Start), ("form", Form), ("proximal", Proximal)):
             if name in settings and self.setting(name) not in get_args(allowed):
                 raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {self.setting(name)!r}")
         if "rank" in settings:
@@ -147,6 +152,14 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """An option that the algorithm has, as given or the algorithm's own."""
         given = getattr(self, name)
         return RECIPES[self.algorithm].settings[name] if given is None else given
+
+    @property
+    def objective(self) -> ObjectiveName:
+        """What clients add to their loss."""
+        recipe = RECIPES[self.algorithm]
+        if "proximal" not in recipe.settings:
+            return recipe.objective
+        return "squared" if self.setting("proximal") == "squared" else "distance"
 
     def num_participants(self, num_clients: int) -> int:
         """How many clients take part in a round, at least one; halves are rounded up."""

@@ -24,7 +24,7 @@ class Recipe:
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
             the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
         exchange: how shared rows cross and what becomes of them, see `fkgsec.federation.exchanges`.
-        objective: what clients add to their loss, see `fkgsec.federation.objectives`.
+        objective: what clients add to their loss, see `fkgsec.federation.objectives`; the setting "proximal" overrides it.
         private: a second model that each client keeps to itself: "entities", it has entity rows of its own and both models
             use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
         distillation: how the two models learn from each other, see `fkgsec.federation.distillation`.
@@ -65,9 +65,9 @@ _ROWS = (
     Recipe(
         "fedprox",
         ENTITIES,
-        "FedE with a proximal term, fedlu.txt sections 2 and 5.2",
-        objective="proximal",
-        settings={"mu": 0.1},
+        "FedE with a proximal term, fedlu.txt sections 2 and 5.2 (footnote 3)",
+        objective="distance",
+        settings={"mu": 0.1, "proximal": "distance"},
     ),
     Recipe(
         "fedec",

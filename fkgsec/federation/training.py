@@ -147,12 +147,12 @@ class LocalTrainer:
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
         self._learner = Learner(stack, own_tables, options.learning_rate)
         self._private = Learner(private, TABLES, options.learning_rate) if private else None
-        self._objective = OBJECTIVES.get(self._recipe.objective)
-        pulled = self._recipe.shared if self._recipe.objective != "plain" else ()
+        self._objective = OBJECTIVES.get(options.objective)
+        pulled = self._recipe.shared if options.objective != "plain" else ()
         # Shared rows as a client last received them, and as its last training left them (before the first: as received).
         self.received: dict[Table, Tensor] = {table: stack.tables[table].detach().clone() for table in pulled}
         self.previous: dict[Table, Tensor] = {
-            table: stack.tables[table].detach().clone() for table in pulled if self._recipe.objective == "contrastive"
+            table: stack.tables[table].detach().clone() for table in pulled if options.objective == "contrastive"
         }
         self._factored: FactoredRows | None = None
 
@@ -201,7 +201,7 @@ class LocalTrainer:
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
-            if self._recipe.objective == "factors" and epoch == self._options.local_epochs - 1:
+            if self._options.objective == "factors" and epoch == self._options.local_epochs - 1:
                 self._factored = self._factor()
             shuffled, draws = {}, {}
             for client in ordered:

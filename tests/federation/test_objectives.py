@@ -4,6 +4,7 @@ Legend: `s_g`, `s_p` cosines of a row to the one received and to the one that th
 """
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.objectives import OBJECTIVES, ObjectiveName, contrastive, proximal
+from fkgsec.federation.objectives import OBJECTIVES, ObjectiveName, contrastive, squared_distance
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
@@ -63,18 +64,18 @@ def momentum(trainer: LocalTrainer, client: int) -> Tensor:
     return trainer._learner.tensors()[f"{2 * client}.exp_avg"]
 
 
-def test_proximal_by_hand() -> None:
+def test_squared_distance_by_hand() -> None:
     # |(3, 4)|^2 / 2 = 25 / 2; 0; (1 + 4) / 2; 0.25 / 2; (1 + 1) / 2
     rows = (ROWS + MOVES).requires_grad_()
-    losses = proximal(rows, ROWS, UNUSED, NAN)
+    losses = squared_distance(rows, ROWS, UNUSED, NAN)
     assert losses.tolist() == [12.5, 0.0, 2.5, 0.125, 1.0]
     # d/dw of |w - w_t|^2 / 2 is w - w_t: the move itself.
     assert torch.equal(torch.autograd.grad(losses.sum(), rows)[0], MOVES)
 
 
-def test_proximal_is_zero_at_the_anchor() -> None:
+def test_squared_distance_is_zero_at_the_anchor() -> None:
     rows = ROWS.clone().requires_grad_()
-    losses = proximal(rows, ROWS, UNUSED, NAN)
+    losses = squared_distance(rows, ROWS, UNUSED, NAN)
     assert torch.equal(losses, torch.zeros(5))
     assert torch.equal(torch.autograd.grad(losses.sum(), rows)[0], torch.zeros(5, 2))
 
@@ -164,7 +165,7 @@ def test_a_step_of_fedec_adds_the_mean_over_a_clients_rows(trio: FederatedGraph,
 def test_a_step_of_fedprox_adds_the_sum_over_a_clients_rows(trio: FederatedGraph, options: FederationOptions) -> None:
     """Two steps; after the first, at the anchor, every row is put at `ROWS + MOVES` by hand. mu 0.2."""
     plain = replace(options, dim=2, local_epochs=2)
-    with_term = replace(plain, algorithm="fedprox", mu=0.2)
+    with_term = replace(plain, algorithm="fedprox", proximal="squared", mu=0.2)
     outcomes = []
     for chosen in (with_term, plain):
         stack, trainer = trainer_of(trio, chosen)
@@ -200,11 +201,19 @@ def test_without_weight_it_is_fede_bit_for_bit(
         assert torch.equal(left.relations, right.relations)
 
 
-@pytest.mark.parametrize(("algorithm", "model"), [("fedprox", "transe"), ("fedec", "transe"), ("fedec", "rotate")])
+@pytest.mark.parametrize(
+    ("algorithm", "model", "settings"),
+    [
+        ("fedprox", "transe", {}),
+        ("fedprox", "transe", {"proximal": "squared"}),
+        ("fedec", "transe", {}),
+        ("fedec", "rotate", {}),
+    ],
+)
 def test_a_federation_equals_the_naive_loop(
-    algorithm: str, model: str, uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, settings: dict[str, Any], uneven: FederatedGraph, options: FederationOptions
 ) -> None:
-    options = replace(options, algorithm=algorithm, model=model, mu=2.0, rounds=3, eval_every=3)
+    options = replace(options, algorithm=algorithm, model=model, mu=2.0, rounds=3, eval_every=3, **settings)
     result = run_federation(uneven, options)
     by_hand, losses = naive_federation(uneven, options)
     assert [entry.loss for entry in result.rounds[1:]] == pytest.approx(losses, abs=1e-5)
@@ -343,10 +352,12 @@ def softplus(values: Tensor) -> Tensor:
 
 
 def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: FederationOptions) -> Tensor:
-    """fedlu.txt section 2, mu / 2 |w - w_t|^2; section 3 after MOON, row by row, mu times the mean over rows."""
+    """fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; section 3 after MOON, mu times the rows' mean."""
     assert options.mu is not None
-    if options.algorithm == "fedprox":
+    if options.proximal == "squared":
         return options.mu / 2 * ((entities - received) ** 2).sum()
+    if options.algorithm == "fedprox":
+        return options.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
     terms = []
     for row, global_row, own_row in zip(entities, received, previous, strict=True):
         s_g, s_p = (row @ other / (row.norm() * other.norm()) for other in (global_row, own_row))
@@ -376,7 +387,7 @@ def test_rows_that_run_away_stop_fedprox(uneven: FederatedGraph, options: Federa
         entry.loss is not None and np.isfinite(entry.loss) for entry in run_federation(uneven, options).rounds[1:]
     )
     with pytest.raises(TrainingError, match=r"loss of client \w+ is inf in round 1, epoch 1, step 2"):
-        run_federation(uneven, replace(options, algorithm="fedprox"))
+        run_federation(uneven, replace(options, algorithm="fedprox", proximal="squared"))
 
 
 def test_the_first_training_of_fedec_has_nothing_to_be_told_from(
