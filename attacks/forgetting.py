@@ -62,7 +62,7 @@ Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
 Results = Mapping[str, FederationResult]
 Attack = Literal["loss", "calibrated", "lira", "u-lira"]
-OTHERS = "(all that did not ask)"
+OTHERS = "(others)"  # all clients that did not ask, together
 RELEARN_LEVEL = 0.9  # of what the raw model has
 MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from experiments.console import make_console, print_tables
+from experiments.console import make_console
 from experiments.record import write_atomically
 from experiments.tables import make_table
 from experiments.unlearning.unlearn import unlearn_run
@@ -153,13 +153,13 @@ def _show(made: Verification, console: Console) -> None:
     for line in asked_lines(made):
         console.print(line, soft_wrap=True, highlight=False)
     console.print()
-    tables = []
     for sheet in (one for one in sheets(made) if not one.wide):
         table = make_table(sheet.title, *sheet.columns)
         for row in sheet.rows:
             table.add_row(*row)
-        tables.append(table)
-    print_tables(console, tables)
+        console.print(table)
+        console.print(sheet.note, style="dim", highlight=False)
+        console.print()
     for line in (*made.remarks, *made.forgetting.notes, *made.verdict.reasons):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"{made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold")

@@ -34,7 +34,6 @@ import torch
 from scipy.special import ndtri
 
 from attacks.forgetting import (
-    OTHERS,
     RELEARN_LEVEL,
     ROLES,
     Forgetting,
@@ -52,6 +51,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_identity
 
 SCHEMA = "fkgsec/verification/1"
+DID_NOT_ASK = "*: did not ask; (others): all of these together."
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
@@ -389,7 +389,7 @@ def _range(figure: Estimate | None) -> str:
 
 
 def _who(client: str, asked: bool, model: str) -> str:
-    return f"{client} {model}" if asked or client == OTHERS else f"{client} {model} (did not ask)"
+    return f"{client} {model}" if asked else f"{client} {model}*"
 
 
 def _membership_sheet(verification: Verification) -> Sheet:
@@ -416,7 +416,7 @@ def _membership_sheet(verification: Verification) -> Sheet:
         "AUC with 95 % intervals; 0.5 is a coin. Below 0.5 the triples give themselves away by ranking too low (over-forgotten). "
         f"within: max(AUC, 1 - AUC) ends below {thresholds.distinguishability:.3g}. told apart: differs from 0.5 and from the "
         f"re-trained model, corrected for {verification.verdict.num_measures} measures at {thresholds.error:g} over all. excess: "
-        "unlearned minus re-trained.",
+        f"unlearned minus re-trained. {DID_NOT_ASK}",
     )
 
 
@@ -437,7 +437,8 @@ def _low_fpr_sheet(forgetting: Forgetting) -> Sheet:
         "The most conspicuous ones: forgotten triples found at a low false positive rate",
         ("model", "attack", "FPR", "as", *ROLES),
         rows,
-        "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out.",
+        "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out. "
+        f"{DID_NOT_ASK}",
         wide=True,
     )
 
@@ -458,7 +459,7 @@ def _quality_sheet(forgetting: Forgetting) -> Sheet:
             for name in ("hits@1", "mrr")
         ],
         "Filtered, the same candidates for all. On forgotten triples the re-trained model's figure is what forgetting looks "
-        "like: below it is no success but a trace. On test triples higher is better.",
+        f"like: below it is no success but a trace. On test triples higher is better. {DID_NOT_ASK}",
     )
 
 
@@ -475,7 +476,8 @@ def _distance_sheet(forgetting: Forgetting) -> Sheet:
             )
             for row in forgetting.distances
         ],
-        "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory.",
+        "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory. "
+        f"{DID_NOT_ASK}",
     )
 
 
