@@ -41,8 +41,9 @@ def seconds_of(result: FederationResult, forget: Forget, options: UnlearnOptions
 
 
 def main(
-    rounds: Annotated[int, typer.Option(help="of training and of re-training; no early stop")] = 40,
+    rounds: Annotated[int, typer.Option(help="of training and of re-training; no early stop")] = 60,
     dim: Annotated[int, typer.Option(help="embedding dimension")] = 64,
+    num_negatives: Annotated[int, typer.Option(help="negatives of each positive")] = 64,
     size: Annotated[int, typer.Option(help="triples of the consortium")] = 13_500,
     share: Annotated[float, typer.Option(help="of each client's triples, to forget")] = 0.01,
     epochs: Annotated[int | None, typer.Option(help="of unlearning; default: the method's")] = None,
@@ -51,7 +52,15 @@ def main(
     """Seconds of each method, as a share of re-training."""
     console = Console()
     graph = generate_consortium(clients=3, size=size, seed=0)
-    options = FederationOptions(algorithm="fedlu", dim=dim, rounds=rounds, eval_every=rounds, patience=0, device="cpu")
+    options = FederationOptions(
+        algorithm="fedlu",
+        dim=dim,
+        num_negatives=num_negatives,
+        rounds=rounds,
+        eval_every=rounds,
+        patience=0,
+        device="cpu",
+    )
     run_federation(graph, msgspec.structs.replace(options, rounds=1))  # compiled, and in the caches
     started = time.perf_counter()
     raw = run_federation(graph, options)
