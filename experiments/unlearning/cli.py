@@ -93,7 +93,10 @@ def verify(
         Path, typer.Option("--against", help="the reference: the same by `fkgsec unlearn --method retrain`")
     ],
     *,
-    raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, to compare with")] = None,
+    raw: Annotated[
+        Path | None,
+        typer.Option("--raw", help="the run before the request; without it the outcome is never 'forgotten'"),
+    ] = None,
     distinguishability: Annotated[
         float, typer.Option("--distinguishability", help="largest max(AUC, 1 - AUC) that passes")
     ] = Thresholds().distinguishability,

@@ -8,11 +8,13 @@ The rule, for every membership attack on every model of every client (`attacks.f
   intervals that are corrected for the number of measures; and it is not within.
 * *undecided*: neither; the interval is too wide, or too near the threshold.
 
-*Forgotten*: every decisive measure is within, and the controls are fair. Decisive are those of clients that asked, and those of
-all other clients together: a client that did not ask can express few of the triples, so no single one is asked to be within, but
-any single one can be told apart. *Not forgotten*: some measure is told apart. *Inconclusive*
-otherwise. The controls are fair when no corrected interval of the re-trained model excludes 0.5: a model that never saw
-the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a memory.
+*Forgotten*: every decisive measure is within, the controls are fair, and the audit is not blind. Decisive are those of
+clients that asked, and those of all other clients together: a client that did not ask can express few of the triples, so no
+single one is asked to be within, but any single one can be told apart. *Not forgotten*: some measure is told apart.
+*Inconclusive* otherwise. The controls are fair when no corrected interval of the re-trained model excludes 0.5: a model that
+never saw the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a
+memory. The audit is blind for a client's model when no attack told the raw run's memory apart there (or no raw run was
+given): what passes then may never have been changed.
 
 Many measures are taken, so two errors need care. To claim "forgotten" each single measure must pass at the full 95 %: an
 intersection-union test, where asking more makes the claim harder, never easier, and needs no correction (Berger 1982).
@@ -79,7 +81,12 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """How one measure reads. `corrected`, `corrected_excess`: the intervals that "told apart" was read from."""
+    """How one measure reads.
+
+    Attributes:
+        corrected, corrected_excess: the intervals that "told apart" was read from.
+        fair: whether the re-trained model passes. noticed: whether the raw one's memory was told apart.
+    """
 
     client: str
     model: str
@@ -88,6 +95,7 @@ class Judgement(msgspec.Struct, frozen=True):
     corrected: Estimate | None = None
     corrected_excess: Estimate | None = None
     fair: bool = True
+    noticed: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -174,6 +182,15 @@ def judge(measures: Sequence[Membership], thresholds: Thresholds) -> Verdict:
         )
     if told:
         return Verdict("not forgotten", reasons, count, judgements)
+    asked = {(row.client, row.model) for row in measures if row.asked and not row.reason}
+    blind = sorted(asked - {(one.client, one.model) for one in judgements if one.noticed})
+    if blind and any("raw" in row.figures for row in measures):
+        reasons.append(
+            "the audit is blind, since it does not tell the raw run's memory apart either (more shadows or triples may): "
+            + ", ".join(f"{client} {model}" for client, model in blind)
+        )
+    elif blind:
+        reasons.append("the audit may be blind: no raw run was given to show that it notices a memory")
     if reasons or not count:
         return Verdict("inconclusive", reasons or ["nothing was measured"], count, judgements)
     reasons = [
@@ -196,7 +213,11 @@ def _judge_one(row: Membership, thresholds: Thresholds, count: int) -> Judgement
     elif above or below:
         reading = "told apart"
     fair = by_reference.low <= 0.5 <= by_reference.high
-    return Judgement(row.client, row.model, row.attack, reading, corrected, excess, fair)
+    noticed = False
+    if (raw := row.figures.get("raw")) is not None:
+        remembered = widened(raw.auc, count, thresholds.error, bounds=(0, 1)).low > 0.5
+        noticed = remembered and raw.distinguishability.high > thresholds.distinguishability
+    return Judgement(row.client, row.model, row.attack, reading, corrected, excess, fair, noticed)
 
 
 def verify(

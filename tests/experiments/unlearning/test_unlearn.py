@@ -14,7 +14,7 @@ import typer
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from attacks.forgetting import OTHERS, Membership
+from attacks.forgetting import OTHERS, Attack, Membership
 from attacks.membership import compare_auc, measure_membership
 from experiments.console import expected_errors
 from experiments.run import execute
@@ -43,6 +43,8 @@ def measure(
     unlearned: float,
     retrained: float = 0.0,
     *,
+    raw: float | None = 2.0,
+    attack: Attack = "loss",
     n: int = 1500,
     client: str = "a",
     asked: bool = True,
@@ -54,12 +56,14 @@ def measure(
     forgotten = np.arange(2 * n) < n
     noise = rng.normal(size=2 * n)
     statistics = {"unlearned": noise + unlearned * forgotten, "retrained": noise + retrained * forgotten}
+    if raw is not None:
+        statistics["raw"] = noise + raw * forgotten
     figures = {
-        role: measure_membership(values, forgotten, attack="loss", control="held_out", rng=np.random.default_rng(1))
+        role: measure_membership(values, forgotten, attack=attack, control="held_out", rng=np.random.default_rng(1))
         for role, values in statistics.items()
     }
     excess = compare_auc(statistics["unlearned"], statistics["retrained"], forgotten)
-    return Membership(client, asked, "local", "loss", figures, excess, decisive=decisive)  # type: ignore[arg-type]
+    return Membership(client, asked, "local", attack, figures, excess, decisive=decisive)  # type: ignore[arg-type]
 
 
 UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
@@ -88,6 +92,13 @@ UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
             [measure(0.0), measure(2.0, n=60, asked=False, decisive=False)], "not forgotten", 1, id="a neighbour remembers"
         ),
         pytest.param([], "inconclusive", 3, id="nothing"),
+        pytest.param([measure(0.0, raw=0.1)], "inconclusive", 3, id="blind: the raw run passes, too"),
+        pytest.param([measure(0.0, raw=-2.0)], "inconclusive", 3, id="blind: the raw run was no memory"),
+        pytest.param([measure(0.0, raw=None)], "inconclusive", 3, id="no raw run"),
+        pytest.param([measure(0.0), measure(0.0, raw=0.1, client="b")], "inconclusive", 3, id="blind for one client"),
+        pytest.param([measure(0.0, raw=0.1), measure(0.0, attack="lira")], "forgotten", 0, id="one attack noticed it"),
+        pytest.param([measure(0.0), measure(0.0, raw=0.1, asked=False)], "forgotten", 0, id="others need no memory"),
+        pytest.param([measure(1.0, raw=None)], "not forgotten", 1, id="a memory without a raw run"),
     ],
 )  # fmt: skip
 def test_outcomes(measures: list[Membership], outcome: str, status: int) -> None:
@@ -267,7 +278,8 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
     status, output = invoke(
         "verify", "--run", reference, "--against", reference, "--shadows", 0, "--relearn-steps", 0, "--out", tmp_path
     )
-    assert status in (0, 3)
+    assert status == 3
+    assert "no raw run was given" in " ".join(output.split())
     assert "The audited run is the reference itself" in output
     assert "the weakest" in output
 
