@@ -18,7 +18,7 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
 from experiments.convergence import convergence, relative_cost
 from experiments.picture import BLUE, GREEN, GREY, ORANGE
-from experiments.record import Record, write_atomically
+from experiments.record import Record, read_if_of, write_atomically
 from experiments.run import check_run, execute
 from experiments.spec import Spec
 from experiments.tables import make_table, protection_lines
@@ -57,19 +57,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def read_comparison(path: Path) -> Comparison | None:
     """The comparison in a file; None when the file is something else. Raises `RunError` when it cannot be read."""
-    try:
-        content = path.read_bytes()
-        if msgspec.json.decode(content, type=_Schema).schema != SCHEMA:
-            return None
-        return msgspec.json.decode(content, type=Comparison)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
-        raise RunError(f"{path}: not a comparison of schema {SCHEMA} ({error})") from error
-
-
-class _Schema(msgspec.Struct):
-    schema: str = ""
+    return read_if_of(path, SCHEMA, Comparison)
 
 
 def case_spec(spec: Spec, name: str) -> Spec:

@@ -10,6 +10,7 @@ import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -203,3 +204,25 @@ def read_record(path: Path) -> Record:
     if record.schema != SCHEMA:
         raise RunError(f"{path}: not a record of schema {SCHEMA} but of {record.schema!r}")
     return record
+
+
+T = TypeVar("T")
+
+
+class _Schema(msgspec.Struct):
+    schema: str = ""
+
+
+def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
+    """What a JSON file with a `schema` field holds; None when it is of another one. Raises `RunError` when it cannot be read."""
+    try:
+        content = path.read_bytes()
+        return (
+            msgspec.json.decode(content, type=kind)
+            if msgspec.json.decode(content, type=_Schema).schema == schema
+            else None
+        )
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
+        raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error

@@ -1,4 +1,4 @@
-"""Markdown tables from files: of utility and leakage from records, of defenses side by side from comparisons.
+"""Markdown tables from files: of records (utility, leakage), comparisons (defenses side by side) and verifications (forgetting).
 
 `python -m experiments.summary experiments/results/*.json`, `... experiments/results/defended/*.json`
 """
@@ -15,6 +15,7 @@ from experiments.compare import Comparison, pooled, read_comparison
 from experiments.console import expected_errors
 from experiments.convergence import convergence, relative_cost
 from experiments.record import Record, read_record
+from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
 from fkgsec.estimate import Estimate
 
 
@@ -117,10 +118,12 @@ def _interval(figure: Estimate) -> str:
     return f"{figure.value:.4f} [{figure.low:.4f}, {figure.high:.4f}]"
 
 
-def main(files: Annotated[list[Path], typer.Argument(help="record or comparison files")]) -> None:
-    """Print the tables of these records and comparisons."""
+def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or verification files")]) -> None:
+    """Print the tables of these files."""
     comparisons = {_name(path): made for path in files if (made := read_comparison(path)) is not None}
-    records = {_name(path): read_record(path) for path in files if _name(path) not in comparisons}
+    verifications = {_name(path): made for path in files if (made := read_verification(path)) is not None}
+    others = comparisons.keys() | verifications.keys()
+    records = {_name(path): read_record(path) for path in files if _name(path) not in others}
     tables = []
     if records:
         tables.append(utility_lines(records))
@@ -128,11 +131,13 @@ def main(files: Annotated[list[Path], typer.Argument(help="record or comparison 
         tables.append(leakage_lines(records))
     if comparisons:
         tables += [comparison_lines(comparisons), convergence_lines(comparisons)]
+    if verifications:
+        tables += [quality_lines(verifications), audit_lines(verifications)]
     typer.echo("\n\n".join("\n".join(lines) for lines in tables))
 
 
 def _name(path: Path) -> str:
-    return path.parent.name if path.stem in ("record", "comparison") else path.stem
+    return path.parent.name if path.stem in ("record", "comparison", "verification") else path.stem
 
 
 if __name__ == "__main__":

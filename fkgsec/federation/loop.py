@@ -222,8 +222,13 @@ def _copied(prefix: str, stack: ClientStack) -> dict[str, Tensor]:
 
 
 def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
-    """What a checkpoint must agree with: data and options, except the device."""
-    fields = msgspec.structs.asdict(msgspec.structs.replace(options, device="auto"))
+    """What a checkpoint must agree with: data and options, except the device.
+
+    4 and 4.0 are one value, and settings left open are left out, so that a new one does not make strangers of earlier runs.
+    """
+    encoded = msgspec.json.encode(msgspec.structs.replace(options, device="auto"))
+    fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=FederationOptions))
+    fields = {name: value for name, value in fields.items() if value is not None}
     return hashlib.sha256(msgspec.json.encode([graph.hash, fields], order="sorted")).hexdigest()
 
 

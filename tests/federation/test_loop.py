@@ -12,7 +12,7 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation
+from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
 from fkgsec.federation.options import FederationOptions
 
@@ -313,3 +313,14 @@ def test_halves_of_participants_round_up(options: FederationOptions) -> None:
 def test_a_defense_is_never_left_out(uneven: FederatedGraph, options: FederationOptions) -> None:
     with pytest.raises(SpecError, match="in clear"):
         run_federation(uneven, replace(options, defense="secagg"))
+
+
+def test_the_identity_of_a_run_is_that_of_its_values(uneven: FederatedGraph, options: FederationOptions) -> None:
+    """A margin given as 4 is 4.0; a setting left open is the same run; the device is no part; anything else is."""
+    base = run_identity(uneven, replace(options, gamma=4.0))
+    assert run_identity(uneven, replace(options, gamma=4)) == base
+    assert run_identity(uneven, replace(options, gamma=4.0, device="cpu")) == base
+    assert run_identity(uneven, replace(options, gamma=4.5)) != base
+    assert run_identity(uneven, replace(options, gamma=4.0, seed=options.seed + 1)) != base
+    fedprox = [replace(options, algorithm="fedprox", proximal=one) for one in (None, "squared")]
+    assert len({run_identity(uneven, one) for one in fedprox}) == 2
