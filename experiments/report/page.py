@@ -126,13 +126,15 @@ def _lead(runs: Sequence[Run]) -> list[str]:
     if attacked:
         run, row = max(attacked, key=lambda pair: tables.risk(pair[1]))
         who, knows, saw = adversary(run.record, row)
-        lines.append(f"Most is at risk in {run.name}, under {attack_name(row.threat_model, row.leak)}. {_outcome(row)}")
+        lines.append(
+            f"Most is at risk in the run “{run.name}”, under {attack_name(row.threat_model, row.leak)}. {_outcome(row)}"
+        )
         lines.append(f"The adversary there is {who}. Beforehand it knew {knows}. It saw {saw}.")
     if len(attacked) > 1:
         run, row = min(attacked, key=lambda pair: tables.risk(pair[1]))
         size = mebibytes(run.record.bytes.up + run.record.bytes.down)
         lines.append(
-            f"Of {len(attacked)} runs that could be attacked, least is at risk in {run.name}; its worst attack is "
+            f"Of {len(attacked)} runs that could be attacked, least is at risk in “{run.name}”; its worst attack is "
             f"{attack_name(row.threat_model, row.leak)}. {_outcome(row)} Its test MRR is "
             f"{mrr_text(run.record.utility['mrr'])}, and {size} MiB crossed."
         )
