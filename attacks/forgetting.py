@@ -18,42 +18,45 @@ Legend: `n` forgotten triples, `m` of them with a control, `c` controls, `N` ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
-from attacks.controls import matched_controls
+from attacks.audits import (
+    Attack,
+    Audited,
+    ClientModel,
+    Shadow,
+    Statistics,
+    attack_statistics,
+    client_models,
+    contains,
+    pooled_statistics,
+    replace_train,
+)
 from attacks.evaluation import AttackOptions, attack_federation
 from attacks.membership import (
     MembershipResult,
     RelearnTime,
     ScoreDistance,
-    calibrated,
     compare_auc,
-    likelihood_ratio,
-    loss_threshold,
     measure_membership,
     relearn_time,
     score_distance,
-    triple_losses,
-    triple_scores,
 )
 from attacks.view import THREAT_MODELS, build_view
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.errors import DataError, ThreatModelError
+from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.evaluation import ClientTables, utility
+from fkgsec.federation.evaluation import utility
 from fkgsec.federation.forget_sets import Forget
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks, sides_of
 from fkgsec.randomness import generator
@@ -61,203 +64,9 @@ from fkgsec.randomness import generator
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
 Results = Mapping[str, FederationResult]
-Attack = Literal["loss", "calibrated", "lira", "u-lira"]
 OTHERS = "(others)"  # all clients that did not ask, together
 RELEARN_LEVEL = 0.9  # of what the raw model has
 MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
-
-
-# Who is asked about what.
-
-
-@dataclass(frozen=True, eq=False)
-class Audited:
-    """The triples that one client's models are asked about, in its local ids.
-
-    Attributes:
-        place: of the client in the graph. asked: whether it asked for forgetting.
-        forget: int64 `[n, 3]`, all of them.
-        members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
-            control, and these controls (`attacks.controls`, "held_out").
-        reason: why there is no membership attack.
-    """
-
-    place: int
-    name: str
-    asked: bool
-    forget: np.ndarray
-    members: np.ndarray
-    controls: np.ndarray
-    reason: str | None = None
-
-    @property
-    def triples(self) -> np.ndarray:
-        """Members, then controls, int64 `[m + c, 3]`."""
-        return np.concatenate([self.members, self.controls])
-
-    @property
-    def forgotten(self) -> np.ndarray:
-        """Which of `triples` are forgotten ones, bool `[m + c]`."""
-        return np.arange(len(self.members) + len(self.controls)) < len(self.members)
-
-
-def audited_triples(graph: FederatedGraph, retained: FederatedGraph, forget: Forget, seed: int) -> list[Audited]:
-    """What each client is asked about.
-
-    Args:
-        graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
-        seed: draws the controls.
-    """
-    own: dict[str, Audited] = {}
-    for place, client in enumerate(graph.clients):
-        if client.name not in forget:
-            continue
-        triples = np.asarray(forget[client.name], dtype=np.int64)
-        kept = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
-        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *kept]))
-        members = controls = np.empty((0, 3), dtype=np.int64)
-        reason = None
-        try:
-            matched = matched_controls(
-                graph.clients[place], triples, generator(seed, "controls", place), seen_elsewhere=elsewhere
-            )
-            gone = ~_contains(elsewhere, triples[matched.rows])
-            members, controls = triples[matched.rows][gone], matched.triples[gone]
-        except DataError as error:  # no control is like these triples; the other figures need none
-            reason = str(error)
-        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason))
-    audits = []
-    for place, client in enumerate(graph.clients):
-        if client.name in own:
-            audits.append(own[client.name])
-            continue
-        parts = [
-            [
-                to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
-                for audit in own.values()
-            ]
-            for name in ("forget", "members", "controls")
-        ]
-        forgotten, members, controls = (np.unique(np.concatenate(part), axis=0) for part in parts)
-        forgotten = forgotten[~_contains(client.train, forgotten)]
-        members, controls = (part[~_contains(client.triples, part)] for part in (members, controls))
-        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls)))
-    return audits
-
-
-def _enough(audit: Audited) -> Audited:
-    if audit.reason is None and min(len(audit.members), len(audit.controls)) < 2:
-        got = f"{len(audit.members)} forgotten triples with {len(audit.controls)} controls; it takes 2 of each"
-        return replace(audit, reason=got)
-    return audit
-
-
-def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
-    """Those of the triples `[n, 3]` in global ids that the client can express, in its local ids, int64 `[k, 3]`."""
-    entity, relation = np.full(len(graph.entities), -1), np.full(len(graph.relations), -1)
-    entity[client.entity_ids] = np.arange(client.num_entities)
-    relation[client.relation_ids] = np.arange(client.num_relations)
-    local = np.stack([entity[triples[:, 0]], relation[triples[:, 1]], entity[triples[:, 2]]], axis=1)
-    return local[(local >= 0).all(axis=1)]
-
-
-def _contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
-    codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
-    return np.isin(codes[len(triples) :], codes[: len(triples)])
-
-
-class ClientModel(NamedTuple):
-    """One of a client's models: a scoring function and its rows."""
-
-    model: KgeModel
-    tables: ClientTables
-
-    def scores(self, triples: np.ndarray) -> np.ndarray:
-        """float64 `[n]`, see `attacks.membership.triple_scores`."""
-        return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
-
-
-def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
-    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
-    where the recipe has none, its rows as they were before the last broadcast."""
-    options = result.options
-    shared = ClientModel(options.kge_model(), result.tables[place])
-    if not RECIPES[options.algorithm].shared:
-        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
-    if result.private:
-        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
-    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}
-
-
-# Shadow models.
-
-
-class Shadow(NamedTuple):
-    """One shadow federation.
-
-    Attributes:
-        member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
-        trained: scores of these triples by (place, model), float64 `[m + c]`.
-        unlearned: the same after the shadow forgot what it was trained on; empty where that was not asked.
-    """
-
-    member: dict[int, np.ndarray]
-    trained: dict[tuple[int, str], np.ndarray]
-    unlearned: dict[tuple[int, str], np.ndarray]
-
-
-def train_shadow(
-    graph: FederatedGraph,
-    retained: FederatedGraph,
-    audits: Sequence[Audited],
-    options: FederationOptions,
-    number: int,
-    seed: int,
-    unlearn: Callable[[FederationResult, Forget], FederationResult] | None = None,
-    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
-) -> Shadow:
-    """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
-
-    Shadows 2 k and 2 k + 1 take complementary halves, so that an even number of them has every triple in as often as out. Half of
-    the controls is trained on too: what a model gives a trained control is what it would have given this triple.
-
-    Args:
-        number: which shadow. seed: the shadows differ from the attacked run and from each other in it.
-        unlearn: how the attacked model forgot; None leaves `Shadow.unlearned` empty.
-        train: how federations are trained where there is a defense.
-
-    Source: Carlini et al. 2022 (halves), Hayes et al. 2024 (U-LiRA: "in" means trained on and then unlearnt).
-    """
-    clients, chosen = list(retained.clients), {}
-    for audit in audits:
-        if not audit.asked:
-            continue
-        order = generator(seed, "shadow", number // 2, audit.name).permutation(len(audit.triples))
-        chosen[audit.name] = audit.triples[(order % 2 == 0) == (number % 2 == 0)]
-        client = retained.clients[audit.place]
-        clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
-    shadow_graph = replace(retained, clients=tuple(clients))
-    own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
-    result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
-    asked = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
-    inside = np.concatenate(asked)
-    member = {audit.place: _contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
-    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
-    return Shadow(member, _shadow_scores(result, audits), _shadow_scores(after, audits) if after else {})
-
-
-def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
-    """The same client with another train split."""
-    return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
-
-
-def _shadow_scores(result: FederationResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
-    return {
-        (audit.place, name): one.scores(audit.triples)
-        for audit in audits
-        for name, one in client_models(result, audit.place).items()
-    }
 
 
 # What is measured.
@@ -379,7 +188,7 @@ def measure_forgetting(
             if audit.reason:
                 membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
             else:
-                statistics = _statistics(models, audit, name, shadows, options.temperature)
+                statistics = attack_statistics(models, audit, name, shadows, options.temperature)
                 decisive = audit.asked or num_aside == 1
                 membership += _measured(
                     audit.name, audit.asked, name, statistics, audit.forgotten, seed, decisive=decisive
@@ -391,7 +200,8 @@ def measure_forgetting(
             if relearn_steps and audit.asked:
                 relearning.append(_relearning(models, audit, name, client, options, relearn_steps, seed))
     for name, parts in aside.items():
-        membership += _together(name, parts, seed)
+        statistics, forgotten = pooled_statistics(parts)
+        membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
     asked = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
@@ -428,35 +238,6 @@ def _quality(
     return rows
 
 
-Statistics = dict[Attack, dict[str, np.ndarray]]
-
-
-def _statistics(
-    models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
-) -> Statistics:
-    """What each attack says of each audited triple, float64 `[m + c]`, larger where it looks trained on."""
-    triples = audit.triples
-    statistics: Statistics = {
-        "loss": {
-            role: loss_threshold(
-                triple_losses(model, tables.entities, tables.relations, triples, temperature=temperature)
-            )
-            for role, (model, tables) in models.items()
-        }
-    }
-    if not shadows:
-        return statistics
-    scores = {role: one.scores(triples) for role, one in models.items()}
-    member = np.stack([shadow.member[audit.place] for shadow in shadows])
-    trained = np.stack([shadow.trained[audit.place, name] for shadow in shadows])
-    statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
-    statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
-    if all(shadow.unlearned for shadow in shadows):
-        unlearned = np.stack([shadow.unlearned[audit.place, name] for shadow in shadows])
-        statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
-    return statistics
-
-
 def _measured(
     client: str, asked: bool, name: str, statistics: Statistics, forgotten: np.ndarray, seed: int, *, decisive: bool
 ) -> list[Membership]:
@@ -476,19 +257,6 @@ def _measured(
         excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten)
         rows.append(Membership(client, asked, name, attack, figures, excess, decisive=decisive))
     return rows
-
-
-def _together(name: str, parts: Sequence[tuple[Audited, Statistics]], seed: int) -> list[Membership]:
-    """Several clients as one: each triple by its share of ranks within its own client, since scores differ between models."""
-    statistics: Statistics = {
-        attack: {
-            role: np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
-            for role in by_role
-        }
-        for attack, by_role in parts[0][1].items()
-    }
-    forgotten = np.concatenate([audit.forgotten for audit, _ in parts])
-    return _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
 
 
 def _distance(models: Mapping[str, ClientModel], audit: Audited, name: str, seed: int) -> Distance:
@@ -700,7 +468,7 @@ def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) 
     clients = []
     for client in own.clients:
         asked = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
-        asked = asked[~_contains(client.train, asked)]
+        asked = asked[~contains(client.train, asked)]
         crossing = (asked[:, [0, 2]] < client.num_trained_entities).all(axis=1)
         crossing &= asked[:, 1] < client.num_trained_relations
         clients.append(replace_train(client, np.concatenate([client.train, asked[crossing]])))

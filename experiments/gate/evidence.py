@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
-from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, best_guess, find_leakage
+from experiments.gate.audits import verified_unlearning
+from experiments.gate.measures import (
+    MEASURES,
+    NotMeasured,
+    Question,
+    attacked_items,
+    best_guess,
+    conspicuous,
+    find_leakage,
+)
 from experiments.record import Record
 from experiments.run import Finished
 from fkgsec.estimate import proportion
@@ -28,9 +38,25 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
         return [f"{name} by client: {', '.join(parts)}"]
     if MEASURES[measure].kind == "bytes":
         return _bytes(finished.record)
+    if measure.startswith("membership."):
+        return [
+            f"{one.model} models: AUC {one.result.auc} over {one.result.num_forgotten:,} members and "
+            f"{one.result.num_controls:,} never-seen triples"
+            for one in conspicuous(finished, question)
+        ]
+    if measure.startswith("unlearning."):
+        return _unlearning(finished, question)
     if measure == "epsilon":
         return [line for line in finished.record.protection if line.startswith("dp")]
     return []
+
+
+def _unlearning(finished: Finished, question: Question) -> list[str]:
+    assert question.forget is not None
+    made = verified_unlearning(
+        finished.folder, Path(question.forget), question.client, question.method, question.shadows
+    )
+    return [f"verified: {made.verdict.outcome}", *made.verdict.reasons]
 
 
 def _reconstruction(

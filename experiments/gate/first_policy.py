@@ -80,6 +80,7 @@ def _lines(path: Path, name: str, spec: Spec, run: Finished) -> Iterator[str]:
         kept = any(not line.lstrip().startswith("#") for line in proposed)
         yield f"  {'' if kept else '# '}{measure}:  # {MEASURES[measure].about}"
         yield from proposed
+    yield from _simple_limit(run, "membership.auc")
     yield from _simple_limit(run, "utility.mrr")
     rounds = MEASURES["bytes.per_round"].read(run, Question())
     size, unit = _readable_bytes(rounds.value * _BYTES_MARGIN)
@@ -108,9 +109,13 @@ def _simple_limit(run: Finished, measure: str) -> Iterator[str]:
     except NotMeasured as reason:
         yield f"  # {measure}: {reason}"
         return
-    limit = _outward(figure.value - _WIDTHS * (figure.high - figure.low), up=False)
-    mark = "" if limit > 0 else "# "
-    yield f"  {mark}{measure}: {{min: {limit:g}}}  # measured {figure}"
+    bound = MEASURES[measure].bound
+    away = _WIDTHS * (figure.high - figure.low) * (1 if bound == "max" else -1)
+    limit = _outward(figure.value + away, up=bound == "max")
+    if 0 < limit < 1:
+        yield f"  {measure}: {{{bound}: {limit:g}}}  # measured {figure}"
+    else:
+        yield f"  # {measure}: measured {figure}: no limit is left that it would keep"
 
 
 def _yaml(text: str) -> str:

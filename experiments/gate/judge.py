@@ -28,7 +28,8 @@ from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_
 from experiments.run import Finished, check_run, execute, warnings_of
 from experiments.spec import Spec
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import SpecError
+from fkgsec.errors import DataError, SpecError
+from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_identity
 
 SCHEMA = "fkgsec/check/1"
@@ -150,7 +151,7 @@ def load_graphs(policy: Policy) -> Graphs:
             check_run(one, graph, attack=bool(threats_of(one)))
             for limit in policy.limits:
                 if limit.federation == name:
-                    _check_victim(policy.path, limit, one, graph)
+                    _check_limit(policy.path, limit, one, graph)
     return graphs
 
 
@@ -205,8 +206,16 @@ def _from_here(path: Path) -> str:
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
 
-def _check_victim(path: Path, limit: Limit, spec: Spec, graph: FederatedGraph) -> None:
-    colluder = spec.colluder or graph.clients[0].name
+def _check_limit(path: Path, limit: Limit, spec: Spec, graph: FederatedGraph) -> None:
+    """A limit names a client that there is, and triples that it holds."""
+    if limit.question.forget is not None:
+        try:
+            read_forget(Path(limit.question.forget), graph, limit.question.client)
+        except DataError as error:
+            raise SpecError(f"{path}:{limit.line}: limits.{limit.measure}.forget: {error}") from error
+    colluder = None
+    if limit.question.threat is not None:
+        colluder = spec.colluder or graph.clients[0].name
     victims = [client.name for client in graph.clients if client.name != colluder]
     if limit.question.victim not in (ALL, *victims):
         raise SpecError(

@@ -1,26 +1,33 @@
 """What a policy can limit: each measure with its direction, and how its figure and interval are read from a finished run.
 
-A measure that fkgsec does not take yet stands here too, so that a limit on it fails instead of passing unseen. To take it, put a
-function from run and question to an `Estimate` in its place.
+Reconstruction, utility and bytes stand in a run's record. Membership and unlearning are measured when a limit asks for them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from attacks.audits import Inference
 from attacks.evaluation import Leakage
+from attacks.membership import MembershipResult
 from attacks.view import ALL
+from experiments.gate.audits import inferences_on, verified_unlearning
 from experiments.intervals import linked_share
 from experiments.record import Record
 from experiments.run import Finished
+from experiments.unlearning.verification import Verification, blind_models
 from fkgsec import estimate
+from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate
+from fkgsec.federation.unlearning import Method
 
 Bound = Literal["max", "min"]
 Kind = Literal["share", "bytes", "epsilon"]
@@ -34,21 +41,35 @@ class Question(NamedTuple):
     """Which figure of a run is meant: the keys of a limit beside its bound.
 
     Attributes:
-        threat, leak, victim: of the attack; None, None and "all" for a measure that is of no attack.
+        threat, leak, victim: of reconstruction; None, None and "all" for other measures. Of membership, `victim` is the client
+            whose triples are asked about; "all" of them together.
+        shadows: federations that the adversary of membership and unlearning trains; 0 leaves it the loss alone.
+        forget, client, method: of unlearning, see `fkgsec unlearn`.
         unit, delta: of a privacy guarantee: what it must protect, and the largest delta that still counts.
     """
 
     threat: str | None = None
     leak: float | None = None
     victim: str = ALL
+    shadows: int = 0
+    forget: str | None = None
+    client: str | None = None
+    method: Method = "fedlu"
     unit: str = "client"
     delta: float = 1e-4
 
     def words(self) -> str:
-        """Threat model, leak ratio and victim for a table; empty where there is no attack."""
-        if self.threat is None:
-            return ""
-        return f"{self.threat}, leak {self.leak:g}" + ("" if self.victim == ALL else f", {self.victim}")
+        """What a table says of it beside the measure; empty where there is nothing to say."""
+        parts = []
+        if self.threat is not None:
+            parts += [self.threat, f"leak {self.leak:g}"]
+        if self.forget is not None:
+            parts += [f"{self.forget} by {self.method}"]
+        if self.victim != ALL:
+            parts += [self.victim]
+        if self.shadows:
+            parts += [f"{self.shadows} shadows"]
+        return ", ".join(parts)
 
 
 Read = Callable[[Finished, Question], Estimate]
@@ -188,19 +209,91 @@ def _epsilon(run: Finished, question: Question) -> Estimate:
     return estimate.exact(max(float(one["epsilon"]) for one in stated), 1)
 
 
-def _not_taken(what: str) -> Read:
+def conspicuous(run: Finished, question: Question) -> list[Inference]:
+    """The strongest membership attack that was asked for, on each model of the victim (or of all).
+
+    Raises:
+        NotMeasured: the victim's triples match none that nobody trained on.
+    """
+    try:
+        inferences = inferences_on(run.folder, question.shadows)
+    except DataError as error:
+        raise NotMeasured(str(error)) from error
+    attack = "lira" if question.shadows else "loss"
+    found = [one for one in inferences if (one.client, one.attack) == (question.victim, attack)]
+    if not found:
+        raise NotMeasured(f"{question.victim} has too few training triples with matched never-seen ones")
+    return found
+
+
+def _membership(figure: Callable[[MembershipResult], Estimate]) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
-        """Always raises: there is no such figure in a record."""
-        raise NotMeasured(f"fkgsec check does not measure {what} yet")
+        """Of the model that gives more away."""
+        figures = [figure(one.result) for one in conspicuous(run, question)]
+        return max(figures, key=lambda one: (one.value, one.high))
 
     return read
+
+
+def _tpr(max_fpr: float) -> Callable[[MembershipResult], Estimate]:
+    def figure(result: MembershipResult) -> Estimate:
+        """Members found at so many false alarms."""
+        (found,) = (one for one in result.low_fpr if (one.max_fpr, one.direction) == (max_fpr, "remembered"))
+        if found.tpr is None:
+            raise NotMeasured(
+                f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} never-seen triples; "
+                f"{result.num_controls:,} match"
+            )
+        return found.tpr
+
+    return figure
+
+
+def _unlearning(figure: Callable[[Verification], list[Estimate]]) -> Read:
+    def read(run: Finished, question: Question) -> Estimate:
+        """The worst one. An audit that would not have noticed the raw run's memory measures nothing."""
+        assert question.forget is not None
+        made = verified_unlearning(
+            run.folder, Path(question.forget), question.client, question.method, question.shadows
+        )
+        if blind := blind_models(made.forgetting.membership, made.verdict.judgements):
+            models = ", ".join(f"{client} {model}" for client, model in blind)
+            raise NotMeasured(f"the audit does not notice the memory before unlearning either ({models})")
+        if unmeasured := [
+            f"{row.client}: {row.reason}" for row in made.forgetting.membership if row.asked and row.reason
+        ]:
+            raise NotMeasured("; ".join(unmeasured))
+        return max(figure(made), key=lambda one: (one.value, one.high))
+
+    return read
+
+
+def _told_apart(made: Verification) -> list[Estimate]:
+    """max(AUC, 1 - AUC) of every decisive attack: ranking forgotten triples too low gives them away as well."""
+    rows = made.forgetting.membership
+    return [row.figures["unlearned"].distinguishability for row in rows if row.decisive and not row.reason]
+
+
+def _distances(made: Verification) -> list[Estimate]:
+    return [row.figures["unlearned"].distance for row in made.forgetting.distances if row.asked]
+
+
+def _forget_mrr(made: Verification) -> list[Estimate]:
+    rows = made.forgetting.quality
+    return [row.figures["unlearned"]["mrr"] for row in rows if row.asked and row.triples == "forget"]
 
 
 def _attack(about: str, items: str, read: Read) -> Measure:
     return Measure(about, "max", "share", items, ("threat", "leak", "victim"), read)
 
 
-_MEMBERSHIP, _UNLEARNING = _not_taken("membership"), _not_taken("unlearning (`fkgsec verify` does)")
+def _inference(about: str, read: Read) -> Measure:
+    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read)
+
+
+def _forgotten(about: str, read: Read) -> Measure:
+    return Measure(about, "max", "share", "forgotten triples", ("forget", "client", "method", "shadows"), read)
+
 
 MEASURES: dict[str, Measure] = {
     "reconstruction.err": _attack(
@@ -224,13 +317,13 @@ MEASURES: dict[str, Measure] = {
     "bytes.per_round": Measure("bytes of the largest round, both directions", "max", "bytes", "", (), _bytes_per_round),
     "bytes.total": Measure("bytes of all rounds and of alignment", "max", "bytes", "", (), _bytes_total),
     "epsilon": Measure("epsilon of the stated guarantee", "max", "epsilon", "", ("unit", "delta"), _epsilon),
-    "membership.auc": _attack("AUC of membership inference", "triples", _MEMBERSHIP),
-    "membership.tpr@0.01": _attack("members found at 1 % false alarms", "triples", _MEMBERSHIP),
-    "membership.tpr@0.001": _attack("members found at 0.1 % false alarms", "triples", _MEMBERSHIP),
-    "membership.advantage": _attack("advantage of membership inference", "triples", _MEMBERSHIP),
-    "unlearning.auc": Measure(
-        "AUC between forgotten and never-seen triples", "max", "share", "triples", (), _UNLEARNING
+    "membership.auc": _inference("AUC of membership inference", _membership(lambda one: one.auc)),
+    "membership.tpr@0.01": _inference("members found at 1 % false alarms", _membership(_tpr(0.01))),
+    "membership.tpr@0.001": _inference("members found at 0.1 % false alarms", _membership(_tpr(0.001))),
+    "membership.advantage": _inference(
+        "members found beyond false alarms, at the best threshold", _membership(lambda one: one.advantage)
     ),
-    "unlearning.ks": Measure("distance of scores, unlearned to re-trained", "max", "share", "triples", (), _UNLEARNING),
-    "unlearning.forget_mrr": Measure("MRR left on the forget set", "max", "share", "triples", (), _UNLEARNING),
+    "unlearning.auc": _forgotten("max(AUC, 1 - AUC) of forgotten and never-seen triples", _unlearning(_told_apart)),
+    "unlearning.ks": _forgotten("distance of scores, unlearned to re-trained", _unlearning(_distances)),
+    "unlearning.forget_mrr": _forgotten("MRR left on the forget set", _unlearning(_forget_mrr)),
 }

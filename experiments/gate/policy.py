@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -28,8 +28,10 @@ from attacks.view import ALL, THREAT_MODELS
 from experiments.gate.measures import MEASURES, Measure, Question
 from experiments.gate.policy_file import Document, Where, read_document, suggestion
 from experiments.spec import Spec, make_spec
+from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.unlearning import Method
 
 NO_WORSE = "no_worse_than"
 BYTE_UNITS = {
@@ -80,10 +82,16 @@ class Policy(NamedTuple):
 
 
 def figure_id(federation: str, measure: str, question: Question) -> str:
-    """`federation/measure`, with threat model, leak and victim for a figure of an attack."""
+    """`federation/measure`, with threat model, leak and victim for a figure of an attack, and what else tells it from another."""
     parts = [federation, measure]
     if question.threat is not None:
-        parts += [question.threat, f"{question.leak:g}", question.victim]
+        parts += [question.threat, f"{question.leak:g}"]
+    if question.threat is not None or question.victim != ALL:
+        parts.append(question.victim)
+    if question.forget is not None:
+        parts += [question.method, question.forget]
+    if question.shadows:
+        parts.append(f"{question.shadows} shadows")
     return "/".join(parts)
 
 
@@ -204,6 +212,8 @@ def _questions(
             document.wrong((*where, "unit"), f"must be client or row; got {unit!r}")
         delta = _number(document, (*where, "delta"), fields.get("delta", 1e-4), "in (0, 1)", lambda x: 0 < x < 1)
         return [Question(unit=unit, delta=delta)]
+    if "shadows" in measure.keys:
+        return [_audit_question(document, where, fields, name, spec)]
     if "threat" not in measure.keys:
         return [Question()]
     threats = threats_of(spec)
@@ -218,10 +228,34 @@ def _questions(
     leaks = spec.leak
     if "leak" in fields:
         leaks = (_number(document, (*where, "leak"), fields["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
-    victim = fields.get("victim", ALL)
-    if not isinstance(victim, str):
-        document.wrong((*where, "victim"), f"a client's name is expected; got {victim!r}")
+    victim = _text(document, where, fields, "victim", ALL)
     return [Question(threat, leak, victim) for threat in threats for leak in leaks]
+
+
+def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: Spec) -> Question:
+    """What a limit on membership or unlearning asks of one federation."""
+    shadows = fields.get("shadows", 0)
+    if type(shadows) is not int or (shadows and (shadows < MIN_SHADOWS or shadows % 2)):
+        document.wrong((*where, "shadows"), f"must be 0 or an even number of at least {MIN_SHADOWS}; got {shadows!r}")
+    if where[1].startswith("membership."):
+        return Question(victim=_text(document, where, fields, "victim", ALL), shadows=shadows)
+    if "forget" not in fields:
+        document.wrong(where, "forget is missing: the file with the triples to forget")
+    method = fields.get("method", "fedlu")
+    if method not in get_args(Method):
+        document.wrong((*where, "method"), f"must be one of {', '.join(get_args(Method))}; got {method!r}")
+    if method == "fedlu" and RECIPES[spec.algorithm].private != "entities":
+        document.wrong((*where, "method"), f"fedlu does not unlearn {name}, whose algorithm is {spec.algorithm}")
+    client = None if fields.get("client") is None else _text(document, where, fields, "client", "")
+    return Question(shadows=shadows, forget=_text(document, where, fields, "forget", ""), client=client, method=method)
+
+
+def _text(document: Document, where: Where, fields: dict[str, Any], key: str, default: str) -> str:
+    value = fields.get(key, default)
+    if not isinstance(value, str) or (not value and key in fields):
+        what = "a path" if key == "forget" else "a client's name"
+        document.wrong((*where, key), f"{what} is expected; got {value!r}")
+    return value
 
 
 def _no_worse(document: Document, where: Where, value: Any) -> NoWorse:

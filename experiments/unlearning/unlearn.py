@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
-from attacks.forgetting import Audited, Shadow, train_shadow
+from attacks.audits import Audited, Shadow, train_shadow
 from defenses.exchanges import make_exchange
 from experiments.record import Environment, describe_environment, write_atomically
 from experiments.run import SPEC_FILE, load_run
@@ -278,7 +278,7 @@ def _observed(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Tabl
 
 
 def kept_shadow(folder: Path, candidate: Unlearned, audits: Sequence[Audited], number: int, seed: int) -> Shadow:
-    """Shadow federation `number` of an unlearned run (`attacks.forgetting.train_shadow`), from `folder` when it is there.
+    """Shadow federation `number` of an unlearned run (`attacks.audits.train_shadow`), from `folder` when it is there.
 
     Raises:
         RunError: the folder cannot be written, or holds half of it.

@@ -35,15 +35,8 @@ import msgspec
 import torch
 from scipy.special import ndtri
 
-from attacks.forgetting import (
-    RELEARN_LEVEL,
-    ROLES,
-    Forgetting,
-    Membership,
-    Results,
-    audited_triples,
-    measure_forgetting,
-)
+from attacks.audits import audited_triples
+from attacks.forgetting import RELEARN_LEVEL, ROLES, Forgetting, Membership, Results, measure_forgetting
 from experiments.pages import render_page
 from experiments.record import Environment, describe_environment
 from experiments.run import load_run
@@ -182,8 +175,7 @@ def judge(measures: Sequence[Membership], thresholds: Thresholds) -> Verdict:
         )
     if told:
         return Verdict("not forgotten", reasons, count, judgements)
-    asked = {(row.client, row.model) for row in measures if row.asked and not row.reason}
-    blind = sorted(asked - {(one.client, one.model) for one in judgements if one.noticed})
+    blind = blind_models(measures, judgements)
     if blind and any("raw" in row.figures for row in measures):
         reasons.append(
             "the audit is blind, since it does not tell the raw run's memory apart either (more shadows or triples may): "
@@ -197,6 +189,12 @@ def judge(measures: Sequence[Membership], thresholds: Thresholds) -> Verdict:
         f"every decisive one of {count} measures is within {thresholds.distinguishability:.3g}, and none is told apart"
     ]
     return Verdict("forgotten", reasons, count, judgements)
+
+
+def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
+    """The models of clients that asked on which no attack noticed the raw run's memory: what passes there says nothing."""
+    asked = {(row.client, row.model) for row in measures if row.asked and not row.reason}
+    return sorted(asked - {(one.client, one.model) for one in judgements if one.noticed})
 
 
 def _judge_one(row: Membership, thresholds: Thresholds, count: int) -> Judgement:

@@ -10,20 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.forgetting import (
-    OTHERS,
-    ClientModel,
-    Forgetting,
-    Shadow,
-    audited_triples,
-    client_models,
-    degree_matched,
-    measure_forgetting,
-    moved_rows,
-    relearn_curve,
-    to_local,
-    train_shadow,
-)
+from attacks.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
+from attacks.forgetting import OTHERS, Forgetting, degree_matched, measure_forgetting, moved_rows, relearn_curve
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.forget_sets import Forget, retaining

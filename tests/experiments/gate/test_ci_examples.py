@@ -43,7 +43,7 @@ def test_files_are_valid(file: Path, options: list[str], tmp_path: Path) -> None
 def test_the_example_policy_is_one() -> None:
     policy = read_policy(EXAMPLES / "policy.yaml")
     assert policy.federations["hospitals"].defense == "psu,secagg"
-    assert len(policy.limits) == 7
+    assert len(policy.limits) == 8
 
 
 def github_steps(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from attacks.audits import infer_membership
 from attacks.evaluation import Leakage
 from attacks.view import ALL
 from experiments.cli import app
@@ -23,7 +24,8 @@ from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
 from experiments.intervals import over_seeds
 from experiments.record import Record, read_record
-from experiments.run import Finished
+from experiments.run import Finished, load_run
+from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
 from protocols.accounting import Guarantee
@@ -153,12 +155,74 @@ def test_the_only_victim_stands_for_all(finished: Finished) -> None:
     assert read("reconstruction.err", alone, COLLUSION).value == row_of(finished.record, "hospital-2").err.value
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURES if name.startswith(("membership", "unlearning"))])
-def test_what_fkgsec_does_not_measure_yet_fails(name: str, finished: Finished) -> None:
-    question = COLLUSION if "threat" in MEASURES[name].keys else Question()
-    verdict = judge_limit(Limit(name, "small", question, 0.6, 3), Runs({0: finished}, None))
-    assert (verdict.status, verdict.measured) == ("fail", None)
-    assert "not measured, so it cannot pass: fkgsec check does not measure" in verdict.message
+def test_membership_is_the_attacks_on_the_model_that_gives_more_away(finished: Finished) -> None:
+    spec, result = load_run(finished.folder)
+    inferences = infer_membership(result, seed=spec.seed)
+    for victim in (ALL, "hospital-1"):
+        own = [one.result for one in inferences if one.client == victim]
+        assert len(own) == 2
+        question = Question(victim=victim)
+        assert read("membership.auc", finished, question).value == max(one.auc.value for one in own)
+        assert read("membership.advantage", finished, question).value == max(one.advantage.value for one in own)
+        lines = evidence_lines(finished, "membership.auc", question, 0)
+        assert [line.split()[0] for line in lines] == ["local", "global"]
+    with pytest.raises(NotMeasured, match=r"0\.1% false alarms take 1,000 never-seen triples; \d+ match"):
+        read("membership.tpr@0.001", finished)
+    with pytest.raises(NotMeasured, match="nobody has too few training triples"):
+        read("membership.auc", finished, Question(victim="nobody"))
+
+
+FORGETFUL = """\
+federations:
+  small: {algorithm: fedlu, size: 3000, dim: 24, gamma: 4, batch_size: 64, num_negatives: 16, rounds: 30, local_epochs: 2,
+    eval_every: 30, learning_rate: 0.02, unlinked_heads: 0}
+limits:
+"""
+FORGET = "forget: forget.tsv, client: hospital-1"
+
+
+def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path) -> None:
+    """Deleting is caught, re-training passes; what an audit would not have noticed fails."""
+    client = generate_consortium(clients=3, size=3000, seed=0).clients[0]
+    chosen = np.random.default_rng(0).permutation(np.unique(client.train, axis=0))[:300]
+    graph = generate_consortium(clients=3, size=3000, seed=0)
+    names = [
+        f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n" for h, r, t in client.to_global(chosen)
+    ]
+    (tmp_path / "forget.tsv").write_text("".join(names))
+    limits = f"""\
+  membership.auc: {{max: 0.51, victim: hospital-1}}
+  unlearning.auc:
+    - {{max: 0.74, {FORGET}, method: retrain}}
+    - {{max: 0.55, {FORGET}, method: delete}}
+  unlearning.forget_mrr: {{max: 0.35, {FORGET}, method: delete}}
+  unlearning.ks: {{max: 0.01, {FORGET}, method: delete}}
+"""
+    status, out, err = check(tmp_path, "--json", "-", text=FORGETFUL + limits)
+    assert status == 1, err
+    verdicts = {one["id"]: one for one in json.loads(out)["verdicts"]}
+    assert {key: one["status"] for key, one in verdicts.items()} == {
+        "small/membership.auc/hospital-1": "fail",
+        "small/unlearning.auc/retrain/forget.tsv": "pass",
+        "small/unlearning.auc/delete/forget.tsv": "fail",
+        "small/unlearning.forget_mrr/delete/forget.tsv": "fail",
+        "small/unlearning.ks/delete/forget.tsv": "fail",
+    }, {key: one["message"] for key, one in verdicts.items()}
+    assert "verified: not forgotten" in verdicts["small/unlearning.auc/delete/forget.tsv"]["evidence"]
+    (run,) = (tmp_path / "runs" / "check").iterdir()
+    assert sorted(path.name.split("-")[0] for path in (run / "unlearning").iterdir()) == ["delete", "retrain"]
+    # An audit that the raw run passes, too, measures nothing.
+    (tmp_path / "forget.tsv").write_text("".join(names[:8]))
+    limits = f"  unlearning.auc: {{max: 0.9, {FORGET}, method: delete}}\n"
+    status, out, err = check(tmp_path, "--json", "-", text=FORGETFUL + limits)
+    (verdict,) = json.loads(out)["verdicts"]
+    assert (status, verdict["status"]) == (1, "fail")
+    assert "the audit does not notice the memory before unlearning either" in verdict["message"]
+    (tmp_path / "forget.tsv").write_text("a\tb\tc\n")
+    status, out, err = check(tmp_path, text=FORGETFUL + limits)
+    assert (status, out) == (2, "")
+    assert err.startswith("fkgsec: policy.yaml:5: limits.unlearning.auc.forget: forget.tsv:1: ")
+    assert err.count("\n") == 1
 
 
 def guaranteed(run: Finished, *guarantees: Guarantee) -> Finished:

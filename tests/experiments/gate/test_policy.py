@@ -74,6 +74,25 @@ def test_an_empty_defense_is_none(tmp_path: Path) -> None:
     assert read_policy(write(tmp_path, text)).federations["hospitals"].defense == ""
 
 
+MEMBER, FORGET = "{max: 0.6, victim: hospital-2, shadows: 4}", "{max: 0.6, forget: f.tsv, method: ascent}"
+AUDITS = f"federations: {{a: {{rounds: 3}}}}\nlimits:\n  membership.auc: {MEMBER}\n  unlearning.auc: {FORGET}\n"
+
+
+def test_membership_and_unlearning_say_what_they_ask(tmp_path: Path) -> None:
+    policy = read_policy(write(tmp_path, AUDITS))
+    assert [limit.question for limit in policy.limits] == [
+        Question(victim="hospital-2", shadows=4), Question(forget="f.tsv", method="ascent"),
+    ]  # fmt: skip
+    assert [limit.id for limit in policy.limits] == [
+        "a/membership.auc/hospital-2/4 shadows", "a/unlearning.auc/ascent/f.tsv",
+    ]  # fmt: skip
+
+
+def audits(old: str, new: str) -> str:
+    assert old in AUDITS
+    return AUDITS.replace(old, new)
+
+
 def changed(old: str, new: str) -> str:
     assert old in GOOD
     return GOOD.replace(old, new)
@@ -125,6 +144,16 @@ BAD: list[tuple[str, str]] = [
     (changed("algorithm: fedr", "algorithm: collective"), "cannot run on relations under collusion+entities: one party"),
     (changed("[0, 1]", "[]"), "policy.yaml:6: seeds: a list of whole numbers is expected; got []"),
     (changed("[0, 1]", "[0, 0]"), "seeds: a seed is given twice: 0, 0"),
+    (audits("shadows: 4", "shadows: 3"), "policy.yaml:3: limits.membership.auc.shadows: must be 0 or an even number of at"),
+    (audits("shadows: 4", "shadows: true"), "limits.membership.auc.shadows: must be 0 or an even number"),
+    (audits("shadows: 4", "threat: collusion"), "limits.membership.auc.threat: unknown key"),
+    (audits("victim: hospital-2", "victim: 2"), "limits.membership.auc.victim: a client's name is expected; got 2"),
+    (audits("forget: f.tsv, ", ""), "policy.yaml:4: limits.unlearning.auc: forget is missing: the file with the triples"),
+    (audits("forget: f.tsv", "forget: 3"), "limits.unlearning.auc.forget: a path is expected; got 3"),
+    (audits("forget: f.tsv", "forget: ''"), "limits.unlearning.auc.forget: a path is expected; got ''"),
+    (audits("method: ascent", "method: hope"), "limits.unlearning.auc.method: must be one of fedlu, retrain"),
+    (audits("method: ascent", "client: 1"), "limits.unlearning.auc.method: fedlu does not unlearn a, whose algorithm is fede"),
+    (audits("method: ascent", "method: ascent, client: 1"), "limits.unlearning.auc.client: a client's name is expected"),
     (changed("[0, 1]", "[0, -1]"), "seeds: a seed is a whole number that is not negative; got -1"),
 ]  # fmt: skip
 

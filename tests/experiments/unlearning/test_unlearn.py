@@ -14,7 +14,8 @@ import typer
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from attacks.forgetting import OTHERS, Attack, Membership
+from attacks.audits import Attack
+from attacks.forgetting import OTHERS, Membership
 from attacks.membership import compare_auc, measure_membership
 from experiments.console import expected_errors
 from experiments.run import execute

@@ -1,0 +1,81 @@
+"""What the gate measures of a finished run beyond its record: membership inference, and an unlearning that is made and verified.
+
+The run's folder keeps the unlearned and the re-trained federation, and the shadow federations of their verification.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from attacks.audits import Inference, infer_membership
+from defenses.exchanges import make_exchange
+from experiments.run import load_run
+from experiments.unlearning.unlearn import unlearn_run
+from experiments.unlearning.verification import Thresholds, Verification, verify
+from fkgsec.federation.forget_sets import read_forget
+from fkgsec.federation.loop import CHECKPOINT, run_federation
+from fkgsec.federation.unlearning import Method, UnlearnOptions
+
+UNLEARNING_FOLDER = "unlearning"
+
+
+def inferences_on(folder: Path, num_shadows: int) -> list[Inference]:
+    """Membership inference on a run: every attack on every model of every client, and of all clients together.
+
+    Raises:
+        DataError: no client has triples that match.
+    """
+    return _inferences(folder, _stamp(folder / CHECKPOINT), num_shadows)
+
+
+def verified_unlearning(
+    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int
+) -> Verification:
+    """Let a run forget by a method and by re-training, and measure the one beside the other.
+
+    Args:
+        folder: the run's. forget, client: see `read_forget`.
+    """
+    stamp = (*_stamp(folder / CHECKPOINT), *_stamp(forget))
+    return _verified(folder, stamp, forget, client, method, num_shadows)
+
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+def _stamp(path: Path) -> Stamp:
+    """Of a file, or of all in a folder, as they are now: what has changed is measured anew."""
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    return tuple((str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
+
+
+# Several limits ask about one run; each audit is made once.
+@functools.lru_cache(maxsize=64)
+def _inferences(folder: Path, stamp: Stamp, num_shadows: int) -> list[Inference]:
+    spec, result = load_run(folder)
+    train = functools.partial(run_federation, make_exchange=make_exchange)
+    return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
+
+
+@functools.lru_cache(maxsize=64)
+def _verified(
+    folder: Path, stamp: Stamp, forget: Path, client: str | None, method: Method, num_shadows: int
+) -> Verification:
+    spec, raw = load_run(folder)
+    digest = hashlib.sha256(raw.graph.hash.encode())
+    for name, triples in read_forget(forget, raw.graph, client).items():
+        digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
+    made: dict[Method, Path] = {}
+    methods: tuple[Method, Method] = (method, "retrain")
+    for one in methods:
+        made[one] = folder / UNLEARNING_FOLDER / f"{one}-{digest.hexdigest()[:12]}"
+        if not made[one].exists():
+            unlearn_run(folder, forget, UnlearnOptions(method=one), client=client, out=made[one])
+    return verify(
+        made[method], made["retrain"], folder, Thresholds(), num_shadows=num_shadows, relearn_steps=0, seed=spec.seed
+    )
