@@ -53,7 +53,11 @@ FLAGS: dict[str, Flag] = {
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
     "epsilon": Flag(("--epsilon",), "initial values are uniform in +-(gamma + epsilon) / dim", ALGORITHM),
     "mu": Flag(("--mu",), _setting("mu", "weight of the further objective, or of distillation"), SETTINGS),
-    "proximal": Flag(("--proximal",), _setting("proximal", "the distance to the rows received, or squared"), SETTINGS),
+    "proximal": Flag(
+        ("--proximal",),
+        _setting("proximal", "half the squared distance to the rows received, or the distance"),
+        SETTINGS,
+    ),
     "tau": Flag(("--tau",), _setting("tau", "temperature of the contrastive objective"), SETTINGS),
     "sparsity": Flag(("--sparsity",), _setting("sparsity", "share of shared rows sent in a sparse round"), SETTINGS),
     "sync_every": Flag(

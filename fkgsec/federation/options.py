@@ -54,8 +54,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
         mu: weight of the recipe's further objective, or of its distillation.
-        proximal: how far a client's table is from the one received: "distance", mu |w - w_t|, as FedLU's authors ran FedProx;
-            or "squared", mu / 2 |w - w_t|^2, as FedProx defines it, whose mu wants to be far smaller.
+        proximal: how far a client's table is from the one received: "squared", mu / 2 |w - w_t|^2, as FedProx defines it and
+            the code of FedLU's authors has it; or "distance", mu |w - w_t|, as their paper words it.
         tau: temperature of the contrastive objective.
         sparsity: share p of its shared rows that a client and the server send in a round between two synchronisations.
         sync_every: so many rounds lie between two in which all rows are sent; 0: none ever is.
@@ -159,7 +159,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         recipe = RECIPES[self.algorithm]
         if "proximal" not in recipe.settings:
             return recipe.objective
-        return "squared" if self.setting("proximal") == "squared" else "distance"
+        return "distance" if self.setting("proximal") == "distance" else "squared"
 
     def num_participants(self, num_clients: int) -> int:
         """How many clients take part in a round, at least one; halves are rounded up."""

@@ -65,9 +65,9 @@ _ROWS = (
     Recipe(
         "fedprox",
         ENTITIES,
-        "FedE with a proximal term, fedlu.txt sections 2 and 5.2 (footnote 3)",
-        objective="distance",
-        settings={"mu": 0.1, "proximal": "distance"},
+        "FedE with a proximal term, fedlu.txt section 2 (and 5.2, footnote 3: distance)",
+        objective="squared",
+        settings={"mu": 0.1, "proximal": "squared"},
     ),
     Recipe(
         "fedec",

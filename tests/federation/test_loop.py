@@ -322,5 +322,5 @@ def test_the_identity_of_a_run_is_that_of_its_values(uneven: FederatedGraph, opt
     assert run_identity(uneven, replace(options, gamma=4.0, device="cpu")) == base
     assert run_identity(uneven, replace(options, gamma=4.5)) != base
     assert run_identity(uneven, replace(options, gamma=4.0, seed=options.seed + 1)) != base
-    fedprox = [replace(options, algorithm="fedprox", proximal=one) for one in (None, "squared")]
+    fedprox = [replace(options, algorithm="fedprox", proximal=one) for one in (None, "distance")]
     assert len({run_identity(uneven, one) for one in fedprox}) == 2

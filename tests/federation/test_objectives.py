@@ -165,7 +165,7 @@ def test_a_step_of_fedec_adds_the_mean_over_a_clients_rows(trio: FederatedGraph,
 def test_a_step_of_fedprox_adds_the_sum_over_a_clients_rows(trio: FederatedGraph, options: FederationOptions) -> None:
     """Two steps; after the first, at the anchor, every row is put at `ROWS + MOVES` by hand. mu 0.2."""
     plain = replace(options, dim=2, local_epochs=2)
-    with_term = replace(plain, algorithm="fedprox", proximal="squared", mu=0.2)
+    with_term = replace(plain, algorithm="fedprox", mu=0.2)
     outcomes = []
     for chosen in (with_term, plain):
         stack, trainer = trainer_of(trio, chosen)
@@ -205,7 +205,7 @@ def test_without_weight_it_is_fede_bit_for_bit(
     ("algorithm", "model", "settings"),
     [
         ("fedprox", "transe", {}),
-        ("fedprox", "transe", {"proximal": "squared"}),
+        ("fedprox", "transe", {"proximal": "distance"}),
         ("fedec", "transe", {}),
         ("fedec", "rotate", {}),
     ],
@@ -354,10 +354,10 @@ def softplus(values: Tensor) -> Tensor:
 def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: FederationOptions) -> Tensor:
     """fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; section 3 after MOON, mu times the rows' mean."""
     assert options.mu is not None
-    if options.proximal == "squared":
-        return options.mu / 2 * ((entities - received) ** 2).sum()
-    if options.algorithm == "fedprox":
+    if options.proximal == "distance":
         return options.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
+    if options.algorithm == "fedprox":
+        return options.mu / 2 * ((entities - received) ** 2).sum()
     terms = []
     for row, global_row, own_row in zip(entities, received, previous, strict=True):
         s_g, s_p = (row @ other / (row.norm() * other.norm()) for other in (global_row, own_row))
@@ -387,7 +387,7 @@ def test_rows_that_run_away_stop_fedprox(uneven: FederatedGraph, options: Federa
         entry.loss is not None and np.isfinite(entry.loss) for entry in run_federation(uneven, options).rounds[1:]
     )
     with pytest.raises(TrainingError, match=r"loss of client \w+ is inf in round 1, epoch 1, step 2"):
-        run_federation(uneven, replace(options, algorithm="fedprox", proximal="squared"))
+        run_federation(uneven, replace(options, algorithm="fedprox"))
 
 
 def test_the_first_training_of_fedec_has_nothing_to_be_told_from(
