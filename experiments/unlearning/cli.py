@@ -58,14 +58,21 @@ def unlearn(
     form: Annotated[str | None, typer.Option("--form", help="paper, or published as FedLU's code")] = None,
     hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
     soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
-    mu_soft: Annotated[float | None, typer.Option("--mu-soft", help="fedlu: weight of soft confusion")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="epochs over the forget set")] = None,
+    mu_soft: Annotated[
+        float | None, typer.Option("--mu-soft", help="fedlu: weight of soft confusion (default: 0.1)")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="epochs over the forget set (default: 10)")] = None,
     decay_epochs: Annotated[
         int | None,
-        typer.Option("--decay-epochs", help="epochs over what is retained (finetune, relabel, fedlu's decay)"),
+        typer.Option(
+            "--decay-epochs", help="epochs over what is retained (finetune, relabel, fedlu's decay; default: 10)"
+        ),
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", help="of unlearning (default: the run's)")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="triples per step of unlearning (default: the run's)")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder to write; must not exist (default: RUN-METHOD beside the run)")
@@ -75,7 +82,7 @@ def unlearn(
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
     given: dict[str, Any] = {
         "method": method, "form": form, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
-        "decay_epochs": decay_epochs, "learning_rate": learning_rate,
+        "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size,
     }  # fmt: skip
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
     folder, unlearning = unlearn_run(run, forget, options, client=client, out=out)

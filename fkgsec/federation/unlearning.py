@@ -53,7 +53,8 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         epochs: over the forget set, of "fedlu" and "ascent".
         decay_epochs: over what is retained: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10 take
             the time of about four rounds of three epochs; more of them bring back more of what was forgotten.
-        learning_rate: None: the run's.
+        learning_rate, batch_size: None: the run's. A forget set that fits in one batch is one step an epoch; FedLU's code has
+            batches of 256 here.
         seed: of the order and the negatives of unlearning.
     """
 
@@ -65,6 +66,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     epochs: int = 10
     decay_epochs: int = 10
     learning_rate: float | None = None
+    batch_size: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,9 +77,10 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise SpecError("hard, soft: at least one must be true; interference without either forgets nothing")
         if not (math.isfinite(self.mu_soft) and self.mu_soft >= 0):
             raise SpecError(f"mu_soft must be at least 0; got {self.mu_soft}")
-        for name, least in (("epochs", 1), ("decay_epochs", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise SpecError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        for name, least in (("epochs", 1), ("decay_epochs", 0), ("batch_size", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SpecError(f"{name} must be at least {least}; got {value}")
         if self.method in ("finetune", "relabel") and self.decay_epochs < 1:
             raise SpecError(f"decay_epochs must be at least 1 for {self.method}; got {self.decay_epochs}")
         rate = self.learning_rate
@@ -222,6 +225,7 @@ class _Work:
             run,
             local_epochs=epochs,
             learning_rate=self.options.learning_rate or run.learning_rate,
+            batch_size=self.options.batch_size or run.batch_size,
             seed=int(generator(self.options.seed, "unlearning", phase, run.seed).integers(2**31)),
         )
 

@@ -203,6 +203,7 @@ class TestOptions:
             ({"decay_epochs": -1}, "decay_epochs must be at least 0"),
             ({"method": "finetune", "decay_epochs": 0}, "decay_epochs must be at least 1 for finetune"),
             ({"learning_rate": 0.0}, "learning_rate"),
+            ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ],
     )
     def test_what_is_not_allowed(self, given: dict[str, object], said: str) -> None:
@@ -283,6 +284,26 @@ class TestEveryMethod:
         tables = [unlearn(run, forget, replace(options, **one)).private[1].entities for one in given]
         for place, one in enumerate(tables):
             assert not any(torch.equal(one, other) for other in tables[:place]), given[place]
+
+    def test_smaller_batches_are_more_steps(self, run: FederationResult, forget: Forget) -> None:
+        class Steps(Observer):
+            announced = 0
+
+            def round_started(self, round: int, num_steps: int) -> None:
+                self.announced = num_steps
+
+        for method in ("fedlu", "ascent"):
+            announced = []
+            for size in (None, 1):
+                steps = Steps()
+                unlearn(
+                    run,
+                    forget,
+                    UnlearnOptions(method=method, epochs=3, decay_epochs=0, batch_size=size),
+                    observer=steps,
+                )
+                announced.append(steps.announced)
+            assert announced == [3, 3 * max(len(triples) for triples in forget.values())]
 
     def test_relations_stand_still_under_fedlu(self, run: FederationResult, forget: Forget) -> None:
         for form in ("paper", "published"):
