@@ -64,7 +64,9 @@ def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
     if kind == L1:
         for d in range(query.shape[0]):
             difference = query[d] - row[d]
-            sign = np.float32(difference > 0) - np.float32(difference < 0)  # no branch: the loop's odd end is not vectorised
+            sign = np.float32(difference > 0) - np.float32(
+                difference < 0
+            )  # no branch: the loop's odd end is not vectorised
             signed = coefficient * sign  # a NaN coefficient stays one, also at a kink
             query_gradient[d] -= signed
             row_gradient[d] += signed
