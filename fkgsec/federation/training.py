@@ -331,19 +331,17 @@ class LocalTrainer:
             return losses
         mu = float(self._options.setting("mu"))
         for table in self._recipe.shared:
-            rows = self._stack.tables[table].detach()[: len(gradients[table])].requires_grad_()
-            end = len(rows)
-            received = self.received[table][:end]
+            end = len(gradients[table])
+            rows, received = self._stack.tables[table].detach()[:end], self.received[table][:end]
             previous = self.previous.get(table, received)[:end]
-            with torch.enable_grad():
-                row_losses = self._objective.row_loss(rows, received, previous, self._options.tau)
+            row_losses, derivatives = self._objective.row_loss(rows, received, previous, self._options.tau)
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)
-                loss, slope = self._objective.of_client(row_losses.detach()[span])
+                loss, slope = self._objective.of_client(row_losses[span])
                 weights[span] = mu * slope
                 losses[client] += mu * float(loss)
-            gradients[table] += torch.autograd.grad(row_losses, rows, weights)[0]
+            gradients[table].addcmul_(derivatives, weights[:, None])
         return losses
 
     def _assemble(

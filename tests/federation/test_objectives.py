@@ -66,18 +66,16 @@ def momentum(trainer: LocalTrainer, client: int) -> Tensor:
 
 def test_squared_distance_by_hand() -> None:
     # |(3, 4)|^2 / 2 = 25 / 2; 0; (1 + 4) / 2; 0.25 / 2; (1 + 1) / 2
-    rows = (ROWS + MOVES).requires_grad_()
-    losses = squared_distance(rows, ROWS, UNUSED, NAN)
+    losses, gradient = squared_distance(ROWS + MOVES, ROWS, UNUSED, NAN)
     assert losses.tolist() == [12.5, 0.0, 2.5, 0.125, 1.0]
     # d/dw of |w - w_t|^2 / 2 is w - w_t: the move itself.
-    assert torch.equal(torch.autograd.grad(losses.sum(), rows)[0], MOVES)
+    assert torch.equal(gradient, MOVES)
 
 
 def test_squared_distance_is_zero_at_the_anchor() -> None:
-    rows = ROWS.clone().requires_grad_()
-    losses = squared_distance(rows, ROWS, UNUSED, NAN)
+    losses, gradient = squared_distance(ROWS, ROWS, UNUSED, NAN)
     assert torch.equal(losses, torch.zeros(5))
-    assert torch.equal(torch.autograd.grad(losses.sum(), rows)[0], torch.zeros(5, 2))
+    assert torch.equal(gradient, torch.zeros(5, 2))
 
 
 def test_contrastive_by_hand() -> None:
@@ -85,28 +83,26 @@ def test_contrastive_by_hand() -> None:
     # Row 0: (1, 0) to (0.6, 0.8) has s_g 0.6, to (0, 1) s_p 0: x = -3, log(1 + e^-3) = 0.04858735
     # Row 1: (0, 2) to (0, 1) has s_g 1, to (1, 0) s_p 0: x = -5, log(1 + e^-5) = 0.00671535
     # Row 2: (1, 1) to (1, 7) has s_g 8 / (sqrt 2 sqrt 50) = 0.8, to (1, 1) s_p 1: x = 1, log(1 + e) = 1.31326169
-    rows = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], requires_grad=True)
+    rows = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
     received = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 7.0]])
     previous = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    losses = contrastive(rows, received, previous, 0.2)
+    losses, gradient = contrastive(rows, received, previous, 0.2)
     assert losses.tolist() == pytest.approx([0.04858735, 0.00671535, 1.31326169], abs=1e-6)
     # The gradient is sigmoid(x) / tau (ds_p - ds_g), and ds = (unit other - s unit row) / |row|.
     # Row 0: ds_p = (0, 1), ds_g = (0.6, 0.8) - 0.6 (1, 0) = (0, 0.8); 0.04742587 / 0.2 (0, 0.2) = (0, 0.04742587)
     # Row 1: ds_p = (1, 0) / 2, ds_g = 0; 0.00669285 / 0.2 (0.5, 0) = (0.01673213, 0)
     # Row 2: ds_p = 0, ds_g = ((1, 7) / sqrt 50 - 0.8 (1, 1) / sqrt 2) / sqrt 2 = (-0.3, 0.3);
     #        0.73105858 / 0.2 (0.3, -0.3) = (1.09658787, -1.09658787)
-    gradient = torch.autograd.grad(losses.sum(), rows)[0]
     by_hand = torch.tensor([[0.0, 0.04742587], [0.01673213, 0.0], [1.09658787, -1.09658787]])
     torch.testing.assert_close(gradient, by_hand, atol=1e-6, rtol=0)
 
 
 def test_contrastive_is_log_2_between_equal_similarities() -> None:
     # Received and previous are the same row, or mirror images of one another across the row.
-    rows = torch.tensor([[2.0, -1.0], [1.0, 0.0]], requires_grad=True)
-    losses = contrastive(rows, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, -4.0]]), 0.2)
+    received, previous = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, -4.0]])
+    losses, gradient = contrastive(torch.tensor([[2.0, -1.0], [1.0, 0.0]]), received, previous, 0.2)
     assert losses.tolist() == pytest.approx([math.log(2)] * 2, abs=1e-6)
     # Nothing pulls on the first; the second is turned towards the row received: 0.5 / 0.2 ((0, -0.8) - (0, 0.8))
-    gradient = torch.autograd.grad(losses.sum(), rows)[0]
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0], [0.0, -4.0]]), atol=1e-6, rtol=0)
 
 
@@ -115,14 +111,13 @@ def test_gradients_equal_finite_differences(name: ObjectiveName) -> None:
     rng = np.random.default_rng(2)
     rows, received, previous = (torch.from_numpy(rng.normal(size=(4, 3))) for _ in range(3))
     row_loss = OBJECTIVES[name].row_loss
-    tracked = rows.clone().requires_grad_()
-    gradient = torch.autograd.grad(row_loss(tracked, received, previous, 0.2).sum(), tracked)[0]
+    gradient = row_loss(rows, received, previous, 0.2)[1]
     step = 1e-6
     for row in range(4):
         for column in range(3):
             moved = torch.zeros_like(rows)
             moved[row, column] = step
-            up, down = (row_loss(rows + sign * moved, received, previous, 0.2) for sign in (1, -1))
+            up, down = (row_loss(rows + sign * moved, received, previous, 0.2)[0] for sign in (1, -1))
             slope = (up - down) / (2 * step)
             assert float(slope[row]) == pytest.approx(float(gradient[row, column]), abs=1e-6)
             assert slope.count_nonzero() == 1  # a row's loss is of that row alone
@@ -130,9 +125,8 @@ def test_gradients_equal_finite_differences(name: ObjectiveName) -> None:
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_rows_of_zeros_and_far_rows_stay_finite(name: ObjectiveName) -> None:
-    rows = torch.tensor([[0.0, 0.0], [1e6, -1e6], [1e-20, 0.0]], requires_grad=True)
-    losses = OBJECTIVES[name].row_loss(rows, torch.ones(3, 2), -torch.ones(3, 2), 0.2)
-    gradient = torch.autograd.grad(losses.sum(), rows)[0]
+    rows = torch.tensor([[0.0, 0.0], [1e6, -1e6], [1e-20, 0.0]])
+    losses, gradient = OBJECTIVES[name].row_loss(rows, torch.ones(3, 2), -torch.ones(3, 2), 0.2)
     assert torch.isfinite(losses).all()
     assert torch.isfinite(gradient).all()
 
