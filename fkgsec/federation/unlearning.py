@@ -251,7 +251,9 @@ def _fedlu(work: _Work) -> float:
 
     Source: fedlu.txt 4.2, Eq. 12-14. Differs: relations stand still, see `AlternatingTrainer`; a batch corrupts heads or
     tails, as in all training here (the code: each batch of heads is followed by one of tails). As in the code, a client keeps
-    the models of its last epoch, not of its best.
+    the models of its last epoch, not of its best. What the code has and "published" does not: one Adam through interference and
+    decay (here a new one at decay), batches and negatives that are drawn once, triples weighed by 1 / sqrt of their frequency,
+    and self-adversarial weights with RotatE alone.
     """
     federation, options, form = work.federation, work.options, work.options.form
     assert federation.private is not None
