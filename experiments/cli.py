@@ -16,7 +16,7 @@ from experiments.console import expected_errors, make_console, print_tables
 from experiments.gate import cli as check_cli
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.paper_tables.cli import experiment_app
-from experiments.progress import RunProgress
+from experiments.progress import RunProgress, observe_on
 from experiments.record import encode_record, write_atomically
 from experiments.report import cli as report_cli
 from experiments.run import Finished, default_folder, execute, reuse, warnings_of
@@ -132,11 +132,7 @@ def compare_cases(
     for warning in warnings_of(graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
-    def observe(one: Spec, name: str) -> RunProgress:
-        if not quiet:
-            errors.print(f"case {name}", style="bold", highlight=False)
-        return RunProgress(one, errors, enabled=not quiet)
-
+    observe = observe_on(errors, enabled=not quiet, what="case")
     comparison = compare(spec, graph, out, case or DEFAULT_CASES, observe=observe)
     if quiet:
         return

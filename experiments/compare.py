@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
 from experiments.convergence import convergence, relative_cost
 from experiments.picture import BLUE, GREEN, GREY, ORANGE
+from experiments.progress import Observe
 from experiments.record import Record, read_if_of, write_atomically
 from experiments.run import check_run, execute
 from experiments.spec import Spec
@@ -25,7 +25,6 @@ from experiments.tables import make_table, protection_lines
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import Observer
 from fkgsec.federation.recipes import RECIPES
 
 SCHEMA = "fkgsec/comparison/1"
@@ -83,7 +82,7 @@ def compare(
     folder: Path,
     cases: Sequence[str],
     *,
-    observe: Callable[[Spec, str], AbstractContextManager[Observer]],
+    observe: Observe,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 

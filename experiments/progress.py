@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.spec import Spec
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
+from fkgsec.federation.options import FederationOptions
+
+Observe = Callable[[FederationOptions, str], AbstractContextManager[Observer]]
+
+
+def observe_on(console: Console, *, enabled: bool, what: str = "") -> Observe:
+    """Gives each run that a command makes its progress, after a line with what it is and its name."""
+
+    def observe(options: FederationOptions, name: str) -> RunProgress:
+        if enabled:
+            console.print(f"{what} {name}".strip(), style="bold", highlight=False)
+        return RunProgress(options, console, enabled=enabled)
+
+    return observe
+
+
+def unobserved(options: FederationOptions, name: str) -> AbstractContextManager[Observer]:
+    """Tells nobody."""
+    return nullcontext(Observer())
 
 
 class RunProgress(Observer):
     """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
 
-    def __init__(self, spec: Spec, console: Console, *, enabled: bool) -> None:
+    def __init__(self, options: FederationOptions, console: Console, *, enabled: bool) -> None:
         self._console = console
         self._lines = enabled and not console.is_terminal
         self._progress = Progress(
@@ -29,7 +49,7 @@ class RunProgress(Observer):
             console=console,
             disable=not (enabled and console.is_terminal),
         )
-        self._rounds = self._progress.add_task(f"{spec.algorithm} rounds", total=spec.rounds, figures="")
+        self._rounds = self._progress.add_task(f"{options.algorithm} rounds", total=options.rounds, figures="")
         self._steps = self._progress.add_task("steps", total=None, figures="")
         self._mrr: float | None = None
         self._num_bytes = 0

@@ -23,9 +23,9 @@ from experiments.gate.verdict_formats import (
     to_sarif,
     verdict_table,
 )
-from experiments.progress import RunProgress
+from experiments.progress import observe_on
 from experiments.record import write_atomically
-from experiments.spec import CONSORTIUM, Spec
+from experiments.spec import CONSORTIUM
 from fkgsec.errors import RunError, SpecError
 
 EPILOG = (
@@ -76,12 +76,7 @@ def check(
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
     errors = make_console(stderr=True)
-
-    def observe(spec: Spec, name: str) -> RunProgress:
-        if not quiet:
-            errors.print(f"federation {name}", style="bold", highlight=False)
-        return RunProgress(spec, errors, enabled=not quiet)
-
+    observe = observe_on(errors, enabled=not quiet, what="federation")
     if init:
         write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe)
         typer.echo(f"Written {policy}; now: fkgsec check {policy}")

@@ -9,10 +9,11 @@ from pathlib import Path
 import yaml
 
 from experiments.compare import folder_name
-from experiments.gate.judge import Observe, code_digest, run_folder
+from experiments.gate.judge import code_digest, run_folder
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import threats_of
 from experiments.gate.verdicts import show_figure
+from experiments.progress import Observe
 from experiments.record import write_atomically
 from experiments.run import Finished, check_run, execute
 from experiments.spec import CONSORTIUM, Spec

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from enum import IntEnum
 from importlib import metadata
 from pathlib import Path
@@ -25,17 +24,17 @@ from experiments.compare import folder_name
 from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
 from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
+from experiments.progress import Observe
 from experiments.run import Finished, check_run, execute, warnings_of
 from experiments.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.forget_sets import read_forget
-from fkgsec.federation.loop import CHECKPOINT, Observer, run_identity
+from fkgsec.federation.loop import CHECKPOINT, run_identity
 
 SCHEMA = "fkgsec/check/1"
 WhenInconclusive = Literal["report", "pass", "fail"]
 Graphs = Mapping[str, Mapping[int, FederatedGraph]]
-Observe = Callable[[Spec, str], AbstractContextManager[Observer]]
 _NUMERIC = ("torch", "numpy", "numba")
 
 

@@ -32,8 +32,7 @@ from experiments.paper_tables.spec import (
     shipped_experiments,
 )
 from experiments.paper_tables.table import READING_AID, PaperTable, remark_lines, terminal_tables
-from experiments.progress import RunProgress
-from experiments.spec import Spec
+from experiments.progress import observe_on
 from experiments.tables import make_table
 from fkgsec.errors import FkgsecError
 from protocols.errors import ProtocolError
@@ -98,11 +97,7 @@ def run(
             highlight=False,
         )
 
-    def observe(one: Spec, name: str) -> RunProgress:
-        if not quiet:
-            errors.print(name, style="bold", highlight=False)
-        return RunProgress(one, errors, enabled=not quiet)
-
+    observe = observe_on(errors, enabled=not quiet)
     outcome = run_experiment(path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [])
     if not quiet:
         _print(outcome.table, cells)

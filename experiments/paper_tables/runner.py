@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +12,12 @@ import msgspec
 from attacks.evaluation import AttackOptions
 from experiments.paper_tables.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.paper_tables.table import PaperTable, draw_table, make_paper_table, table_lines
+from experiments.progress import Observe
 from experiments.record import Record, read_record, write_atomically
 from experiments.run import RECORD_FILE, execute
 from experiments.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.loop import Observer
 from fkgsec.federation.recipes import RECIPES
 
 TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
@@ -94,7 +93,7 @@ def run_experiment(
     path: Path,
     *,
     out: Path,
-    observe: Callable[[Spec, str], AbstractContextManager[Observer]],
+    observe: Observe,
     only: str = "",
     seeds: Sequence[int] = (),
     reuse: Sequence[Path] = (),

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from experiments.console import make_console
+from experiments.progress import observe_on
 from experiments.record import write_atomically
 from experiments.tables import make_table
 from experiments.unlearning.unlearn import unlearn_run
@@ -77,7 +78,7 @@ def unlearn(
     out: Annotated[
         Path | None, typer.Option("--out", help="folder to write; must not exist (default: RUN-METHOD beside the run)")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="errors only")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
     given: dict[str, Any] = {
@@ -85,7 +86,8 @@ def unlearn(
         "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size,
     }  # fmt: skip
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
-    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out)
+    observe = observe_on(make_console(stderr=True), enabled=not quiet)
+    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out, observe=observe)
     if not quiet:
         asked = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
         mrr = unlearning.utility["mrr"]
@@ -127,12 +129,6 @@ def verify(
     target = out or run
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
-    errors = make_console(stderr=True)
-
-    def shadow_done(number: int) -> None:
-        if not quiet:
-            errors.print(f"shadow federation {number + 1} of {shadows}", highlight=False)
-
     made = verify_run(
         run,
         against,
@@ -141,7 +137,7 @@ def verify(
         num_shadows=shadows,
         relearn_steps=relearn_steps,
         seed=seed,
-        shadow_done=shadow_done,
+        observe=observe_on(make_console(stderr=True), enabled=not quiet, what="shadow federation"),
     )
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attacks.audits import Audited, Shadow, train_shadow
 from defenses.exchanges import make_exchange
+from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment, write_atomically
 from experiments.run import SPEC_FILE, load_run
 from experiments.spec import Spec
@@ -99,13 +100,14 @@ def unlearn_run(
     *,
     client: str | None = None,
     out: Path | None = None,
-    observer: Observer | None = None,
+    observe: Observe = unobserved,
 ) -> tuple[Path, Unlearning]:
     """Let a finished run forget.
 
     Args:
         run: its folder. forget_file: see `read_forget`. client: whose triples these are; None: the file's layout says.
         out: a folder that does not exist yet; None: `default_folder`.
+        observe: gives the unlearning its observer.
 
     Raises:
         RunError: no finished run, or a folder that is there already. DataError: the forget file. SpecError: the method does
@@ -117,7 +119,10 @@ def unlearn_run(
     spec, raw = load_run(run)
     forget = read_forget(forget_file, raw.graph, client)
     started = time.perf_counter()
-    result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
+    # Re-training has the run's rounds; all else is a single one.
+    seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
+    with observe(seen, f"{options.method} on {run}") as observer:
+        result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
     unlearning = Unlearning(
         schema=SCHEMA,
         identity=run_identity(raw.graph, raw.options),
@@ -277,7 +282,9 @@ def _observed(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Tabl
     }
 
 
-def kept_shadow(folder: Path, candidate: Unlearned, audits: Sequence[Audited], number: int, seed: int) -> Shadow:
+def kept_shadow(
+    folder: Path, candidate: Unlearned, audits: Sequence[Audited], number: int, seed: int, observer: Observer
+) -> Shadow:
     """Shadow federation `number` of an unlearned run (`attacks.audits.train_shadow`), from `folder` when it is there.
 
     Raises:
@@ -302,7 +309,9 @@ def kept_shadow(folder: Path, candidate: Unlearned, audits: Sequence[Audited], n
         unlearn=None
         if way is None
         else lambda result, forget: unlearn(result, forget, options, make_exchange=make_exchange),
-        train=lambda graph, federation: run_federation(graph, federation, make_exchange=make_exchange),
+        train=lambda graph, federation: run_federation(
+            graph, federation, observer=observer, make_exchange=make_exchange
+        ),
     )
     tensors = {f"member.{place}": torch.from_numpy(member) for place, member in shadow.member.items()}
     for kind, scores in (("trained", shadow.trained), ("unlearned", shadow.unlearned)):

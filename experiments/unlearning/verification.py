@@ -27,7 +27,7 @@ the request itself told the server. No finding of these turns a verdict, since n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -38,6 +38,7 @@ from scipy.special import ndtri
 from attacks.audits import audited_triples
 from attacks.forgetting import RELEARN_LEVEL, ROLES, Forgetting, Membership, Results, measure_forgetting
 from experiments.pages import render_page
+from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment
 from experiments.run import load_run
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned, Unlearning, kept_shadow, read_unlearned
@@ -227,7 +228,7 @@ def verify(
     num_shadows: int = MIN_SHADOWS,
     relearn_steps: int = 20,
     seed: int = 0,
-    shadow_done: Callable[[int], None] = lambda number: None,
+    observe: Observe = unobserved,
 ) -> Verification:
     """Measure and judge an unlearned run. Shadow federations are kept in the reference's folder, for all that is held against it.
 
@@ -235,7 +236,7 @@ def verify(
         run, against: folders of `fkgsec unlearn`; `against` by the method retrain, of the same run and forget file.
         raw: the run that was unlearned; None leaves out what compares with it.
         num_shadows: 0 leaves out the attacks that need shadows; else even, at least `MIN_SHADOWS`.
-        shadow_done: told when a shadow is there.
+        observe: gives each shadow federation its observer.
 
     Raises:
         RunError: folders that do not belong together. SpecError: an option out of range.
@@ -257,8 +258,8 @@ def verify(
         num_shadows = 0
     shadows = []
     for number in range(num_shadows):
-        shadows.append(kept_shadow(against, candidate, audits, number, seed))
-        shadow_done(number)
+        with observe(candidate.result.options, f"{number + 1} of {num_shadows}") as observer:
+            shadows.append(kept_shadow(against, candidate, audits, number, seed, observer))
     forgetting = measure_forgetting(
         results,
         candidate.graph,
