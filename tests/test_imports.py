@@ -1,6 +1,9 @@
 """Imports point down: experiments -> attacks, defenses -> fkgsec; defenses -> protocols; protocols -> nothing of ours."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,26 @@ def test_the_check_would_notice(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("def f():\n    from experiments.cli import app\n")
     assert "experiments" in imported_packages(bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+@pytest.mark.parametrize("module", ["fkgsec", "experiments.cli"])
+def test_torch_is_loaded_when_it_is_settled_how_long_threads_spin(
+    module: str, given: dict[str, str], spins: str
+) -> None:
+    """`experiments.cli` is what the command imports."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = f"""
+import os, sys
+class Look:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"))
+sys.meta_path.insert(0, Look)
+import {module}
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{spins}\n"
