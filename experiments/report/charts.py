@@ -19,6 +19,7 @@ NUM_MARKS = 4  # shapes, each with its colour
 NUM_LINES = 8  # colours and dashes; later lines begin again
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 3", "4 4 1 4")
 CHARACTER = 6.4  # width of one in the chart's small type, on the safe side
+BOLD_CHARACTER = 7.8  # of a group's label
 _LABEL, _LANE, _GAP = 16, 15, 7  # heights in a dot plot
 
 
@@ -253,7 +254,7 @@ def _text(
     room: float = WIDTH - 2 * MARGIN,
 ) -> None:
     """A line of text, cut where it would leave its room; the table beside the chart has it whole."""
-    most = max(1, int(room / CHARACTER))
+    most = max(1, int(room / (BOLD_CHARACTER if style == "group" else CHARACTER)))
     shown = content if len(content) <= most else content[: most - 1] + "…"
     attributes = {"x": f"{x:.1f}", "y": f"{y:.1f}", "class": style}
     _element(parent, "text", attributes | ({} if anchor == "start" else {"text-anchor": anchor})).text = shown
