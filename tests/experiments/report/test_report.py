@@ -772,6 +772,23 @@ def test_a_name_does_not_run_in_a_browser(browser: Any, runs: list[Run], tmp_pat
     page.close()
 
 
+def test_no_label_of_a_chart_runs_into_the_figure_beside_it(browser: Any, runs: list[Run], tmp_path: Path) -> None:
+    name = "psu,secagg,dp:unit=row,clip=0.1,epsilon=10 at MMMM, mmmm, wwww"
+    html = render(assemble([Run(name, runs[0].record), Run("none", runs[0].record)]))
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((tmp_path / "report.html").as_uri())
+    room = """() => [...document.querySelectorAll("svg")].flatMap(svg => {
+        const boxes = [...svg.querySelectorAll("text")].map(text => text.getBBox()).filter(box => box.width);
+        return boxes.flatMap(one => boxes.filter(other => Math.abs(other.y - one.y) < 6 && other.x > one.x)
+            .map(other => other.x - one.x - one.width));
+    })"""
+    gaps = page.evaluate(room)
+    assert len(gaps) > 20
+    assert min(gaps) >= 0
+    page.close()
+
+
 def test_it_prints_on_paper(browser: Any, address: str) -> None:
     page = browser.new_page(color_scheme="dark")
     page.goto(address)
