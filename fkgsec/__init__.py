@@ -6,7 +6,8 @@ The names below are the public surface for scripts; `attacks` and `experiments` 
 import os
 
 # Before torch loads libgomp. Threads that wait for each other by spinning 300,000 times, its default, make training tens of
-# times slower beside any other busy process; 1,000 times cost a free machine a twentieth (6.7 s for 6.4, FedLU, small).
+# times slower beside any other busy process; 1,000 times cost a free machine a twentieth of a small run
+# (`GOMP_SPINCOUNT=300000 fkgsec train --algorithm fedlu --dim 32 --rounds 10 --num-negatives 32`, alone and beside another).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

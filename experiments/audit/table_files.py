@@ -246,8 +246,8 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise RunError(f"{path}: holds more than weights, which could execute anything: {_EXPORT}") from error
-    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    except Exception as error:  # what torch raises on a damaged file is whatever its reader stumbles over
+        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split()) or type(error).__name__})") from error
     if isinstance(state, dict) and isinstance(state.get("model"), list | tuple):
         state = state["model"][0]  # a checkpoint of LibKGE, cleared of its configuration
     tables: dict[str, Tensor] = {}

@@ -507,6 +507,34 @@ def test_state_dicts_without_tables(tmp_path: Path) -> None:
         read_tables(tmp_path, "transe")
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_state_dict_is_one_error_whatever_torch_makes_of_it(zipped: bool, tmp_path: Path) -> None:
+    """Read or refused: half of the files are cut off, half have a few wrong bytes near their head."""
+    path = tmp_path / "a" / "model.pt"
+    path.parent.mkdir()
+    weights = {"entities": torch.ones(9, 4), "relations": torch.ones(3, 4)}
+    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+    for name, count in (("entity_ids.del", 9), ("relation_ids.del", 3)):
+        (path.parent / name).write_text("".join(f"{row}\tn{row}\n" for row in range(count)))
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    refused = []
+    for number in range(300):
+        damaged = bytearray(whole)
+        if number % 2:
+            damaged = damaged[: int(rng.integers(len(whole)))]
+        else:
+            for place in rng.integers(min(len(whole), 700), size=3):
+                damaged[place] = int(rng.integers(256))
+        path.write_bytes(damaged)
+        try:
+            read_tables(tmp_path, "transe")
+        except RunError as error:
+            refused.append(str(error))
+    assert len(refused) > 200
+    assert not any("\n" in said for said in refused)
+
+
 def test_names_with_a_header_in_gzip(tmp_path: Path) -> None:
     path = tmp_path / "entity_to_id.tsv.gz"
     path.write_bytes(gzip.compress(b"id\tlabel\n1\tb\tc\n0\ta\n"))
