@@ -5,8 +5,8 @@ The run's folder keeps the unlearned and the re-trained federation, and the shad
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -14,38 +14,50 @@ import numpy as np
 
 from attacks.audits import Inference, infer_membership
 from defenses.exchanges import make_exchange
+from experiments.progress import Observe, unobserved
 from experiments.run import load_run
 from experiments.unlearning.unlearn import unlearn_run
 from experiments.unlearning.verification import Thresholds, Verification, verify
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.forget_sets import read_forget
-from fkgsec.federation.loop import CHECKPOINT, run_federation
+from fkgsec.federation.loop import CHECKPOINT, FederationResult, run_federation
+from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.unlearning import Method, UnlearnOptions
 
 UNLEARNING_FOLDER = "unlearning"
 
 
-def inferences_on(folder: Path, num_shadows: int) -> list[Inference]:
+def inferences_on(folder: Path, num_shadows: int, observe: Observe = unobserved) -> list[Inference]:
     """Membership inference on a run: every attack on every model of every client, and of all clients together.
+
+    Several limits ask about one run; each audit is made once. `observe` gives each shadow federation its observer.
 
     Raises:
         DataError: no client has triples that match.
     """
-    return _inferences(folder, _stamp(folder / CHECKPOINT), num_shadows)
+    key = (_stamp(folder / CHECKPOINT), num_shadows)
+    if key not in _INFERENCES:
+        _INFERENCES[key] = _infer(folder, num_shadows, observe)
+    return _INFERENCES[key]
 
 
 def verified_unlearning(
-    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int
+    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int, observe: Observe = unobserved
 ) -> Verification:
-    """Let a run forget by a method and by re-training, and measure the one beside the other.
+    """Let a run forget by a method and by re-training, and measure the one beside the other; each is made once.
 
     Args:
-        folder: the run's. forget, client: see `read_forget`.
+        folder: the run's. forget, client: see `read_forget`. observe: gives both and each shadow federation an observer.
     """
-    stamp = (*_stamp(folder / CHECKPOINT), *_stamp(forget))
-    return _verified(folder, stamp, forget, client, method, num_shadows)
+    key = (_stamp(folder / CHECKPOINT), _stamp(forget), client, method, num_shadows)
+    if key not in _VERIFICATIONS:
+        _VERIFICATIONS[key] = _unlearn_and_verify(folder, forget, client, method, num_shadows, observe)
+    return _VERIFICATIONS[key]
 
 
 Stamp = tuple[tuple[str, int, int], ...]
+_INFERENCES: dict[tuple[Stamp, int], list[Inference]] = {}
+_VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
 
 
 def _stamp(path: Path) -> Stamp:
@@ -54,17 +66,20 @@ def _stamp(path: Path) -> Stamp:
     return tuple((str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 
 
-# Several limits ask about one run; each audit is made once.
-@functools.lru_cache(maxsize=64)
-def _inferences(folder: Path, stamp: Stamp, num_shadows: int) -> list[Inference]:
+def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
     spec, result = load_run(folder)
-    train = functools.partial(run_federation, make_exchange=make_exchange)
+    numbers = itertools.count(1)
+
+    def train(graph: FederatedGraph, options: FederationOptions) -> FederationResult:
+        """A shadow federation, watched."""
+        with observe(options, f"membership on {folder.name}: shadow {next(numbers)} of {num_shadows}") as observer:
+            return run_federation(graph, options, observer=observer, make_exchange=make_exchange)
+
     return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
 
 
-@functools.lru_cache(maxsize=64)
-def _verified(
-    folder: Path, stamp: Stamp, forget: Path, client: str | None, method: Method, num_shadows: int
+def _unlearn_and_verify(
+    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int, observe: Observe
 ) -> Verification:
     spec, raw = load_run(folder)
     digest = hashlib.sha256(raw.graph.hash.encode())
@@ -75,7 +90,14 @@ def _verified(
     for one in methods:
         made[one] = folder / UNLEARNING_FOLDER / f"{one}-{digest.hexdigest()[:12]}"
         if not made[one].exists():
-            unlearn_run(folder, forget, UnlearnOptions(method=one), client=client, out=made[one])
+            unlearn_run(folder, forget, UnlearnOptions(method=one), client=client, out=made[one], observe=observe)
     return verify(
-        made[method], made["retrain"], folder, Thresholds(), num_shadows=num_shadows, relearn_steps=0, seed=spec.seed
+        made[method],
+        made["retrain"],
+        folder,
+        Thresholds(),
+        num_shadows=num_shadows,
+        relearn_steps=0,
+        seed=spec.seed,
+        observe=lambda options, name: observe(options, f"unlearning on {folder.name}: shadow {name}"),
     )

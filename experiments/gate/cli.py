@@ -76,7 +76,7 @@ def check(
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
     errors = make_console(stderr=True)
-    observe = observe_on(errors, enabled=not quiet, what="federation")
+    observe = observe_on(errors, enabled=not quiet)
     if init:
         write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe)
         typer.echo(f"Written {policy}; now: fkgsec check {policy}")

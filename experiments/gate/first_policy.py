@@ -50,7 +50,7 @@ def write_first_policy(path: Path, data: str, clients: int | None, runs: Path, *
     graph = spec.load_graph()
     check_run(spec, graph, attack=True)
     name = folder_name(data if data == CONSORTIUM else Path(graph.name).stem) or "federation"
-    with observe(spec, name) as observer:
+    with observe(spec, f"federation {name}") as observer:
         folder = run_folder(runs, name, spec, graph, code_digest())
         run = execute(spec, graph, folder, attack=True, observer=observer)
     write_atomically(path, "\n".join(_lines(path, name, spec, run)).encode() + b"\n")

@@ -22,6 +22,7 @@ import protocols
 from attacks.view import ALL
 from experiments.compare import folder_name
 from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
+from experiments.gate.measures import prepare
 from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
 from experiments.progress import Observe
@@ -80,7 +81,7 @@ def check_policy(
 
     Args:
         runs: folder that each run gets one of its own in.
-        observe: gives each run its observer. warn: told what a reader must know of the data.
+        observe: gives each run, and what an audit trains, its observer. warn: told what a reader must know of the data.
         fresh: train again what is there already.
         update_baseline: write the figures of these runs as the new baseline, and compare with that.
         num_examples: see `Runs`.
@@ -104,6 +105,9 @@ def check_policy(
     if policy.no_worse and update_baseline:
         baseline = make_baseline(policy, finished, environment)
         write_baseline(policy.no_worse.baseline, baseline)
+    for limit in policy.limits:
+        for run in finished[limit.federation].values():
+            prepare(run, limit.measure, limit.question, observe)
     judged = {name: Runs(by_seed, num_examples) for name, by_seed in finished.items()}
     verdicts = [judge_limit(limit, judged[limit.federation]) for limit in policy.limits]
     if policy.no_worse and baseline:
@@ -167,7 +171,7 @@ def run_policy(
             folder = run_folder(runs, name, one, graph, code)
             if fresh:
                 (folder / CHECKPOINT).unlink(missing_ok=True)
-            with observe(one, f"{name}, seed {seed}") as observer:
+            with observe(one, f"federation {name}, seed {seed}") as observer:
                 finished[name][seed] = execute(one, graph, folder, attack=bool(threats_of(one)), observer=observer)
     return finished
 

@@ -5,6 +5,7 @@ Reconstruction, utility and bytes stand in a run's record. Membership and unlear
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from attacks.membership import MembershipResult
 from attacks.view import ALL
 from experiments.gate.audits import inferences_on, verified_unlearning
 from experiments.intervals import linked_share
+from experiments.progress import Observe
 from experiments.record import Record
 from experiments.run import Finished
 from experiments.unlearning.verification import Verification, blind_models
@@ -224,6 +226,20 @@ def conspicuous(run: Finished, question: Question) -> list[Inference]:
     if not found:
         raise NotMeasured(f"{question.victim} has too few training triples with matched never-seen ones")
     return found
+
+
+def prepare(run: Finished, measure: str, question: Question, observe: Observe) -> None:
+    """Make the audit that a figure is read from, where there is one, before anybody reads it: it can take minutes.
+
+    Args:
+        observe: gives every federation that the audit trains its observer.
+    """
+    if measure.startswith("membership."):
+        with contextlib.suppress(DataError):  # whoever reads the figure will say so
+            inferences_on(run.folder, question.shadows, observe)
+    elif question.forget is not None:
+        forget = Path(question.forget)
+        verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
 
 
 def _membership(figure: Callable[[MembershipResult], Estimate]) -> Read:

@@ -172,6 +172,15 @@ def test_membership_is_the_attacks_on_the_model_that_gives_more_away(finished: F
         read("membership.auc", finished, Question(victim="nobody"))
 
 
+def test_an_audits_shadows_are_trained_once_and_seen(tmp_path: Path) -> None:
+    limits = "limits:\n  membership.auc: {max: 0.99, shadows: 4}\n  membership.advantage: {max: 0.99, shadows: 4}\n"
+    status, _, err = check(tmp_path, text=FEDERATION + limits)
+    assert status == 0, err
+    shadows = [line for line in err.splitlines() if line.startswith("membership on small-")]
+    assert [line.partition(": ")[2] for line in shadows] == [f"shadow {number} of 4" for number in (1, 2, 3, 4)]
+    assert check(tmp_path, "--quiet")[0::2] == (0, "")
+
+
 FORGETFUL = """\
 federations:
   small: {algorithm: fedlu, size: 3000, dim: 24, gamma: 4, batch_size: 64, num_negatives: 16, rounds: 30, local_epochs: 2,
