@@ -17,7 +17,8 @@ from defenses.exchanges import make_exchange
 from experiments.progress import Observe, unobserved
 from experiments.run import load_run
 from experiments.unlearning.unlearn import unlearn_run
-from experiments.unlearning.verification import Thresholds, Verification, verify
+from experiments.unlearning.verdict import Thresholds
+from experiments.unlearning.verification import Verification, verify
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, run_federation

@@ -25,7 +25,8 @@ from experiments.intervals import linked_share
 from experiments.progress import Observe
 from experiments.record import Record
 from experiments.run import Finished
-from experiments.unlearning.verification import Verification, blind_models
+from experiments.unlearning.verdict import blind_models
+from experiments.unlearning.verification import Verification
 from fkgsec import estimate
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate

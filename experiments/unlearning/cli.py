@@ -13,17 +13,10 @@ from experiments.console import make_console
 from experiments.progress import observe_on
 from experiments.record import write_atomically
 from experiments.tables import make_table
+from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
 from experiments.unlearning.unlearn import unlearn_run
-from experiments.unlearning.verification import (
-    MIN_SHADOWS,
-    Thresholds,
-    Verification,
-    asked_lines,
-    encode,
-    sheets,
-    to_html,
-    to_markdown,
-)
+from experiments.unlearning.verdict import Thresholds
+from experiments.unlearning.verification import MIN_SHADOWS, Verification, encode
 from experiments.unlearning.verification import verify as verify_run
 from fkgsec.errors import RunError
 from fkgsec.federation.unlearning import UnlearnOptions

@@ -21,9 +21,11 @@ from experiments.console import expected_errors
 from experiments.run import execute
 from experiments.spec import Spec
 from experiments.unlearning import unlearn as storage
+from experiments.unlearning.certificate import sheets, to_html, to_markdown
 from experiments.unlearning.cli import unlearn, verify
 from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, unlearn_run
-from experiments.unlearning.verification import Thresholds, Verification, judge, sheets, to_html, to_markdown, widened
+from experiments.unlearning.verdict import Thresholds, judge, widened
+from experiments.unlearning.verification import Verification
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.unlearning import UnlearnOptions

@@ -1,0 +1,243 @@
+"""The certificate of an unlearning: what was asked, what was measured, what follows; one page, as tables, Markdown and HTML.
+
+All three are made from the same sheets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attacks.forgetting import RELEARN_LEVEL, ROLES, Forgetting
+from experiments.pages import render_page
+from experiments.unlearning.verification import Verification
+from fkgsec.estimate import Estimate
+
+DID_NOT_ASK = "*: did not ask; (others): all of these together."
+
+
+class Sheet(NamedTuple):
+    """A table of texts, and what its figures mean; `wide` ones do not fit a terminal."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str
+    wide: bool = False
+
+
+def sheets(verification: Verification) -> list[Sheet]:
+    """Everything measured, a table for each kind of figure; those without a row are left out."""
+    forgetting = verification.forgetting
+    made = [
+        _membership_sheet(verification),
+        _low_fpr_sheet(forgetting),
+        _quality_sheet(forgetting),
+        _distance_sheet(forgetting),
+        _relearning_sheet(forgetting),
+        _update_sheet(forgetting),
+        _rebuilt_sheet(forgetting),
+    ]
+    return [sheet for sheet in made if sheet.rows]
+
+
+def asked_lines(verification: Verification) -> list[str]:
+    """What was asked, how it was done and what it cost, a line each."""
+    unlearning, reference = verification.unlearning, verification.reference
+    asked = ", ".join(f"{name}: {count:,} triples" for name, count in unlearning.asked.items())
+    counts = "; ".join(
+        f"{name}: {of_them:,} of {all_of_them:,} matched with {controls:,} never-seen ones"
+        for name, (all_of_them, of_them, controls) in verification.forgetting.counts.items()
+    )
+    return [
+        f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
+        f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}.",
+        f"Unlearning took {unlearning.seconds:.1f} s, re-training {reference.seconds:.1f} s.",
+        f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",
+    ]
+
+
+def to_markdown(verification: Verification) -> str:
+    """The certificate in Markdown."""
+
+    def cell(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+    verdict = verification.verdict
+    lines = [f"# Unlearning: {verdict.outcome}", "", *(f"* {cell(line)}" for line in verdict.reasons), ""]
+    lines += [*(f"* {cell(line)}" for line in (*asked_lines(verification), *_all_remarks(verification))), ""]
+    for sheet in sheets(verification):
+        lines += [f"## {sheet.title}", "", "| " + " | ".join(sheet.columns) + " |", "|---" * len(sheet.columns) + "|"]
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in sheet.rows]
+        lines += ["", sheet.note, ""]
+    return "\n".join(lines)
+
+
+def to_html(verification: Verification) -> str:
+    """The certificate as one page without scripts; every text is escaped."""
+    return render_page(
+        "certificate.html.j2",
+        verdict=verification.verdict,
+        asked=asked_lines(verification),
+        remarks=_all_remarks(verification),
+        sheets=sheets(verification),
+        schema=verification.schema,
+        version=verification.environment.versions.get("fkgsec", ""),
+    )
+
+
+def _all_remarks(verification: Verification) -> list[str]:
+    return [*verification.remarks, *(f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes)]
+
+
+def _range(figure: Estimate | None) -> str:
+    """Value and interval, without the zeros before the point: .710 .669-.754."""
+    if figure is None:
+        return ""
+    value, low, high = (f"{one:.3f}".replace("0.", ".", 1) for one in (figure.value, figure.low, figure.high))
+    return f"{value} {low}\u2013{high}"
+
+
+def _who(client: str, asked: bool, model: str) -> str:
+    return f"{client} {model}" if asked else f"{client} {model}*"
+
+
+def _membership_sheet(verification: Verification) -> Sheet:
+    rows = []
+    for row, one in zip(verification.forgetting.membership, verification.verdict.judgements, strict=True):
+        if row.reason:
+            rows.append((_who(row.client, row.asked, row.model), "all", *[""] * 4, f"not measured: {row.reason}"))
+            continue
+        direction = row.figures["unlearned"].direction
+        rows.append(
+            (
+                _who(row.client, row.asked, row.model),
+                row.attack,
+                *(_range(row.figures[role].auc) if role in row.figures else "" for role in ROLES),
+                _range(row.excess),
+                f"{one.reading}{f', {direction}' if direction else ''}{'' if one.fair else ', controls not fair'}",
+            )
+        )
+    thresholds = verification.thresholds
+    return Sheet(
+        "Membership: are forgotten triples told from never-seen ones?",
+        ("model", "attack", *ROLES, "excess", "reading"),
+        rows,
+        "AUC with 95 % intervals; 0.5 is a coin. Below 0.5 the triples give themselves away by ranking too low (over-forgotten). "
+        f"within: max(AUC, 1 - AUC) ends below {thresholds.distinguishability:.3g}. told apart: differs from 0.5 and from the "
+        f"re-trained model, corrected for {verification.verdict.num_measures} measures at {thresholds.error:g} over all. excess: "
+        f"unlearned minus re-trained. {DID_NOT_ASK}",
+    )
+
+
+def _low_fpr_sheet(forgetting: Forgetting) -> Sheet:
+    rows = []
+    for row in forgetting.membership:
+        if row.reason or not row.decisive:
+            continue
+        for place, one in enumerate(row.figures["unlearned"].low_fpr):
+            if one.tpr is not None:
+                by_role = (
+                    _range(row.figures[role].low_fpr[place].tpr) if role in row.figures else "" for role in ROLES
+                )
+                rows.append(
+                    (_who(row.client, row.asked, row.model), row.attack, f"{one.max_fpr:.1%}", one.direction, *by_role)
+                )
+    return Sheet(
+        "The most conspicuous ones: forgotten triples found at a low false positive rate",
+        ("model", "attack", "FPR", "as", *ROLES),
+        rows,
+        "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out. "
+        f"{DID_NOT_ASK}",
+        wide=True,
+    )
+
+
+def _quality_sheet(forgetting: Forgetting) -> Sheet:
+    return Sheet(
+        "Link prediction on forgotten and test triples",
+        ("model", "triples", "figure", *ROLES),
+        [
+            (
+                _who(row.client, row.asked, row.model),
+                row.triples,
+                name,
+                *(_range(row.figures[role][name]) if role in row.figures else "" for role in ROLES),
+            )
+            for row in forgetting.quality
+            if next(iter(row.figures.values()))["mrr"].n
+            for name in ("hits@1", "mrr")
+        ],
+        "Filtered, the same candidates for all. On forgotten triples the re-trained model's figure is what forgetting looks "
+        f"like: below it is no success but a trace. On test triples higher is better. {DID_NOT_ASK}",
+    )
+
+
+def _distance_sheet(forgetting: Forgetting) -> Sheet:
+    return Sheet(
+        "Distance of the forgotten triples' scores to the re-trained model's",
+        ("model", "raw", "unlearned", "p"),
+        [
+            (
+                _who(row.client, row.asked, row.model),
+                _range(row.figures["raw"].distance) if "raw" in row.figures else "",
+                _range(row.figures["unlearned"].distance),
+                f"{row.figures['unlearned'].p_value:.3f}",
+            )
+            for row in forgetting.distances
+        ],
+        "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory. "
+        f"{DID_NOT_ASK}",
+    )
+
+
+def _relearning_sheet(forgetting: Forgetting) -> Sheet:
+    return Sheet(
+        "Relearning: MRR on the forgotten triples, before and after steps of training on them",
+        ("model", *ROLES, "steps to the raw level"),
+        [
+            (
+                f"{row.client} {row.model}",
+                *(
+                    f"{row.curves[role][0]:.3f} to {row.curves[role][-1]:.3f}" if role in row.curves else ""
+                    for role in ROLES
+                ),
+                "" if row.time is None else row.time.reason or f"{row.time.unlearned}, re-trained {row.time.retrained}",
+            )
+            for row in forgetting.relearning
+        ],
+        f"One run of steps each, from the same batches. The level is {RELEARN_LEVEL:.0%} of the raw model's. Far fewer steps "
+        "than the re-trained model takes: something was still there.",
+    )
+
+
+def _update_sheet(forgetting: Forgetting) -> Sheet:
+    roles = ("retrained", "unlearned")
+    return Sheet(
+        "What the request itself tells the server: do the forgotten triples' entities move most?",
+        ("client", *roles),
+        [
+            (
+                row.client,
+                *(_range(row.figures[role].auc) if role in row.figures else row.reasons[role] for role in roles),
+            )
+            for row in forgetting.updates
+        ],
+        "AUC over entities of the client against others of like degree, by how far their uploaded rows moved. It is not part of "
+        "the verdict: a model may have forgotten well while the way there told the server what it was asked to forget.",
+    )
+
+
+def _rebuilt_sheet(forgetting: Forgetting) -> Sheet:
+    return Sheet(
+        "Reconstruction of the forgotten triples from what crossed",
+        ("victim", "threat model", *ROLES),
+        [
+            (
+                row.client,
+                row.threat_model,
+                *(_range(row.figures[role]) if role in row.figures else "" for role in ROLES),
+            )
+            for row in forgetting.rebuilt
+        ],
+        "Share rebuilt when the linked pairs are given; what is rebuilt after re-training follows from the rest of the graph.",
+    )
