@@ -75,6 +75,7 @@ FLAGS: dict[str, Flag] = {
     "low_share": Flag(
         ("--low-share",), _setting("low_share", "the shared model's dimension over the private's"), SETTINGS
     ),
+    "wait": Flag(("--wait",), _setting("wait", "rounds before the two models learn from each other"), SETTINGS),
     "form": Flag(("--form",), _setting("form", "paper, or published as FedLU's code"), SETTINGS),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),

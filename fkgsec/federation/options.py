@@ -29,6 +29,7 @@ _RANGES = {
     "rank": (1, 1_000_000),
     "columns": (1, 1_000_000),
     "low_share": (0, 1),
+    "wait": (0, 1_000_000),
 }
 
 
@@ -64,6 +65,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         start: what a round's training starts from, the rows received or the client's own (`_Reg` in pfedeg.txt 4.4).
         rank, columns: an update of an entity is a matrix of so many columns, of which so many singular values are sent.
         low_share: dimension of the model that is shared over that of the one that is not.
+        wait: so many rounds pass before FedLU's two models learn from each other. 0 is the paper's Algorithm 1; its code begins
+            without, and lets a model learn from the other when validation no longer improves (20 rounds in its script).
         form: "paper", or "published": as FedLU's code does.
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.
@@ -98,6 +101,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     rank: int | None = None
     columns: int | None = None
     low_share: float | None = None
+    wait: int | None = None
     form: Form | None = None
     defense: str = ""
     seed: int = 0

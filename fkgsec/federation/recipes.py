@@ -92,7 +92,7 @@ _ROWS = (
         private="entities",
         distillation="mutual",
         evaluated="private",
-        settings={"mu": 2.0, "form": "paper"},
+        settings={"mu": 2.0, "wait": 0, "form": "paper"},
     ),
     Recipe(
         "pfedeg",

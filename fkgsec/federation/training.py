@@ -155,6 +155,7 @@ class LocalTrainer:
             table: stack.tables[table].detach().clone() for table in pulled if options.objective == "contrastive"
         }
         self._factored: FactoredRows | None = None
+        self._waiting = False  # whether the two models do not learn from each other yet
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
         """Remember what a client received; `first`, in round 0."""
@@ -200,6 +201,7 @@ class LocalTrainer:
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
+        self._waiting = "wait" in self._recipe.settings and round <= int(self._options.setting("wait"))
         for epoch in range(self._options.local_epochs):
             if self._options.objective == "factors" and epoch == self._options.local_epochs - 1:
                 self._factored = self._factor()
@@ -299,7 +301,7 @@ class LocalTrainer:
         if self._recipe.distillation == "co":
             return co_distillation(shared, own, counts, temperature=temperature)
         mu, form = float(self._options.setting("mu")), str(self._options.setting("form"))
-        return mutual(own, shared, counts, temperature=temperature, mu=mu, form=form)
+        return mutual(own, shared, counts, temperature=temperature, mu=0 if self._waiting else mu, form=form)
 
     def _take(
         self,

@@ -238,6 +238,7 @@ GIVEN: dict[str, object] = {
     "rank": 4,
     "columns": 4,
     "low_share": 0.5,
+    "wait": 3,
     "form": "published",
     "proximal": "distance",
 }

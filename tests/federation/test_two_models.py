@@ -303,6 +303,25 @@ class TestWithoutDistillation:
     """fedlu.txt 5.4: "the global embedding degrades to the entity embedding in FedE and the local embeddings [...] to [...] the
     independent setting"."""
 
+    def test_it_waits_for_so_many_rounds(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+        tables: dict[str, list[dict[str, Tensor]]] = {}
+        for name, settings in (("waits", {"wait": 2}), ("never", {"mu": 0.0}), ("at once", {})):
+            stack, private, trainer = trainer_of(
+                list(uneven.clients), ALL, replace(apart, algorithm="fedlu", **settings)
+            )
+            tables[name] = []
+            for number in (1, 2, 3):
+                trainer.begin_round()
+                trainer.train_round(number, ALL)
+                both = {"shared": stack, "own": private}
+                tables[name].append({key: one.tables["entities"].detach().clone() for key, one in both.items()})
+        waits, never, at_once = tables["waits"], tables["never"], tables["at once"]
+        for key in ("shared", "own"):
+            for number in (0, 1):
+                assert torch.equal(waits[number][key], never[number][key])
+                assert not torch.equal(waits[number][key], at_once[number][key])
+            assert not torch.equal(waits[2][key], never[2][key])
+
     @pytest.mark.parametrize("form", ["paper", "published"])
     @pytest.mark.parametrize("model", ["transe", "complex"])
     def test_fedlu_is_single_and_fede(
