@@ -68,6 +68,10 @@ class SparseSums(DefendedExchange):
             placed[party] = held[chosen.numpy()], own[chosen].numpy().astype(np.float64)
             self._chosen[table][party] = chosen
         uploaded = self._add_up(round, table, placed)
+        if self._opened[table] is not None:
+            # Suppressed rows count as sent: a client would else choose in vain what nobody else chooses, round after round.
+            for party, chosen in self._chosen[table].items():
+                self._selection[table].remember(party, rows[party], chosen)
         whole = everything and self._opened[table] is not None
         self._since_synchronised = {round} if whole else {*self._since_synchronised, round}
         if not everything:

@@ -102,13 +102,16 @@ class Selection:
         return num_selected(int(self.shared[party].sum()), self._sparsity)
 
     def choose(self, party: str, own: Tensor, *, everything: bool) -> Tensor:
-        """Which of its rows `[n, W]` a client uploads, bool `[n]`; it remembers them as sent."""
+        """Which of its rows `[n, W]` a client is to upload, bool `[n]`."""
         chosen = self.shared[party][: len(own)]
         if not everything:
             changed = changes(own, self.sent[party]).masked_fill(~chosen, -torch.inf)
             chosen = largest(changed, min(self.count(party), int(chosen.sum())))
-        self.sent[party] = torch.where(chosen[:, None], own, self.sent[party])
         return chosen
+
+    def remember(self, party: str, own: Tensor, chosen: Tensor) -> None:
+        """The client has sent the chosen ones, bool `[n]`, of its rows `[n, W]`."""
+        self.sent[party] = torch.where(chosen[:, None], own, self.sent[party])
 
     def tensors(self, prefix: str, parties: Sequence[str]) -> dict[str, Tensor]:
         """What a checkpoint must hold, by name."""
@@ -154,6 +157,7 @@ class SparseExchange(Exchange):
         self._uploads[table] = {}
         for party, own in rows.items():
             chosen = self._selection[table].choose(party, own, everything=everything)
+            self._selection[table].remember(party, own, chosen)
             message = pack_chosen(round, party, SERVER, table, chosen, own, known=everything)
             received = self.channel.send(message)
             places, values = unpack_chosen(received, chosen)

@@ -75,9 +75,9 @@ class RankedByTotals(Exchange):
             if not self.synchronised(round):
                 shared.sort(key=lambda name: float(cosine(named[name], self.sent[party][name])))
                 shared = shared[: self.most(party)]
-            self.sent[party] |= {name: named[name] for name in shared}
             self.wanted[party] = set(shared)
             if party in present:
+                self.sent[party] |= {name: named[name] for name in shared}
                 self.chose[party] = {name: named[name] for name in shared}
         self.counts = Counter(name for chosen in self.chose.values() for name in chosen)
         self.counts = Counter({name: count for name, count in self.counts.items() if count >= self.fewest})
