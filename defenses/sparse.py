@@ -5,6 +5,10 @@ chose as a masked vector of 0 and 1. The server opens the sum of the rows and ho
 (FedS: by the count without the receiver, which the server cannot know), and sends sums and counts; the client subtracts what it
 sent itself (Eq. 3) and combines (Eq. 4). A row that it alone sent comes back as nothing, so some downloads are wasted.
 
+A row counts as sent (Eq. 1) if the client's part of it was in the opened sum: not when the client fell silent before it sent, nor
+when too few were left. Clients are told who was in a sum; they need it for Eq. 3, too. A suppressed row counts as sent, since a
+client would else choose in vain, round after round, what nobody else chooses.
+
 What it costs: masks hide which rows are zero, so an upload is as long as FedE's under secure aggregation. Downloads stay sparse.
 
 Leakage: the server sees the names that clients sent for alignment, and each round the sums of the chosen rows and how many
@@ -69,7 +73,6 @@ class SparseSums(DefendedExchange):
             self._chosen[table][party] = chosen
         uploaded = self._add_up(round, table, placed)
         if self._opened[table] is not None:
-            # Suppressed rows count as sent: a client would else choose in vain what nobody else chooses, round after round.
             for party, chosen in self._chosen[table].items():
                 self._selection[table].remember(party, rows[party], chosen)
         whole = everything and self._opened[table] is not None

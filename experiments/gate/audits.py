@@ -57,6 +57,7 @@ def verified_unlearning(
 
 
 Stamp = tuple[tuple[str, int, int], ...]
+# What is made in a process, which is one `fkgsec check`; a file that changes in between gets an entry of its own.
 _INFERENCES: dict[tuple[Stamp, int], list[Inference]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
 
@@ -73,7 +74,7 @@ def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
 
     def train(graph: FederatedGraph, options: FederationOptions) -> FederationResult:
         """A shadow federation, watched."""
-        with observe(options, f"membership on {folder.name}: shadow {next(numbers)} of {num_shadows}") as observer:
+        with observe(options, f"membership on {folder}: shadow {next(numbers)} of {num_shadows}") as observer:
             return run_federation(graph, options, observer=observer, make_exchange=make_exchange)
 
     return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
@@ -100,5 +101,5 @@ def _unlearn_and_verify(
         num_shadows=num_shadows,
         relearn_steps=0,
         seed=spec.seed,
-        observe=lambda options, name: observe(options, f"unlearning on {folder.name}: shadow {name}"),
+        observe=lambda options, name: observe(options, f"unlearning on {folder}: shadow {name}"),
     )

@@ -1,6 +1,6 @@
-"""The certificate of an unlearning: what was asked, what was measured, what follows; one page, as tables, Markdown and HTML.
+"""The certificate of an unlearning, one page: what was asked, what was measured, what follows.
 
-All three are made from the same sheets.
+The terminal's tables, Markdown and HTML are made from the same sheets.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         start: what a round's training starts from, the rows received or the client's own (`_Reg` in pfedeg.txt 4.4).
         rank, columns: an update of an entity is a matrix of so many columns, of which so many singular values are sent.
         low_share: dimension of the model that is shared over that of the one that is not.
-        wait: so many rounds pass before FedLU's two models learn from each other. 0 is the paper's Algorithm 1; its code begins
-            without, and lets a model learn from the other when validation no longer improves (20 rounds in its script).
+        wait: so many rounds pass before FedLU's two models learn from each other; 0 is the paper's Algorithm 1. Ours: its code
+            begins without, too, but switches each direction on by what validation says of both models.
         form: "paper", or "published": as FedLU's code does.
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.

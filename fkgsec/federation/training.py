@@ -201,7 +201,8 @@ class LocalTrainer:
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
-        self._waiting = "wait" in self._recipe.settings and round <= int(self._options.setting("wait"))
+        # Unlearning trains as round 0, after any wait.
+        self._waiting = "wait" in self._recipe.settings and 0 < round <= int(self._options.setting("wait"))
         for epoch in range(self._options.local_epochs):
             if self._options.objective == "factors" and epoch == self._options.local_epochs - 1:
                 self._factored = self._factor()

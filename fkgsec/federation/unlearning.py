@@ -50,8 +50,8 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         form: of "fedlu": "paper", or "published", as FedLU's code does.
         hard, soft: whether interference has this part (fedlu.txt Table 3).
         mu_soft: weight of soft confusion.
-        epochs: over the forget set, of "fedlu" and "ascent". The paper has 10; in each FedLU's code passes over the set three
-            times (global, local, both), so 20 steps of each model where form "paper" takes 10.
+        epochs: over the forget set, of "fedlu" and "ascent". An epoch in form "published" goes over it three times (global,
+            local, both), so each model takes twice the steps; FedLU's code also corrupts heads and tails of each batch in turn.
         decay_epochs: over what is retained: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10 take
             the time of about four rounds of three epochs; more of them bring back more of what was forgotten.
         learning_rate, batch_size: None: the run's. A forget set that fits in one batch is one step an epoch; FedLU's code has

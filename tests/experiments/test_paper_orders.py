@@ -68,15 +68,15 @@ def test_low_rank_updates_are_slower_to_converge(ddb14: dict[str, Trained]) -> N
         assert full > low_rank > orthogonal
 
 
-def test_fedlu_is_above_fede_where_it_waits() -> None:
-    """fedlu.txt Table 1 has FedLU (local) above FedE on C3.
+def test_fedlu_is_above_fede_only_while_its_models_do_not_learn_from_each_other() -> None:
+    """fedlu.txt Table 1 has FedLU (local) above FedE on C3, and credits mutual distillation.
 
-    Here that holds if negatives weigh alike in both and distillation waits, as in its code. From the first round on, as in
-    Algorithm 1, distillation costs FedLU its lead.
+    Here, with negatives weighed alike in both, as in its code, distillation costs the local model its lead: what is above FedE
+    is the local model without it, which is a client alone (fedlu.txt 5.4).
     """
     settings = {"dim": 32, "num_negatives": 16, "rounds": 15, "learning_rate": 0.002, "batch_size": 1024, "gamma": 9.0}
     fede = train("FB15k-237-C3", settings, algorithm="fede", temperature=0.0)
-    waiting = train("FB15k-237-C3", settings, algorithm="fedlu", wait=20)
-    at_once = train("FB15k-237-C3", settings, algorithm="fedlu")
-    assert waiting.mrr > 1.03 * fede.mrr
-    assert at_once.mrr < 1.01 * fede.mrr
+    alone = train("FB15k-237-C3", settings, algorithm="fedlu", mu=0.0)
+    taught = train("FB15k-237-C3", settings, algorithm="fedlu")
+    assert alone.mrr > 1.03 * fede.mrr
+    assert taught.mrr < 1.01 * fede.mrr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -396,6 +398,20 @@ def test_every_recipe(algorithm: str, uneven: FederatedGraph, forget: Forget) ->
     if RECIPES[algorithm].private != "entities":
         with pytest.raises(SpecError, match=f"method fedlu needs a run of fedlu; got one of {algorithm}"):
             unlearn(run, forget, UnlearnOptions())
+
+
+@pytest.mark.parametrize("method", ["finetune", "ascent", "relabel"])
+def test_models_learn_from_each_other_however_long_training_waited(
+    method: Method, run: FederationResult, forget: Forget
+) -> None:
+    def unlearned(**settings: Any) -> FederationResult:
+        options = UnlearnOptions(method=method, epochs=1, decay_epochs=1)
+        return unlearn(dataclasses.replace(run, options=replace(OPTIONS, **settings)), forget, options)
+
+    taught, waited, alone = unlearned(), unlearned(wait=100), unlearned(mu=0.0)
+    for kind in ("tables", "private"):
+        assert same(getattr(taught, kind)[1], getattr(waited, kind)[1])
+        assert not same(getattr(taught, kind)[1], getattr(alone, kind)[1])
 
 
 def test_a_pooled_party_that_would_lose_an_entity(uneven: FederatedGraph) -> None:

@@ -176,9 +176,9 @@ def test_an_audits_shadows_are_trained_once_and_seen(tmp_path: Path) -> None:
     limits = "limits:\n  membership.auc: {max: 0.99, shadows: 4}\n  membership.advantage: {max: 0.99, shadows: 4}\n"
     status, _, err = check(tmp_path, text=FEDERATION + limits)
     assert status == 0, err
-    shadows = [line for line in err.splitlines() if line.startswith("membership on small-")]
+    shadows = [line for line in err.splitlines() if line.startswith("membership on runs/check/small-")]
     assert [line.partition(": ")[2] for line in shadows] == [f"shadow {number} of 4" for number in (1, 2, 3, 4)]
-    assert check(tmp_path, "--quiet")[0::2] == (0, "")
+    assert check(tmp_path, "--fresh", "--quiet")[0::2] == (0, "")
 
 
 FORGETFUL = """\
@@ -220,6 +220,7 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     assert "verified: not forgotten" in verdicts["small/unlearning.auc/delete/forget.tsv"]["evidence"]
     (run,) = (tmp_path / "runs" / "check").iterdir()
     assert sorted(path.name.split("-")[0] for path in (run / "unlearning").iterdir()) == ["delete", "retrain"]
+    assert [err.count(f"{method} on {run.relative_to(tmp_path)}\n") for method in ("delete", "retrain")] == [1, 1]
     # An audit that the raw run passes, too, measures nothing.
     (tmp_path / "forget.tsv").write_text("".join(names[:8]))
     limits = f"  unlearning.auc: {{max: 0.9, {FORGET}, method: delete}}\n"
