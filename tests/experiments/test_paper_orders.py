@@ -68,15 +68,15 @@ def test_low_rank_updates_are_slower_to_converge(ddb14: dict[str, Trained]) -> N
         assert full > low_rank > orthogonal
 
 
-def test_fedlu_is_above_fede_only_while_its_models_do_not_learn_from_each_other() -> None:
+def test_fedlu_is_above_fede_where_its_models_learn_little_from_each_other() -> None:
     """fedlu.txt Table 1 has FedLU (local) above FedE on C3, and credits mutual distillation.
 
-    Here, with negatives weighed alike in both, as in its code, distillation costs the local model its lead: what is above FedE
-    is the local model without it, which is a client alone (fedlu.txt 5.4).
+    Here it is with negatives weighed alike in both, as in its code, and a mu of 0.3, or of none, which is a client alone
+    (fedlu.txt 5.4). The paper's mu of 2 costs the local model its lead.
     """
     settings = {"dim": 32, "num_negatives": 16, "rounds": 15, "learning_rate": 0.002, "batch_size": 1024, "gamma": 9.0}
     fede = train("FB15k-237-C3", settings, algorithm="fede", temperature=0.0)
-    alone = train("FB15k-237-C3", settings, algorithm="fedlu", mu=0.0)
-    taught = train("FB15k-237-C3", settings, algorithm="fedlu")
-    assert alone.mrr > 1.03 * fede.mrr
-    assert taught.mrr < 1.01 * fede.mrr
+    fedlu = {mu: train("FB15k-237-C3", settings, algorithm="fedlu", mu=mu) for mu in (0.0, 0.3, 2.0)}
+    assert fedlu[0.0].mrr > 1.03 * fede.mrr
+    assert fedlu[0.3].mrr > 1.03 * fede.mrr
+    assert fedlu[2.0].mrr < 1.01 * fede.mrr
