@@ -18,15 +18,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from attacks.controls import matched_controls
-from attacks.membership import (
-    MembershipResult,
-    calibrated,
-    likelihood_ratio,
-    loss_threshold,
-    measure_membership,
-    triple_losses,
-    triple_scores,
-)
+from attacks.membership import calibrated, likelihood_ratio, loss_threshold, triple_losses, triple_scores
+from attacks.membership_figures import MembershipResult, measure_membership
 from attacks.view import ALL
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError

@@ -39,7 +39,7 @@ from attacks.audits import (
     replace_train,
 )
 from attacks.evaluation import AttackOptions, attack_federation
-from attacks.membership import (
+from attacks.membership_figures import (
     MembershipResult,
     RelearnTime,
     ScoreDistance,

@@ -18,7 +18,7 @@ import pandas as pd
 
 from attacks.audits import Inference
 from attacks.evaluation import Leakage
-from attacks.membership import MembershipResult
+from attacks.membership_figures import MembershipResult
 from attacks.view import ALL
 from experiments.gate.audits import inferences_on, verified_unlearning
 from experiments.intervals import linked_share

@@ -20,18 +20,14 @@ from torch import Tensor
 
 from attacks.controls import matched_controls
 from attacks.membership import (
-    MembershipResult,
     Variance,
     calibrated,
-    compare_auc,
     likelihood_ratio,
     loss_threshold,
-    measure_membership,
-    relearn_time,
-    score_distance,
     triple_losses,
     triple_scores,
 )
+from attacks.membership_figures import MembershipResult, compare_auc, measure_membership, relearn_time, score_distance
 from fkgsec import ClientGraph, Estimate, KgeModel, KnowledgeGraph, read_path
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MODELS, ModelName

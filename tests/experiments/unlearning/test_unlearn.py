@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from attacks.audits import Attack
 from attacks.forgetting import OTHERS, Membership
-from attacks.membership import compare_auc, measure_membership
+from attacks.membership_figures import compare_auc, measure_membership
 from experiments.console import expected_errors
 from experiments.run import execute
 from experiments.spec import Spec
