@@ -564,6 +564,16 @@ def test_test_triples_that_stand_in_train_are_remarked(tmp_path: Path) -> None:
     assert "1,772 of 4,460 test triples stand in their own client's train split; MRR 1.0000 there, 0.0790" in remark
 
 
+@pytest.mark.parametrize(("wait", "remarked"), [(2, False), (3, True)])
+def test_a_run_that_was_kept_while_its_models_waited_is_remarked(wait: int, remarked: bool, tmp_path: Path) -> None:
+    text = TINY.replace("algorithm: fedr", f"algorithm: fedlu, wait: {wait}")
+    experiment = read_experiment(write(tmp_path, text))
+    results = Results(attack=False)
+    results.add(record_of(experiment.cells[3], 0.4))
+    remarks = cell_of(table_of(experiment, results), "TransE FedR two").remarks
+    assert remarks == (["seed 0: kept at round 3, before its models learnt from each other"] if remarked else [])
+
+
 def test_what_makes_two_runs_the_same(tmp_path: Path) -> None:
     experiment = read_experiment(
         write(tmp_path, TINY.replace("algorithm: fedr", "algorithm: feds, sparsity: 0.4, sync_every: 4"))
