@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from experiments import summary
 from experiments.compare import read_comparison
 from experiments.convergence import convergence
-from experiments.record import SCHEMA, Record, read_record
+from experiments.record import SCHEMA, Environment, Record, read_record
 
 FOLDER = Path(summary.__file__).parent / "results"
 RECORDS = {path.stem: read_record(path) for path in sorted(FOLDER.glob("*.json"))}
@@ -32,13 +32,17 @@ def test_the_tables_are_what_the_command_prints(folder: Path) -> None:
     assert (folder / "README.md").read_text().endswith(result.stdout)
 
 
+def check_environment(environment: Environment) -> None:
+    assert environment.command.startswith("fkgsec ")
+    assert environment.commit
+    assert environment.dirty is False
+    assert " /" not in environment.command, "a path of somebody's machine"
+
+
 @pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
 def test_records_say_where_they_come_from(record: Record) -> None:
     assert record.schema == SCHEMA
-    assert record.environment.command.startswith("fkgsec ")
-    assert record.environment.commit
-    assert record.environment.dirty is False
-    assert " /" not in record.environment.command, "a path of somebody's machine"
+    check_environment(record.environment)
     assert not any(" /" in warning for warning in record.data.warnings), "a path of somebody's machine"
 
 
@@ -48,7 +52,8 @@ def test_the_orders_that_the_readme_of_the_recipes_states() -> None:
     size = {name: record.bytes.up + record.bytes.down for name, record in RECORDS.items()}
     assert mrr["r3-feds"] > 0.98 * mrr["r3-fedep"] > mrr["r3-fedepl"]
     assert size["r3-feds"] < 0.53 * size["r3-fedep"]
-    assert mrr["c3-fedlu"] < mrr["c3-fede"]
+    assert mrr["c3-fedlu"] < mrr["c3-fede"] < mrr["c3-fedlu-waiting"] < mrr["c3-fede-adversarial"]
+    assert RECORDS["c3-fedlu-waiting"].best_round == 20
     reached = {
         name.removeprefix("ddb14-clean5-recipes "): convergence(record).mrr or 0 for name, record in RECORDS.items()
     }
