@@ -1,0 +1,75 @@
+"""The committed verifications: where they come from, the table beside them, and the shape of fedlu.txt Tables 2 and 3."""
+
+from pathlib import Path
+
+import pytest
+
+from attacks.forgetting import Role
+from experiments import summary
+from experiments.unlearning.summary import mean_of, read_verification
+from experiments.unlearning.verification import Verification
+
+FOLDER = Path(summary.__file__).parent / "results" / "unlearning"
+RECORDS: dict[str, Verification] = {
+    path.stem: made for path in sorted(FOLDER.glob("*.json")) if (made := read_verification(path))
+}
+ROWS: dict[str, tuple[str, Role]] = {
+    "raw, `c3-at-once`": ("c3-at-once-unlearned", "raw"),
+    "re-trained, `c3-at-once-retrain`": ("c3-at-once-unlearned", "retrained"),
+    "raw, `c3-waiting`": ("c3-unlearned", "raw"),
+    "re-trained, `c3-retrain`": ("c3-unlearned", "retrained"),
+    **{f"`{name}`": (name, "unlearned") for name in RECORDS if name != "c3-delete"},
+}
+RUNS = ("c3-at-once", "c3")
+
+
+def hits(name: str, role: Role, model: str, triples: str) -> float:
+    """Hits@1, mean over the clients that asked."""
+    rows = [row for row in RECORDS[name].forgetting.quality if row.asked]
+    return mean_of([row.figures[role]["hits@1"] for row in rows if (row.model, row.triples) == (model, triples)]).value
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_say_where_they_come_from(name: str) -> None:
+    made = RECORDS[name]
+    for environment in (made.environment, made.unlearning.environment, made.reference.environment):
+        assert environment.command.startswith("fkgsec ")
+        assert environment.commit
+        assert environment.dirty is False
+        assert " /" not in environment.command, "a path of somebody's machine"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_tables_have_the_records_figures(row: str) -> None:
+    (line,) = (one for one in (FOLDER / "README.md").read_text().splitlines() if one.startswith(f"| {row}"))
+    name, role = ROWS[row]
+    local, world = (
+        " / ".join(f"{hits(name, role, model, triples):.4f}".lstrip("0") for triples in ("forget", "test"))
+        for model in ("local", "global")
+    )
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert (cells[2], cells[4]) == (local, world)
+
+
+@pytest.mark.parametrize("model", ["local", "global"])
+@pytest.mark.parametrize("run", RUNS)
+def test_forget_triples_fall_below_re_training_and_test_triples_stay(run: str, model: str) -> None:
+    """fedlu.txt Table 2."""
+    name = f"{run}-unlearned"
+    assert hits(name, "unlearned", model, "forget") < 0.85 * hits(name, "retrained", model, "forget")
+    assert hits(name, "unlearned", model, "test") > 0.93 * hits(name, "raw", model, "test")
+
+
+@pytest.mark.parametrize("model", ["local", "global"])
+@pytest.mark.parametrize("run", RUNS)
+def test_without_hard_confusion_less_is_forgotten(run: str, model: str) -> None:
+    """fedlu.txt Table 3."""
+    with_it, without = (hits(f"{run}-{name}", "unlearned", model, "forget") for name in ("unlearned", "no-hard"))
+    assert without > 1.05 * with_it
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_without_soft_confusion_local_models_forget_less(run: str) -> None:
+    """fedlu.txt Table 3."""
+    with_it, without = (hits(f"{run}-{name}", "unlearned", "local", "forget") for name in ("unlearned", "no-soft"))
+    assert without > 1.05 * with_it
