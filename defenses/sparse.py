@@ -6,8 +6,9 @@ chose as a masked vector of 0 and 1. The server opens the sum of the rows and ho
 sent itself (Eq. 3) and combines (Eq. 4). A row that it alone sent comes back as nothing, so some downloads are wasted.
 
 A row counts as sent (Eq. 1) if the client's part of it was in the opened sum: not when the client fell silent before it sent, nor
-when too few were left. Clients are told who was in a sum; they need it for Eq. 3, too. A suppressed row counts as sent, since a
-client would else choose in vain, round after round, what nobody else chooses.
+when too few were left. A client is taken to know whether it was in a sum, for Eq. 3, too: the protocol tells those who stay to
+its end, and one that falls silent between sending and the end would have to be told later. A suppressed row counts as sent, since
+a client would else choose in vain, round after round, what nobody else chooses.
 
 What it costs: masks hide which rows are zero, so an upload is as long as FedE's under secure aggregation. Downloads stay sparse.
 

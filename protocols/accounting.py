@@ -240,6 +240,7 @@ def distributed_discrete_gaussian_sigma(
     """
 
     def spent(sigma: float) -> float:
+        """Epsilon at this sigma."""
         return distributed_discrete_gaussian_epsilon(
             sigma,
             l2_sensitivity=l2_sensitivity,
@@ -282,6 +283,7 @@ def skellam_variance(
     """
 
     def spent(variance: float) -> float:
+        """Epsilon at this variance."""
         return skellam_epsilon(
             variance,
             l2_sensitivity=l2_sensitivity,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
-from experiments.gate.audits import verified_unlearning
 from experiments.gate.measures import (
     MEASURES,
     NotMeasured,
@@ -16,6 +14,7 @@ from experiments.gate.measures import (
     best_guess,
     conspicuous,
     find_leakage,
+    verification_of,
 )
 from experiments.record import Record
 from experiments.run import Finished
@@ -52,10 +51,7 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
 
 
 def _unlearning(finished: Finished, question: Question) -> list[str]:
-    assert question.forget is not None
-    made = verified_unlearning(
-        finished.folder, Path(question.forget), question.client, question.method, question.shadows
-    )
+    made = verification_of(finished, question)
     return [f"verified: {made.verdict.outcome}", *made.verdict.reasons]
 
 

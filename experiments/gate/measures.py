@@ -22,7 +22,7 @@ from attacks.membership_figures import MembershipResult
 from attacks.view import ALL
 from experiments.gate.audits import inferences_on, verified_unlearning
 from experiments.intervals import linked_share
-from experiments.progress import Observe
+from experiments.progress import Observe, unobserved
 from experiments.record import Record
 from experiments.run import Finished
 from experiments.unlearning.verdict import blind_models
@@ -76,6 +76,7 @@ class Question(NamedTuple):
 
 
 Read = Callable[[Finished, Question], Estimate]
+Audit = Callable[[Finished, Question, Observe], object]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Measure:
         items: what the sample is made of; empty where nothing is sampled.
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
+        audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
     """
 
     about: str
@@ -97,6 +99,7 @@ class Measure:
     items: str
     keys: tuple[str, ...]
     read: Read
+    audit: Audit | None = None
 
 
 def find_leakage(record: Record, question: Question) -> Leakage:
@@ -219,7 +222,7 @@ def conspicuous(run: Finished, question: Question) -> list[Inference]:
         NotMeasured: the victim's triples match none that nobody trained on.
     """
     try:
-        inferences = inferences_on(run.folder, question.shadows)
+        inferences = inferences_of(run, question)
     except DataError as error:
         raise NotMeasured(str(error)) from error
     attack = "lira" if question.shadows else "loss"
@@ -230,17 +233,26 @@ def conspicuous(run: Finished, question: Question) -> list[Inference]:
 
 
 def prepare(run: Finished, measure: str, question: Question, observe: Observe) -> None:
-    """Make the audit that a figure is read from, where there is one, before anybody reads it: it can take minutes.
+    """Make the audit that a figure is read from, where there is one, before anybody reads it.
 
     Args:
         observe: gives every federation that the audit trains its observer.
     """
-    if measure.startswith("membership."):
+    if audit := MEASURES[measure].audit:
         with contextlib.suppress(DataError):  # whoever reads the figure will say so
-            inferences_on(run.folder, question.shadows, observe)
-    elif question.forget is not None:
-        forget = Path(question.forget)
-        verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
+            audit(run, question, observe)
+
+
+def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Inference]:
+    """Membership inference on the run, as a limit asks for it. Raises `DataError`."""
+    return inferences_on(run.folder, question.shadows, observe)
+
+
+def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
+    """The unlearning that a limit asks for, made and verified."""
+    assert question.forget is not None
+    forget = Path(question.forget)
+    return verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
 
 
 def _membership(figure: Callable[[MembershipResult], Estimate]) -> Read:
@@ -269,10 +281,7 @@ def _tpr(max_fpr: float) -> Callable[[MembershipResult], Estimate]:
 def _unlearning(figure: Callable[[Verification], list[Estimate]]) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
         """The worst one. An audit that would not have noticed the raw run's memory measures nothing."""
-        assert question.forget is not None
-        made = verified_unlearning(
-            run.folder, Path(question.forget), question.client, question.method, question.shadows
-        )
+        made = verification_of(run, question)
         if blind := blind_models(made.forgetting.membership, made.verdict.judgements):
             models = ", ".join(f"{client} {model}" for client, model in blind)
             raise NotMeasured(f"the audit does not notice the memory before unlearning either ({models})")
@@ -305,11 +314,12 @@ def _attack(about: str, items: str, read: Read) -> Measure:
 
 
 def _inference(about: str, read: Read) -> Measure:
-    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read)
+    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read, inferences_of)
 
 
 def _forgotten(about: str, read: Read) -> Measure:
-    return Measure(about, "max", "share", "forgotten triples", ("forget", "client", "method", "shadows"), read)
+    keys = ("forget", "client", "method", "shadows")
+    return Measure(about, "max", "share", "forgotten triples", keys, read, verification_of)
 
 
 MEASURES: dict[str, Measure] = {
