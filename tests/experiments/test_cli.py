@@ -271,7 +271,8 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def rounds_done(folder: Path) -> int:
     try:
-        with safe_open(folder / "checkpoint.safetensors", framework="pt") as handle:
+        # framework "pt" opens the file twice, and the run may put a new one in its place in between.
+        with safe_open(folder / "checkpoint.safetensors", framework="numpy") as handle:
             return len(json.loads(handle.metadata()["progress"])["rounds"]) - 1
     except (OSError, SafetensorError):
         return 0
