@@ -35,6 +35,10 @@ class NotFinite(ProtocolError):
     """NaN or infinity among the values to encode."""
 
 
+class StateReused(ProtocolError):
+    """A step that a party takes once in a session, taken again or from a stored or forked copy of its state."""
+
+
 # What arrives.
 
 
