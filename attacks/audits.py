@@ -322,7 +322,7 @@ def infer_membership(
 
     for audit in audits:
         for name, model in client_models(result, audit.place).items():
-            statistics = attack_statistics({"raw": model}, audit, name, shadows, result.options.temperature)
+            statistics = attack_statistics({"raw": model}, audit, name, shadows, result.options.sampling_temperature)
             measure(audit.name, name, statistics, audit.forgotten)
             parts.setdefault(name, []).append((audit, statistics))
     for name, of_all in parts.items():

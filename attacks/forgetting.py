@@ -188,7 +188,7 @@ def measure_forgetting(
             if audit.reason:
                 membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
             else:
-                statistics = attack_statistics(models, audit, name, shadows, options.temperature)
+                statistics = attack_statistics(models, audit, name, shadows, options.sampling_temperature)
                 decisive = audit.asked or num_aside == 1
                 membership += _measured(
                     audit.name, audit.asked, name, statistics, audit.forgotten, seed, decisive=decisive

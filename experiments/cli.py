@@ -11,7 +11,14 @@ import typer
 
 from experiments import results_cli, tables
 from experiments.audit import cli as audit_cli
-from experiments.compare import DEFAULT_CASES, compare, comparison_table, convergence_table, protection_by_case
+from experiments.compare import (
+    DEFAULT_CASES,
+    compare,
+    comparison_table,
+    convergence_table,
+    protection_by_case,
+    temperature_remark,
+)
 from experiments.console import expected_errors, make_console, print_tables
 from experiments.gate import cli as check_cli
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
@@ -138,7 +145,7 @@ def compare_cases(
         return
     console = make_console()
     print_tables(console, [comparison_table(comparison), convergence_table(comparison)])
-    for line in protection_by_case(comparison):
+    for line in (*temperature_remark(comparison), *protection_by_case(comparison)):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
         console.print(line, soft_wrap=True, highlight=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -153,6 +153,25 @@ def comparison_table(comparison: Comparison) -> Table:
             table.add_row(*first, threat.replace("+", "+\n"), *figures, *cost)
             first, cost = ["", ""], ["", ""]
     return table
+
+
+def mixed_temperatures(records: Iterable[Record]) -> bool:
+    """Whether negatives are weighed alike in some runs and by their scores in others, which tells on utility and leakage."""
+    return len({record.spec.sampling_temperature for record in records}) > 1
+
+
+def temperature_remark(comparison: Comparison) -> list[str]:
+    """A line that parts the cases by the temperature of their negatives; none where it is the same in all."""
+    if not mixed_temperatures(case.record for case in comparison.cases):
+        return []
+    names: dict[float, list[str]] = {}
+    for case in comparison.cases:
+        names.setdefault(case.record.spec.sampling_temperature, []).append(case.name)
+    parts = "; ".join(f"{temperature:g} in {', '.join(which)}" for temperature, which in sorted(names.items()))
+    return [
+        f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike). "
+        "Give --temperature 0 to train all cases so."
+    ]
 
 
 def protection_by_case(comparison: Comparison) -> list[str]:

@@ -28,7 +28,7 @@ from fkgsec.estimate import Estimate
 
 COLUMNS = {
     "run": "string", "algorithm": "string", "defense": "string", "model": "string", "data": "string",
-    "clients": "Int64", "dim": "Int64", "rounds": "Int64", "kept": "Int64", "seed": "Int64",
+    "clients": "Int64", "dim": "Int64", "temperature": "Float64", "rounds": "Int64", "kept": "Int64", "seed": "Int64",
     "mrr": "Float64", "mrr_low": "Float64", "mrr_high": "Float64", "hits@10": "Float64",
     "threat": "string", "leak": "Float64", "metric": "string", "inference": "string",
     "err": "Float64", "err_low": "Float64", "err_high": "Float64", "err_base": "Float64",
@@ -37,7 +37,19 @@ COLUMNS = {
 }  # fmt: skip
 """Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
 
-SETTINGS = ("algorithm", "defense", "model", "data", "clients", "dim", "rounds", "seed", "commit", "dirty")
+SETTINGS = (
+    "algorithm",
+    "defense",
+    "model",
+    "data",
+    "clients",
+    "dim",
+    "temperature",
+    "rounds",
+    "seed",
+    "commit",
+    "dirty",
+)
 LEAKAGE = ("threat", "leak", "metric", "inference", "err", "err_base", "trr", "trr_base")
 HEADERS = {
     "mrr": "MRR", "hits@10": "Hits@10", "err": "ERR", "err_base": "base", "trr": "TRR", "trr_base": "base",
@@ -52,6 +64,7 @@ LEAST_FIRST = (
     "bytes_down",
     "bytes_up",
     "rounds",
+    "temperature",
     "dim",
     "clients",
     "model",
@@ -130,6 +143,7 @@ def _run_cells(name: str, record: Record) -> dict[str, Any]:
         "data": record.data.name,
         "clients": len(record.data.clients),
         "dim": spec.dim,
+        "temperature": spec.sampling_temperature,
         "rounds": len(record.rounds) - 1,
         "kept": record.best_round,
         "seed": record.seed,
@@ -265,7 +279,12 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
         cells |= dict.fromkeys(("err", "err_base", "trr", "trr_base"), "n/a")
     for name in ("bytes_up", "bytes_down"):
         cells[name] = f"{row[name] / 2**20:,.2f}"
-    return {**cells, "seconds": f"{row['seconds']:,.1f}", "commit": cells["commit"][:8]}
+    return {
+        **cells,
+        "seconds": f"{row['seconds']:,.1f}",
+        "temperature": f"{row['temperature']:g}",
+        "commit": cells["commit"][:8],
+    }
 
 
 def _share(value: float) -> str:

@@ -13,7 +13,7 @@ import typer
 from attacks.evaluation import AttackOptions
 from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
-from experiments.spec import Spec
+from experiments.spec import RENAMED, Spec
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import MODELS
@@ -51,7 +51,7 @@ FLAGS: dict[str, Flag] = {
     "model": Flag(("--model",), ", ".join(MODELS), ALGORITHM),
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
-    "epsilon": Flag(("--epsilon",), "initial values are uniform in +-(gamma + epsilon) / dim", ALGORITHM),
+    "init_epsilon": Flag(("--init-epsilon",), "initial values are uniform in +-(gamma + this) / dim", ALGORITHM),
     "mu": Flag(("--mu",), _setting("mu", "weight of the further objective, or of distillation"), SETTINGS),
     "proximal": Flag(
         ("--proximal",),
@@ -81,7 +81,9 @@ FLAGS: dict[str, Flag] = {
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
     "num_negatives": Flag(("--num-negatives",), "negatives of each positive", TRAINING),
-    "temperature": Flag(("--temperature",), "of the self-adversarial weights", TRAINING),
+    "temperature": Flag(
+        ("--temperature",), "of the self-adversarial weights (default: 1; fedlu: 0, which weighs alike)", TRAINING
+    ),
     "learning_rate": Flag(("--learning-rate",), "of Adam", TRAINING),
     "eval_every": Flag(("--eval-every",), "rounds between validations", TRAINING),
     "patience": Flag(("--patience",), "stop after so many validations without a better MRR; 0: never", TRAINING),
@@ -111,11 +113,12 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in its signature, which is what typer reads."""
+        old_names = [old for old, new in RENAMED.items() if new in fields]
         kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
-            given = {name: values.pop(name) for name in fields}
+            given = {name: values.pop(name) for name in (*fields, *old_names)}
             command(given={name: value for name, value in given.items() if value not in (None, [])}, **values)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -133,6 +136,15 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
                 ),
             )
             for name in fields
+        ]
+        parameters += [
+            inspect.Parameter(
+                old,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=kinds[RENAMED[old]][0],
+                default=typer.Option(None, f"--{old.replace('_', '-')}", hidden=True),
+            )
+            for old in old_names
         ]
         signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *parameters])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ import torch
 import fkgsec
 from attacks.evaluation import Leakage
 from experiments.spec import Spec
+from experiments.stored import decode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import leaked_test_mask
@@ -68,6 +69,7 @@ class Record(msgspec.Struct, frozen=True):
     """Everything that a table or a picture is made from.
 
     Attributes:
+        spec: what was asked; its temperature is the one that training used, also where it was left to the algorithm.
         utility: test figures over all clients, each client weighted by its triples.
         utility_by_client: the same for each client.
         utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
@@ -91,6 +93,11 @@ class Record(msgspec.Struct, frozen=True):
     best_round: int
     protection: list[str] = []
     utility_shared: dict[str, Estimate] = {}
+
+    def __post_init__(self) -> None:
+        if self.spec.temperature is None:
+            spec = msgspec.structs.replace(self.spec, temperature=self.spec.sampling_temperature)
+            msgspec.structs.force_setattr(self, "spec", spec)
 
 
 def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) -> Record:
@@ -196,7 +203,7 @@ def encode_record(record: Record) -> bytes:
 def read_record(path: Path) -> Record:
     """Read record.json. Raises `RunError` when it is missing, damaged or of another schema."""
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        record = decode_stored(path.read_bytes(), Record)
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
@@ -217,11 +224,7 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
     """What a JSON file with a `schema` field holds; None when it is of another one. Raises `RunError` when it cannot be read."""
     try:
         content = path.read_bytes()
-        return (
-            msgspec.json.decode(content, type=kind)
-            if msgspec.json.decode(content, type=_Schema).schema == schema
-            else None
-        )
+        return decode_stored(content, kind) if msgspec.json.decode(content, type=_Schema).schema == schema else None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:

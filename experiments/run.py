@@ -16,6 +16,7 @@ from defenses.options import KINDS, parse_defense
 from experiments.picture import draw_picture
 from experiments.record import Record, encode_record, make_record, write_atomically
 from experiments.spec import Spec
+from experiments.stored import decode_stored
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
 from fkgsec.errors import RunError, SpecError
@@ -122,7 +123,7 @@ def load_run(folder: Path, observer: Observer | None = None) -> tuple[Spec, Fede
         RunError: the folder holds no finished run, or the data have changed since.
     """
     try:
-        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
+        spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
     except OSError as error:
         raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
     except (msgspec.MsgspecError, SpecError) as error:

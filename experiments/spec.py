@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 
 from attacks.evaluation import AttackOptions, Metric
 from attacks.reconstruction import Inference
@@ -20,6 +21,8 @@ from fkgsec.federation.options import FederationOptions
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
 DEFAULT_SIZE = 13_500
+RENAMED = {"epsilon": "init_epsilon"}
+"""Options that have got another name, by the old one, which is accepted with a warning in this version alone."""
 
 
 class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,11 +111,23 @@ def make_spec(config: Path | None, given: dict[str, Any]) -> Spec:
         if not isinstance(loaded, dict):
             raise SpecError(f"{config}: a mapping of options is expected, found {type(loaded).__name__}")
         fields = {str(key): value for key, value in loaded.items()}
-    fields |= {key: value for key, value in given.items() if value is not None}
+    fields = current_names(fields, where)
+    fields |= current_names({key: value for key, value in given.items() if value is not None}, "options")
     try:
         return msgspec.convert(fields, Spec)
     except msgspec.ValidationError as error:
         raise SpecError(f"{where}: {_plain(str(error), fields)}") from error
+
+
+def current_names(fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Options under their present names, with a warning on standard error for each old one. Raises `SpecError` for both."""
+    for old in [name for name in fields if name in RENAMED]:
+        new = RENAMED[old]
+        if new in fields:
+            raise SpecError(f"{where}: {old} is the old name of {new}; give one of them")
+        typer.echo(f"warning: {where}: {old} is called {new} now; the old name is read in this version alone", err=True)
+        fields = {RENAMED.get(name, name) if name == old else name: value for name, value in fields.items()}
+    return fields
 
 
 def _plain(message: str, fields: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from attacks.view import ALL
-from experiments.compare import Comparison, pooled, read_comparison
+from experiments.compare import Comparison, mixed_temperatures, pooled, read_comparison
 from experiments.console import expected_errors
 from experiments.convergence import convergence, relative_cost
 from experiments.record import Record, read_record
@@ -20,17 +20,21 @@ from fkgsec.estimate import Estimate
 
 
 def utility_lines(records: dict[str, Record]) -> list[str]:
-    """A row for each record: test MRR with its interval, apart for leaked and clean triples, rounds and seconds."""
+    """A row for each record: test MRR with its interval, apart for leaked and clean triples, rounds and seconds.
+
+    The temperature of negatives has a column where it is not the same in all.
+    """
+    mixed = mixed_temperatures(records.values())
     lines = [
-        "| record | test MRR | leaked triples | clean triples | Hits@10 | kept round | seconds |",
-        "|---|---|---|---|---|---|---|",
+        f"| record |{' temperature |' * mixed} test MRR | leaked triples | clean triples | Hits@10 | kept round | seconds |",
+        "|---|---|---|---|---|---|---|" + "---|" * mixed,
     ]
     for name, record in records.items():
         leaked, clean = record.utility_by_leak["leaked"]["mrr"], record.utility_by_leak["clean"]["mrr"]
         apart = [f"{part.value:.4f} (n = {part.n})" if part.n else "none" for part in (leaked, clean)]
         seconds = sum(entry.seconds for entry in record.rounds)
         lines.append(
-            f"| {name} | {_interval(record.utility['mrr'])} | {apart[0]} | {apart[1]} "
+            f"| {name} {_temperature(record, mixed)}| {_interval(record.utility['mrr'])} | {apart[0]} | {apart[1]} "
             f"| {record.utility['hits@10'].value:.4f} | {record.best_round} of {len(record.rounds) - 1} | {seconds:.0f} |"
         )
     return lines
@@ -66,17 +70,20 @@ def leakage_lines(records: dict[str, Record]) -> list[str]:
 
 
 def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
-    """A row for each case and threat model of each comparison, over all victims."""
+    """A row for each case and threat model of each comparison, over all victims; the temperature as in `utility_lines`."""
+    mixed = mixed_temperatures(case.record for comparison in comparisons.values() for case in comparison.cases)
     lines = [
-        "| federation | case | test MRR | MiB | threat model | ERR | base | TRR | base | right entities by source |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| federation | case |{' temperature |' * mixed} test MRR | MiB | threat model | ERR | base | TRR | base "
+        "| right entities by source |",
+        "|---|---|---|---|---|---|---|---|---|---|" + "---|" * mixed,
     ]
     for name, comparison in comparisons.items():
         for case in comparison.cases:
             record = case.record
             size = (record.bytes.up + record.bytes.down) / 2**20
             for row in pooled(record):
-                cells = [name, case.name, f"{record.utility['mrr'].value:.4f}", f"{size:.1f}", row.threat_model]
+                case_cell = f"{case.name} {_temperature(record, mixed)}".strip()
+                cells = [name, case_cell, f"{record.utility['mrr'].value:.4f}", f"{size:.1f}", row.threat_model]
                 if row.reason:
                     cells += ["nothing to attack", "", "", "", ""]
                 else:
@@ -92,10 +99,11 @@ def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
 
 
 def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
-    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's."""
+    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's; the temperature as in `utility_lines`."""
+    mixed = mixed_temperatures(case.record for comparison in comparisons.values() for case in comparison.cases)
     lines = [
-        "| federation | case | R@CG | validation MRR@CG | P@CG MiB | P@98 | P@99 | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| federation | case |{' temperature |' * mixed} R@CG | validation MRR@CG | P@CG MiB | P@98 | P@99 | seconds |",
+        "|---|---|---|---|---|---|---|---|" + "---|" * mixed,
     ]
     for name, comparison in comparisons.items():
         for case in comparison.cases:
@@ -103,7 +111,7 @@ def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
             costs = [relative_cost(case.record, comparison.cases[0].record, share) for share in (0.98, 0.99)]
             cells = [
                 name,
-                case.name,
+                f"{case.name} {_temperature(case.record, mixed)}".strip(),
                 f"{found.round} of {len(case.record.rounds) - 1}",
                 "none" if found.mrr is None else f"{found.mrr:.4f}",
                 f"{found.num_bytes / 2**20:.1f}",
@@ -112,6 +120,10 @@ def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
             ]
             lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _temperature(record: Record, shown: bool) -> str:
+    return f"| {record.spec.sampling_temperature:g} " if shown else ""
 
 
 def _interval(figure: Estimate) -> str:

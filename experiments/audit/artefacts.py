@@ -263,6 +263,6 @@ def infer_dim(tables: Tables, model: ModelName) -> int:
 
 
 def has_scaled_phases(tables: Tables, model: ModelName) -> bool:
-    """Whether relations are RotatE's phases in units of (gamma + epsilon) / dim, which one must know to read them."""
+    """Whether relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
     relations = [table.rows for own in tables.values() for key, table in own.items() if key.endswith("relations")]
     return model == "rotate" and any(not rows.is_complex() for rows in relations)

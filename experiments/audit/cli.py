@@ -35,7 +35,7 @@ AUDIT_EXAMPLES = (
     "Examples:\n\n  fkgsec audit --tables tables --leak 0.5\n\n"
     "  fkgsec audit --tables trained-elsewhere --data my-federation --model complex --threat identifiers"
 )
-AUDIT_FIELDS = (*DATA_FIELDS, "algorithm", "model", "gamma", "epsilon", *ATTACK_FIELDS)
+AUDIT_FIELDS = (*DATA_FIELDS, "algorithm", "model", "gamma", "init_epsilon", *ATTACK_FIELDS)
 
 
 def export(
@@ -93,7 +93,7 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
     tables = read_tables(path, spec.model)
     if has_scaled_phases(tables, spec.model) and "gamma" not in given:
         raise SpecError(
-            f"{path}: relations are phases times (gamma + epsilon) / (pi dim); give --gamma, --epsilon if not 2"
+            f"{path}: relations are phases times (gamma + init_epsilon) / (pi dim); give --gamma, and --init-epsilon if not 2"
         )
     return msgspec.structs.replace(spec, dim=infer_dim(tables, spec.model)), tables
 

@@ -34,6 +34,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.spec import Spec
+from experiments.stored import decode_stored
 from fkgsec.data.folders import client_folders, read_text
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation.recipes import Table
@@ -161,7 +162,7 @@ def read_manifest(path: Path) -> Manifest | None:
                 content = (handle.metadata() or {}).get("manifest")
         else:
             content = file.read_bytes() if file.exists() else None
-        manifest = None if content is None else msgspec.json.decode(content, type=Manifest)
+        manifest = None if content is None else decode_stored(content, Manifest)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: neither a folder of tables nor a safetensors file ({error})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:

@@ -27,7 +27,7 @@ from attacks.evaluation import default_threats
 from attacks.view import ALL, THREAT_MODELS
 from experiments.gate.measures import MEASURES, Measure, Question
 from experiments.gate.policy_file import Document, Where, read_document, suggestion
-from experiments.spec import Spec, make_spec
+from experiments.spec import RENAMED, Spec, make_spec
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
@@ -145,7 +145,7 @@ def threats_of(spec: Spec) -> tuple[str, ...]:
 
 
 def _federation(document: Document, where: Where, value: Any) -> Spec:
-    fields = dict(document.mapping(where, value, ("spec", *Spec.__struct_fields__)))
+    fields = dict(document.mapping(where, value, ("spec", *Spec.__struct_fields__, *RENAMED)))
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
         document.wrong((*where, "spec"), f"a path is expected; got {file!r}")

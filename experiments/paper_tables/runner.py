@@ -57,7 +57,7 @@ class Results:
         return dict(sorted(found.items()))
 
     def _key(self, spec: Spec) -> Spec:
-        changes: dict[str, Any] = {"seed": 0, "device": "auto"}
+        changes: dict[str, Any] = {"seed": 0, "device": "auto", "temperature": spec.sampling_temperature}
         changes |= {name: spec.setting(name) for name in RECIPES[spec.algorithm].settings}
         if not self._attack:
             plain = AttackOptions()

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from experiments.spec import Spec, make_spec
+from experiments.spec import RENAMED, Spec, make_spec
 from fkgsec.errors import SpecError
 
 Metric = Literal["mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr"]
@@ -273,7 +273,11 @@ def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> C
             if option == "seed":
                 raise SpecError(f"{path}: {name}: seed: give seeds, a list, at the top of the file")
             if option not in Spec.__struct_fields__:
-                close = difflib.get_close_matches(option, Spec.__struct_fields__, n=1)
+                close = (
+                    [RENAMED[option]]
+                    if option in RENAMED
+                    else difflib.get_close_matches(option, Spec.__struct_fields__, n=1)
+                )
                 raise SpecError(f"{path}: {name}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
         values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}
         stated |= dict.fromkeys(level.paper_settings) | {

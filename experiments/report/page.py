@@ -260,7 +260,8 @@ def _without_links(record: Record, row: Leakage) -> list[str]:
 
 def _facts(record: Record) -> dict[str, str]:
     """Where a run came from, and every option that is not the default's."""
-    where, spec, default = record.environment, msgspec.to_builtins(record.spec), msgspec.to_builtins(Spec())
+    where, spec = record.environment, msgspec.to_builtins(record.spec)
+    default = msgspec.to_builtins(Spec(temperature=Spec().sampling_temperature))
     changed = {
         f"option {name}": f"{_option(value)} (default: {_option(default[name])})"
         for name, value in spec.items()

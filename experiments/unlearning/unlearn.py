@@ -26,6 +26,7 @@ from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment, write_atomically
 from experiments.run import SPEC_FILE, load_run
 from experiments.spec import Spec
+from experiments.stored import decode_stored
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
@@ -206,7 +207,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         RunError: it is missing, damaged, or its data have changed since.
     """
     try:
-        spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=Spec)
+        spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
         with safe_open(folder / UNLEARNED_FILE, framework="pt") as handle:
             metadata = msgspec.json.decode((handle.metadata() or {})["result"], type=_Metadata)

@@ -225,10 +225,12 @@ def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
     """What a checkpoint must agree with: data and options, except the device.
 
     4 and 4.0 are one value, and settings left open are left out, so that a new one does not make strangers of earlier runs.
+    For their sake `init_epsilon` goes by its first name, and a temperature left open counts as the default it once had.
     """
     encoded = msgspec.json.encode(msgspec.structs.replace(options, device="auto"))
     fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=FederationOptions))
-    fields = {name: value for name, value in fields.items() if value is not None}
+    fields = {"temperature": 1.0} | {name: value for name, value in fields.items() if value is not None}
+    fields["epsilon"] = fields.pop("init_epsilon")
     return hashlib.sha256(msgspec.json.encode([graph.hash, fields], order="sorted")).hexdigest()
 
 

@@ -41,9 +41,10 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     Attributes:
         algorithm: a row of `RECIPES`.
-        model, dim, gamma, epsilon: the scoring function, see `KgeModel`.
+        model, dim, gamma, init_epsilon: the scoring function, see `KgeModel`.
         batch_size, num_negatives, learning_rate, local_epochs: local training with Adam.
-        temperature: of the self-adversarial weights of negatives; 0 weighs all alike.
+        temperature: of the self-adversarial weights of negatives; 0 weighs all alike. None takes the algorithm's own, which
+            `sampling_temperature` says: 1, or 0 for `fedlu`, which has no such weights and refuses any other value.
         rounds: at most so many; training of `single` and `collective` counts `local_epochs` epochs as a round.
         eval_every: validation after every so many rounds (and after the last).
         patience: stop after so many validations without a better MRR; 0 never stops early.
@@ -77,10 +78,10 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     model: ModelName = "transe"
     dim: int = 128
     gamma: float = 10.0
-    epsilon: float = 2.0
+    init_epsilon: float = 2.0
     batch_size: int = 512
     num_negatives: int = 256
-    temperature: float = 1.0
+    temperature: float | None = None
     learning_rate: float = 0.001
     local_epochs: int = 3
     rounds: int = 300
@@ -120,9 +121,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise SpecError(f"{name} must be a positive number; got {value}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise SpecError(f"temperature must be at least 0; got {self.temperature}")
         self._check_settings()
+        self._check_temperature()
         if not 0 < self.participation <= 1:
             raise SpecError(f"participation must lie in (0, 1]; got {self.participation}")
         self.kge_model()
@@ -152,6 +152,18 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                     "singular values"
                 )
 
+    def _check_temperature(self) -> None:
+        given = self.temperature
+        if given is None:
+            return
+        if not (math.isfinite(given) and given >= 0):
+            raise SpecError(f"temperature must be at least 0; got {given}")
+        if given != self.sampling_temperature:
+            raise SpecError(
+                f"temperature does not apply to {self.algorithm} (form {self.setting('form')}, {self.model}), which weighs "
+                f"negatives alike; leave it out or give 0; got {given:g}"
+            )
+
     def setting(self, name: str) -> float | str:
         """An option that the algorithm has, as given or the algorithm's own."""
         given = getattr(self, name)
@@ -176,18 +188,24 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             dim = equal_cost_dim(float(self.setting("sparsity")), int(self.setting("sync_every")), dim)
         if "low_share" in recipe.settings:
             dim = math.ceil(float(self.setting("low_share")) * dim)
-        return KgeModel(self.model, dim, self.gamma, self.epsilon)
+        return KgeModel(self.model, dim, self.gamma, self.init_epsilon)
 
     def private_model(self) -> KgeModel:
         """The model that a client keeps to itself, in algorithms that have one."""
-        return KgeModel(self.model, self.dim, self.gamma, self.epsilon)
+        return KgeModel(self.model, self.dim, self.gamma, self.init_epsilon)
 
     @property
     def sampling_temperature(self) -> float:
-        """Of the weights of negatives. FedLU weighs them alike (fedlu.txt Eq. 7), its code so but for RotatE."""
-        if "form" not in RECIPES[self.algorithm].settings:
-            return self.temperature
-        return self.temperature if self.setting("form") == "published" and self.model == "rotate" else 0.0
+        """Of the weights of negatives, in training and wherever its loss is computed again."""
+        if "form" in RECIPES[self.algorithm].settings:
+            return self.fedlu_temperature(str(self.setting("form")))
+        return 1.0 if self.temperature is None else self.temperature
+
+    def fedlu_temperature(self, form: str) -> float:
+        """FedLU weighs negatives alike (fedlu.txt Eq. 7), its code so but for RotatE."""
+        if form != "published" or self.model != "rotate":
+            return 0.0
+        return 1.0 if self.temperature is None else self.temperature
 
     def torch_device(self) -> torch.device:
         """The device that `device` names; raises `SpecError` when the machine does not have it."""

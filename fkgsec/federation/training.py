@@ -266,7 +266,7 @@ class LocalTrainer:
             candidates,
             weights / 2,  # (positive + negative) / 2. Source: FedE's and FedR's codes.
             margin=model.margin,
-            temperature=self._options.temperature,
+            temperature=self._options.sampling_temperature,
         )
         gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient, outcome.table_gradient)
         return outcome.losses / 2, [(self._learner, gradients)]

@@ -253,13 +253,13 @@ def _fedlu(work: _Work) -> float:
     Source: fedlu.txt 4.2, Eq. 12-14. Differs: relations stand still, see `AlternatingTrainer`; a batch corrupts heads or
     tails, as in all training here (the code: each batch of heads is followed by one of tails). As in the code, a client keeps
     the models of its last epoch, not of its best. What the code has and "published" does not: one Adam through interference and
-    decay (here a new one at decay), batches and negatives that are drawn once, triples weighed by 1 / sqrt of their frequency,
-    and self-adversarial weights with RotatE alone.
+    decay (here a new one at decay), batches and negatives that are drawn once, and triples weighed by 1 / sqrt of their
+    frequency.
     """
     federation, options, form = work.federation, work.options, work.options.form
     assert federation.private is not None
     published = form == "published"
-    temperature = federation.options.temperature if published else 0.0
+    temperature = federation.options.fedlu_temperature(form)
     interfere = functools.partial(
         interference, hard=options.hard, soft=options.soft, mu_soft=options.mu_soft, form=form, temperature=temperature
     )

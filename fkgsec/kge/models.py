@@ -68,7 +68,7 @@ class KgeModel:
         name: one of `MODELS`.
         dim: embedding dimension D as the papers count it (RotatE and ComplEx entities take 2 D numbers).
         gamma: margin of the distance models; larger is a better score.
-        epsilon: initial values are uniform in +-(gamma + epsilon) / dim.
+        init_epsilon: initial values are uniform in +-(gamma + init_epsilon) / dim; the codes' epsilon, no privacy budget.
 
     Raises:
         SpecError: for an unknown name or a size that is not positive.
@@ -77,15 +77,15 @@ class KgeModel:
     name: ModelName = "transe"
     dim: int = 128
     gamma: float = 10.0
-    epsilon: float = 2.0
+    init_epsilon: float = 2.0
 
     def __post_init__(self) -> None:
         if self.name not in MODELS:
             raise SpecError(f"model must be one of {', '.join(MODELS)}; got {self.name!r}")
         if self.dim < 1:
             raise SpecError(f"dim must be at least 1; got {self.dim}")
-        if not (math.isfinite(self.gamma) and math.isfinite(self.epsilon) and self.gamma + self.epsilon > 0):
-            raise SpecError(f"gamma + epsilon must be positive and finite; got {self.gamma} + {self.epsilon}")
+        if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
+            raise SpecError(f"gamma + init_epsilon must be positive and finite; got {self.gamma} + {self.init_epsilon}")
 
     @property
     def similarity(self) -> int:
@@ -108,7 +108,7 @@ class KgeModel:
     @property
     def initial_range(self) -> float:
         """Half width of the uniform initial values, and of RotatE's phases. Source: fedr code; the dimension is not doubled."""
-        return (self.gamma + self.epsilon) / self.dim
+        return (self.gamma + self.init_epsilon) / self.dim
 
     def initial_rows(self, rows: int, width: int, rng: np.random.Generator) -> Tensor:
         """float32 `[rows, width]`, uniform in +-`initial_range`."""

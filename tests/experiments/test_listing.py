@@ -191,7 +191,9 @@ def test_the_table_says_what_runs_share_once(one_commit: dict[str, Record]) -> N
     records = one_commit
     rows, title, left_out = shown(listing(records), WIDE)
     assert left_out == []
-    assert title == ("4 runs; all: model transe, data consortium-3, clients 3, rounds 2, commit 01234567, dirty False")
+    assert title == (
+        "4 runs; all: model transe, data consortium-3, clients 3, temperature 1, rounds 2, commit 01234567, dirty False"
+    )
     assert rows[0][:5] == ["run", "algorithm", "defense", "dim", "seed"]
     assert [row[0] for row in rows[1:]] == ["below/fedr", "fede", "", "", "", "noise", "", "", "", "single", ""]
     fede = records["fede"]

@@ -224,9 +224,9 @@ def triple_loss(
     triples[:, 1:, 2 if side == "tail" else 0] = wrong.clamp_min(0)
     heads, kinds, tails = triples.unbind(2)
     scores = options.kge_model().score(entities[heads], relations[kinds], entities[tails])
-    powers = torch.exp(options.temperature * (scores[:, 1:] - scores[:, 1:].amax(1, keepdim=True))).detach() * (
-        wrong >= 0
-    )
+    powers = torch.exp(
+        options.sampling_temperature * (scores[:, 1:] - scores[:, 1:].amax(1, keepdim=True))
+    ).detach() * (wrong >= 0)
     weights = powers / powers.sum(1, keepdim=True).clamp_min(1e-30)
     return (-logsigmoid(scores[:, 0]) - (weights * logsigmoid(-scores[:, 1:])).sum(1)).mean() / 2
 

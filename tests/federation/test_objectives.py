@@ -329,7 +329,7 @@ def naive_local_round(
                 heads = entities[kept] if side == "head" else entities[head].expand(len(kept), -1)
                 tails = entities[kept] if side == "tail" else entities[tail].expand(len(kept), -1)
                 scores = model.score(heads, relations[relation].expand(len(kept), -1), tails)
-                weights = torch.softmax(options.temperature * scores, 0).detach()
+                weights = torch.softmax(options.sampling_temperature * scores, 0).detach()
                 positive = model.score(entities[head], relations[relation], entities[tail])
                 parts.append(softplus(-positive) + (weights * softplus(scores)).sum())
             loss = torch.stack(parts).mean() / 2 + naive_objective(entities, received, previous, options)

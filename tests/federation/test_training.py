@@ -111,7 +111,7 @@ def naive_local_round(
                 heads = entities[kept] if side == "head" else entities[head].expand(len(kept), -1)
                 tails = entities[kept] if side == "tail" else entities[tail].expand(len(kept), -1)
                 scores = model.score(heads, relations[relation].expand(len(kept), -1), tails)
-                weights = torch.softmax(options.temperature * scores, 0).detach()
+                weights = torch.softmax(options.sampling_temperature * scores, 0).detach()
                 negative_loss.append(-(weights * torch.nn.functional.logsigmoid(-scores)).sum())
                 score = model.score(entities[head], relations[relation], entities[tail])
                 positive_loss.append(-torch.nn.functional.logsigmoid(score))

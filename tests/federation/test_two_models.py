@@ -119,7 +119,10 @@ def naive_losses(
 ) -> tuple[Tensor, Tensor]:
     """What the own model and what the shared model go down on, mean over the batch."""
     if options.algorithm == "fede-kd":  # feds.txt Eq. 6: one loss, and both models go down on it
-        low, high = predicted(shared, counts, options.temperature), predicted(own, counts, options.temperature)
+        low, high = (
+            predicted(shared, counts, options.sampling_temperature),
+            predicted(own, counts, options.sampling_temperature),
+        )
         both = divergence(shared, own, counts) + divergence(own, shared, counts)
         if reading == "one direction of the divergence":
             both = divergence(shared, own, counts)
@@ -130,7 +133,7 @@ def naive_losses(
     if options.setting("form") == "published":  # halved, and the teacher comes first
         teach = (divergence(shared.detach(), own, counts), divergence(own.detach(), shared, counts))
         # FedLU's code weighs negatives by their scores for RotatE alone.
-        temperature = options.temperature if options.model == "rotate" else 0.0
+        temperature = options.sampling_temperature if options.model == "rotate" else 0.0
         terms = [predicted(side, counts, temperature) / 2 for side in (own, shared)]
     else:  # fedlu.txt Eq. 8, 11
         teach = (divergence(own, shared.detach(), counts), divergence(shared, own.detach(), counts))

@@ -37,7 +37,7 @@ def published_score(model: KgeModel, head: Tensor, relation: Tensor, tail: Tenso
     if model.name == "complex":
         rows = zip(complex_numbers(head), complex_numbers(relation), complex_numbers(tail), strict=True)
         return sum(h * r * t.conjugate() for h, r, t in rows).real
-    half_width = (model.gamma + model.epsilon) / model.dim  # a phase of +-half_width is a turn by +-pi
+    half_width = (model.gamma + model.init_epsilon) / model.dim  # a phase of +-half_width is a turn by +-pi
     rotations = [cmath.exp(1j * math.pi * phase / half_width) for phase in relation.tolist()]
     rows = zip(complex_numbers(head), rotations, complex_numbers(tail), strict=True)
     return model.gamma - sum(abs(h * r - t) for h, r, t in rows)
@@ -56,7 +56,7 @@ class TestScore:
     @settings(max_examples=25, deadline=None)
     @sizes
     def test_equals_the_published_formula(self, name: ModelName, dim: int, count: int, seed: int) -> None:
-        model = KgeModel(name, dim, gamma=7.0, epsilon=1.5)
+        model = KgeModel(name, dim, gamma=7.0, init_epsilon=1.5)
         heads, relations, tails = random_triples(model, count, seed)
         expected = [published_score(model, *rows) for rows in zip(heads, relations, tails, strict=True)]
         np.testing.assert_allclose(model.score(heads, relations, tails), expected, rtol=1e-9, atol=1e-9)
@@ -235,12 +235,12 @@ class TestBadArguments:
             KgeModel(dim=dim)
 
     @pytest.mark.parametrize(
-        ("gamma", "epsilon"), [(-2.0, 2.0), (1.0, -5.0), (math.nan, 2.0), (10.0, math.inf), (-math.inf, math.inf)]
+        ("gamma", "init_epsilon"), [(-2.0, 2.0), (1.0, -5.0), (math.nan, 2.0), (10.0, math.inf), (-math.inf, math.inf)]
     )
-    def test_no_initial_range(self, gamma: float, epsilon: float) -> None:
-        with pytest.raises(SpecError, match=r"^gamma \+ epsilon must be positive and finite; got ") as error:
-            KgeModel(gamma=gamma, epsilon=epsilon)
-        assert str(error.value).endswith(f"got {gamma} + {epsilon}")
+    def test_no_initial_range(self, gamma: float, init_epsilon: float) -> None:
+        with pytest.raises(SpecError, match=r"^gamma \+ init_epsilon must be positive and finite; got ") as error:
+            KgeModel(gamma=gamma, init_epsilon=init_epsilon)
+        assert str(error.value).endswith(f"got {gamma} + {init_epsilon}")
 
 
 @pytest.mark.parametrize("name", MODELS)

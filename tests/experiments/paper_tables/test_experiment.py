@@ -92,7 +92,7 @@ def figure_of(table: PaperTable, name: str, metric: str) -> Figure:
 
 # What a run hangs on: a file must say each of these, so that another default of ours changes no experiment.
 STATED = {
-    "data", "algorithm", "model", "dim", "gamma", "epsilon", "batch_size", "num_negatives", "temperature", "learning_rate",
+    "data", "algorithm", "model", "dim", "gamma", "init_epsilon", "batch_size", "num_negatives", "temperature", "learning_rate",
     "local_epochs", "rounds", "eval_every", "patience", "participation", "negative_sides", "eval_sides", "entity_scope",
 }  # fmt: skip
 
