@@ -40,6 +40,7 @@ from protocols import psu, secagg
 from protocols.errors import (
     DisconnectedGraph,
     OutOfRing,
+    ReconstructionMismatch,
     SettingError,
     SplitView,
     TooFewParties,
@@ -155,10 +156,10 @@ class DefendedExchange(Exchange):
         encoded, num_clipped = self._encode(round, table, placed)
         try:
             total = self._sum(round, table, encoded)
-        except (TooFewParties, DisconnectedGraph):
-            return Uploaded(0, num_clipped)
+        except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
+            return Uploaded(0, num_clipped, _by_table(table, error.excluded))
         self._open(round, table, total)
-        return Uploaded(len(total.survivors), num_clipped)
+        return Uploaded(len(total.survivors), num_clipped, _by_table(table, total.excluded))
 
     def rounds_worth_noting(self) -> set[int]:
         """Those whose survivors differ from earlier ones, so that their counts tell who holds what."""
@@ -330,7 +331,7 @@ class DefendedExchange(Exchange):
             round, table, "rows", inputs, {}, threshold=threshold, min_survivors=len(members), context=told
         )
         self._sent_rows[table] = sent
-        return total
+        return total._replace(excluded={**counted.excluded, **total.excluded})
 
     def _session_of(
         self,
@@ -477,3 +478,8 @@ class DefendedExchange(Exchange):
             return arrived
 
         return deliver
+
+
+def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:
+    """Whose messages a session left out, with the table that it summed before the reason."""
+    return {party: f"{table}: {reason}" for party, reason in excluded.items()}

@@ -3,9 +3,20 @@
 Every message names the party or the field at fault, its value, and what is allowed.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class ProtocolError(Exception):
-    """Base of every error that a protocol raises. After one, the session is over: nobody sends another message."""
+    """Base of every error that a protocol raises. After one, the session is over: nobody sends another message.
+
+    Attributes:
+        excluded: by party the reason why a message of it had been left out before the session ended.
+    """
+
+    excluded: Mapping[str, str] = MappingProxyType({})
 
 
 # What the caller hands over.

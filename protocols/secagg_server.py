@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -54,10 +55,17 @@ from protocols.shamir import reconstruct
 
 
 class Sum(NamedTuple):
-    """The outcome: the sum of each vector over the survivors, `[length]` in its ring, and who they are."""
+    """The outcome.
+
+    Attributes:
+        vectors: the sum of each vector over the survivors, `[length]` in its ring.
+        survivors: whose uploads are in the sum.
+        excluded: by party the reason why a message of it was left out; a survivor may be among them.
+    """
 
     vectors: dict[str, np.ndarray]
     survivors: tuple[str, ...]
+    excluded: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
     Attributes:
         num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
         num_clipped: uploaded values that were cut to the range a protocol can carry.
+        excluded: by party the reason why the secure aggregation left out a message of it.
     """
 
     round: int
@@ -34,6 +35,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
     seconds: float
     num_survivors: int = 0
     num_clipped: int = 0
+    excluded: dict[str, str] = {}
 
 
 class Progress(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -60,10 +61,21 @@ class Uploaded(NamedTuple):
     Attributes:
         num_survivors: clients in the mean; 0 when it failed and the table stays as it was.
         num_clipped: values that were cut to the range a protocol can carry.
+        excluded: by party the reason why a message of it was left out.
     """
 
     num_survivors: int
     num_clipped: int = 0
+    excluded: Mapping[str, str] = MappingProxyType({})
+
+
+def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
+    """Whose messages were left out in the uploads of one round, and why, by party in alphabetical order."""
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for party, reason in outcome.excluded.items():
+            reasons.setdefault(party, []).append(reason)
+    return {party: "; ".join(reasons[party]) for party in sorted(reasons)}
 
 
 class Exchange:

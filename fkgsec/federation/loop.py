@@ -17,7 +17,7 @@ from fkgsec.errors import DataError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.exchange import Holding, MakeExchange, Observed, Uploaded
+from fkgsec.federation.exchange import Holding, MakeExchange, Observed, Uploaded, all_excluded
 from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import FederationOptions
@@ -347,6 +347,7 @@ def _entry(
         time.perf_counter() - started,
         min((outcome.num_survivors for outcome in outcomes), default=0),
         sum(outcome.num_clipped for outcome in outcomes),
+        all_excluded(outcomes),
     )
 
 

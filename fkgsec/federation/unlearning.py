@@ -25,7 +25,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError, TrainingError
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.exchange import MakeExchange, Uploaded
+from fkgsec.federation.exchange import MakeExchange, Uploaded, all_excluded
 from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.forget_sets import Forget, forgotten_rows, retaining
 from fkgsec.federation.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
@@ -491,4 +491,5 @@ def _entry(
         time.perf_counter() - started,
         min((outcome.num_survivors for outcome in outcomes), default=0),
         sum(outcome.num_clipped for outcome in outcomes),
+        all_excluded(outcomes),
     )
