@@ -77,6 +77,14 @@ FLAGS: dict[str, Flag] = {
     ),
     "wait": Flag(("--wait",), _setting("wait", "rounds before the two models learn from each other"), SETTINGS),
     "form": Flag(("--form",), _setting("form", "paper, or published as FedLU's code"), SETTINGS),
+    "evaluate": Flag(
+        ("--evaluate",), _setting("evaluate", "shared models after a round's broadcast, or before it"), SETTINGS
+    ),
+    "private_start": Flag(
+        ("--private-start",),
+        _setting("private_start", "first entities of a client's second model: its own, or those of the server"),
+        SETTINGS,
+    ),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
@@ -88,7 +96,9 @@ FLAGS: dict[str, Flag] = {
     "eval_every": Flag(("--eval-every",), "rounds between validations", TRAINING),
     "patience": Flag(("--patience",), "stop after so many validations without a better MRR; 0: never", TRAINING),
     "participation": Flag(("--participation",), "share of clients that train in a round", TRAINING),
-    "negative_sides": Flag(("--negative-sides",), "corrupt tail, or both in turn", TRAINING),
+    "negative_sides": Flag(
+        ("--negative-sides",), "corrupt tail, both in turn, or each batch on both (twice the steps)", TRAINING
+    ),
     "eval_sides": Flag(("--eval-sides",), "rank tail, or both", TRAINING),
     "entity_scope": Flag(
         ("--entity-scope",), "entities a client corrupts with and ranks: own, all, or published", TRAINING

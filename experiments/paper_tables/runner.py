@@ -52,9 +52,22 @@ class Results:
             self._records.setdefault(self._key(record.spec), {}).setdefault(record.seed, record)
 
     def of(self, cell: Cell) -> dict[int, Record]:
-        """The finished records of a cell, by seed."""
-        found = self._records.get(self._key(cell.spec), {}) if cell.spec else {}
-        return dict(sorted(found.items()))
+        """The finished record of a cell for each seed; of several candidates the one with the best validation MRR.
+
+        Raises:
+            RunError: several candidates, and data without validation triples.
+        """
+        return {seed: _best(cell, found) for seed, found in self.tried(cell).items()}
+
+    def tried(self, cell: Cell) -> dict[int, list[Record]]:
+        """The finished records of a cell's candidates, by seed."""
+        found = [self.of_spec(spec) for spec in cell.candidates]
+        seeds = sorted({seed for records in found for seed in records})
+        return {seed: [records[seed] for records in found if seed in records] for seed in seeds}
+
+    def of_spec(self, spec: Spec) -> dict[int, Record]:
+        """The finished records of this spec, by seed; its own seed does not count."""
+        return self._records.get(self._key(spec), {})
 
     def _key(self, spec: Spec) -> Spec:
         changes: dict[str, Any] = {"seed": 0, "device": "auto", "temperature": spec.sampling_temperature}
@@ -63,6 +76,19 @@ class Results:
             plain = AttackOptions()
             changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS}
         return msgspec.structs.replace(spec, **changes)
+
+
+def _best(cell: Cell, records: Sequence[Record]) -> Record:
+    """The first record whose models were kept at the highest validation MRR of all."""
+    best, *others = records
+    for record in others:
+        reached, to_beat = (one.rounds[one.best_round].valid_mrr for one in (record, best))
+        if reached is None or to_beat is None:
+            raise RunError(
+                f"{cell.name}: {cell.chosen} cannot be chosen on validation, {best.data.name} has no valid split"
+            )
+        best = record if reached > to_beat else best
+    return best
 
 
 def find_results(places: Iterable[Path], *, attack: bool) -> tuple[Results, list[str]]:
@@ -124,7 +150,7 @@ def run_experiment(
             if data not in graphs:
                 graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other
             with observe(spec, f"{cell.name}, seed {spec.seed}") as observer:
-                folder = out / run_name(cell, spec.seed)
+                folder = out / run_name(cell, spec)
                 results.add(execute(spec, graphs[data], folder, attack=experiment.attack, observer=observer).record)
         except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
             failures.append(Failure(cell.name, spec.seed, error))
@@ -138,25 +164,34 @@ def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) ->
     left: dict[Spec, Cell] = {}
     for seed in seeds:
         for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
-            if cell.spec and seed not in results.of(cell):
-                left.setdefault(msgspec.structs.replace(cell.spec, seed=seed), cell)
+            for spec in cell.candidates:
+                if seed not in results.of_spec(spec):
+                    left.setdefault(msgspec.structs.replace(spec, seed=seed), cell)
     return [(cell, spec) for spec, cell in left.items()]
 
 
-def run_name(cell: Cell, seed: int) -> str:
-    """The folder of a cell's run.
+def run_name(cell: Cell, spec: Spec) -> str:
+    """The folder of a cell's run with one of its candidates.
 
-    >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", None, {}, {}, "", ""), 0)
+    >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())
     'TransE-FedE-SVD-plus-R3-seed0'
+    >>> run_name(Cell("TransE FedLU (local) C3", "", "", (), {}, {}, "", "", chosen="gamma"), Spec(gamma=20, seed=1))
+    'TransE-FedLU-local-C3-gamma20-seed1'
     """
     plain = cell.name.replace("+", "-plus").replace("*", "-star")
-    return re.sub(r"[^\w.]+", "-", plain).strip("-") + f"-seed{seed}"
+    plain += f" {cell.chosen}{cell.choice(spec)}" if cell.chosen else ""
+    return re.sub(r"[^\w.]+", "-", plain).strip("-") + f"-seed{spec.seed}"
 
 
 def table_of(experiment: Experiment, results: Results, failures: Sequence[Failure] = ()) -> PaperTable:
     """The paper's table beside what is finished."""
     failed = {failure.cell: f"seed {failure.seed}: {failure.error}" for failure in failures}
-    return make_paper_table(experiment, {cell.name: results.of(cell) for cell in experiment.cells}, failed)
+    return make_paper_table(
+        experiment,
+        {cell.name: results.of(cell) for cell in experiment.cells},
+        failed,
+        {cell.name: results.tried(cell) for cell in experiment.cells if cell.chosen},
+    )
 
 
 def write_table(table: PaperTable, out: Path) -> None:

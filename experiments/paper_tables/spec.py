@@ -2,7 +2,8 @@
 
 A file names its settings twice over: `paper_settings`, which the paper states, and `our_settings`, each with a `why`, for
 what it leaves open. They stand at the top, in a column, in a row, or in an exception (one column of a row); the later of
-these wins. The shipped files lie in `experiments/specs`, called author-year-algorithm-table.
+these wins. A row may leave one option to validation (`choose`). The shipped files lie in `experiments/specs`, called
+author-year-algorithm-table.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     our_settings: dict[str, Ours] = {}
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An option whose value is chosen on validation: each of `values` is a run, and the best one's figures are the row's."""
+
+    option: str
+    values: tuple[Any, ...]
+    why: str
+
+
 class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A column of the table. `missing` says why it cannot be run; its figures are shown all the same."""
 
@@ -56,6 +65,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         exceptions: settings of this row in one column.
         shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
         missing: why the row cannot be run.
+        choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
     """
 
     name: str
@@ -64,6 +74,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exceptions: dict[str, Settings] = {}
     shown: Shown = "own"
     missing: str = ""
+    choose: Choice | None = None
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,22 +110,34 @@ class Cell(NamedTuple):
     """One figure box of the table.
 
     Attributes:
-        spec: what to run, at seed 0; None where `missing` says why it cannot be.
+        candidates: what to run, at seed 0: one, one for each value that `chosen` may have, or none where `missing` says why.
         stated: the options that the file states for this cell, with why if the value is ours (None: the paper's).
         figures: the paper's.
         baseline: name of the cell that relative figures refer to; empty without one.
         shown: which model's utility, see `Row`.
+        chosen: the option whose value validation decides; empty where there is one candidate.
     """
 
     name: str
     row: str
     column: str
-    spec: Spec | None
+    candidates: tuple[Spec, ...]
     stated: Mapping[str, str | None]
     figures: Mapping[Metric, float | None]
     baseline: str
     missing: str
     shown: Shown = "own"
+    chosen: str = ""
+
+    @property
+    def spec(self) -> Spec | None:
+        """The first candidate; None where nothing can be run."""
+        return self.candidates[0] if self.candidates else None
+
+    def choice(self, spec: Spec) -> str:
+        """The value that a candidate gives to the option `chosen`, as text."""
+        value = getattr(spec, self.chosen)
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Stated(NamedTuple):
@@ -232,6 +255,10 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
             raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
         if metrics & set(LEAKAGE) and not document.attack:
             raise SpecError(f"{place}: figures: err and trr need attack: true")
+        if row.choose and (len(row.choose.values) < 2 or _twice(row.choose.values)):
+            raise SpecError(
+                f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
+            )
     last = Settings(our_settings=variant.our_settings) if variant else Settings()
     cells = tuple(
         _cell(path, row, column, [document, column, row, row.exceptions.get(column.name, Settings()), last])
@@ -265,7 +292,10 @@ def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> C
     name = f"{row.name} {column.name}"
     values: dict[str, Any] = {}
     stated: dict[str, str | None] = {}
-    for level in levels:
+    *stating, last = levels
+    if row.choose:  # as one of the levels, so that a wrong option or value is reported like any other
+        stating.append(Settings(our_settings={row.choose.option: Ours(row.choose.values[0], row.choose.why)}))
+    for level in (*stating, last):
         both = sorted(set(level.paper_settings) & set(level.our_settings))
         if both:
             raise SpecError(f"{path}: {name}: {both[0]} is both the paper's and ours; one of them")
@@ -284,14 +314,19 @@ def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> C
             option: ours.why for option, ours in level.our_settings.items()
         }
     missing = row.missing or column.missing
+    chosen = row.choose.option if row.choose and row.choose.option not in last.our_settings else ""
+    choices = [values | {chosen: value} for value in row.choose.values] if row.choose and chosen else [values]
     try:
-        spec = None if missing else make_spec(None, values)
+        candidates = () if missing else tuple(make_spec(None, choice) for choice in choices)
     except SpecError as error:
         raise SpecError(f"{path}: {name}: {str(error).removeprefix('options: ')}") from error
     baseline = f"{row.baseline} {column.name}" if row.baseline else ""
-    return Cell(
-        name, row.name, column.name, spec, stated, row.figures.get(column.name, {}), baseline, missing, row.shown
-    )
+    figures = row.figures.get(column.name, {})
+    return Cell(name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen)
+
+
+def _twice(values: Sequence[Any]) -> bool:
+    return any(value in values[:place] for place, value in enumerate(values))
 
 
 def _stated(where: str, level: Settings) -> Iterable[Stated]:
@@ -299,6 +334,9 @@ def _stated(where: str, level: Settings) -> Iterable[Stated]:
         yield Stated(where, option, value, None)
     for option, ours in level.our_settings.items():
         yield Stated(where, option, ours.value, ours.why)
+    if isinstance(level, Row) and level.choose:
+        values = " or ".join(map(str, level.choose.values))
+        yield Stated(where, level.choose.option, f"{values}, by validation MRR", level.choose.why)
 
 
 def select_cells(cells: Sequence[Cell], only: str) -> list[Cell]:

@@ -145,12 +145,16 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
 
 
 def make_paper_table(
-    experiment: Experiment, records: Mapping[str, Mapping[int, Record]], failed: Mapping[str, str]
+    experiment: Experiment,
+    records: Mapping[str, Mapping[int, Record]],
+    failed: Mapping[str, str],
+    tried: Mapping[str, Mapping[int, Sequence[Record]]],
 ) -> PaperTable:
     """Set the paper's figures beside those of finished records.
 
     Args:
         records: of each cell by name, by seed. failed: why a cell failed, by name.
+        tried: where a setting was chosen on validation, the records of all its values, by name and seed.
     """
     return PaperTable(
         SCHEMA,
@@ -161,11 +165,20 @@ def make_paper_table(
         list(experiment.notes),
         [TableSetting(*stated) for stated in experiment.settings],
         experiment.metrics,
-        [_cell(cell, experiment.metrics, records, failed.get(cell.name, "")) for cell in experiment.cells],
+        [
+            _cell(cell, experiment.metrics, records, failed.get(cell.name, ""), tried.get(cell.name, {}))
+            for cell in experiment.cells
+        ],
     )
 
 
-def _cell(cell: Cell, metrics: list[Metric], records: Mapping[str, Mapping[int, Record]], failed: str) -> TableCell:
+def _cell(
+    cell: Cell,
+    metrics: list[Metric],
+    records: Mapping[str, Mapping[int, Record]],
+    failed: str,
+    tried: Mapping[int, Sequence[Record]],
+) -> TableCell:
     runs = records.get(cell.name, {})
     status: Status = "not at hand" if cell.missing else "failed" if failed else "done" if runs else "not run"
     baselines = records.get(cell.baseline, {})
@@ -174,9 +187,8 @@ def _cell(cell: Cell, metrics: list[Metric], records: Mapping[str, Mapping[int, 
         for metric in metrics
         if metric in cell.figures or metric not in RELATIVE or cell.baseline
     ]
-    return TableCell(
-        cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, _remarks(runs)
-    )
+    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items()] + _remarks(runs)
+    return TableCell(cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, remarks)
 
 
 def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: Mapping[int, Record]) -> Figure:
@@ -188,6 +200,15 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: M
         return Figure(metric, paper, None, None, f"seed {seed}: {reason}" if len(found) > 1 else reason)
     ours = over_seeds([figure for figure in found.values() if not isinstance(figure, str)])
     return Figure(metric, paper, ours, None if paper is None else ours.value - paper)
+
+
+def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str:
+    """What was chosen on validation, what each value reached there, and which values are not run."""
+    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid_mrr for one in tried}
+    values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
+    missing = [value for spec in cell.candidates if (value := cell.choice(spec)) not in reached]
+    said = f"seed {seed}: {cell.chosen} {cell.choice(best.spec)} by validation MRR, {', '.join(values)}"
+    return said + (f"; not run: {', '.join(missing)}" if missing else "")
 
 
 def _remarks(runs: Mapping[int, Record]) -> list[str]:

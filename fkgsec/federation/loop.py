@@ -54,7 +54,8 @@ class FederationResult:
         tables: each client's embeddings after the broadcast of that round.
         trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
             client that sat the round out as the last broadcast did.
-        test_ranks: ranks of each client's test triples, float64 `[n, sides]`.
+        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or by `tables`, see
+            `FederationOptions.evaluate`.
         transcript: what crossed; the messages of round 0, of the best and of the last round are retained whole.
         inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
             would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
@@ -63,7 +64,7 @@ class FederationResult:
         observed: by table and party, what the server had put together of the client's uploads by that round, where no
             single message holds it.
         private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
-            its ranks, and `shared_test_ranks` those of `tables`.
+            its ranks, and `shared_test_ranks` those of the shared model.
     """
 
     graph: FederatedGraph
@@ -151,13 +152,15 @@ class Federation:
     def broadcast(self, round: int) -> None:
         """Clients receive their rows of every shared table and take them over, unless they keep their own.
 
-        Where the federation's model is what is evaluated, every client receives it; else those that train next.
+        Where the federation's model is what is evaluated, every client receives it; else those that train next. In round 0
+        the models that clients keep to themselves may take these rows over, too (`FederationOptions.private_start`).
         """
         receivers = range(len(self.parties))
         if self.recipe.evaluated == "local" and round > 0:
             receivers = self.participants(round + 1)
         parties = [self.parties[client] for client in receivers]
-        keep_own = "start" in self.recipe.settings and self.options.setting("start") == "own" and round > 0
+        keep_own = self._is_set("start", "own") and round > 0
+        start_private = self._is_set("private_start", "server") and round == 0
         for table in self.exchange.server:
             for party, received in self.exchange.broadcast(round, table, parties).items():
                 client = self.parties.index(party)
@@ -166,6 +169,12 @@ class Federation:
                 self.trainer.receive(table, client, rows, first=round == 0)
                 if not keep_own:
                     own.copy_(rows)
+                if start_private and self.private:
+                    self.private.rows(table, client).detach().copy_(rows)
+
+    def _is_set(self, name: str, value: str) -> bool:
+        """Whether the algorithm has this setting, at this value."""
+        return name in self.recipe.settings and self.options.setting(name) == value
 
     def upload(self, round: int, participants: list[int]) -> list[Uploaded]:
         """Participants send their trained rows, and the server takes the mean over holders; one outcome for each table."""
@@ -289,13 +298,14 @@ def run_federation(
         losses = federation.trainer.train_round(number, participants, observer.step_done)
         trained = federation.tensors("best_trained")
         check = number % options.eval_every == 0 or number == options.rounds
-        local = federation.recipe.evaluated != "global"
-        mrr = federation.evaluator.mrr("valid") if check and local else None
+        # A broadcast leaves private models as they are.
+        before = options.evaluates_before_broadcast or federation.private is not None
+        mrr = federation.evaluator.mrr("valid") if check and before else None
         outcomes = federation.upload(number, participants)
         federation.broadcast(number)
 
         if check:
-            mrr = mrr if local else federation.evaluator.mrr("valid")
+            mrr = mrr if before else federation.evaluator.mrr("valid")
             if mrr is None or mrr > progress.best_mrr:
                 progress.best_mrr = progress.best_mrr if mrr is None else mrr
                 progress.best_round, progress.bad_checks = number, 0
@@ -391,7 +401,7 @@ def _put_back(federation: Federation, tensors: dict[str, Tensor], shared: str, p
 
 
 def _result(federation: Federation, progress: Progress, best: dict[str, Tensor]) -> FederationResult:
-    recipe, parties = federation.recipe, federation.parties
+    recipe, parties, before = federation.recipe, federation.parties, federation.options.evaluates_before_broadcast
 
     def tables(prefix: str, evaluator: Evaluator) -> list[ClientTables]:
         _put_back(federation, best, prefix, "best_private")
@@ -399,12 +409,12 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         return [ClientTables(view.entities.cpu().clone(), view.relations.cpu().clone()) for view in views]
 
     trained = tables("best_trained", federation.shared_evaluator)
-    test_ranks = federation.evaluator.ranks("test") if recipe.evaluated != "global" else None
+    shared_test_ranks = federation.shared_evaluator.ranks("test") if before else []
     private = tables("best_trained", federation.evaluator) if federation.private else []
     final = tables("best", federation.shared_evaluator)
-    shared_test_ranks = federation.shared_evaluator.ranks("test") if federation.private else []
-    if test_ranks is None:
-        test_ranks = federation.evaluator.ranks("test")
+    if not before:
+        shared_test_ranks = federation.shared_evaluator.ranks("test")
+    test_ranks = federation.evaluator.ranks("test") if federation.private else shared_test_ranks
     transcript = federation.channel.transcript
     _retain(federation, progress.best_round, progress.rounds[-1].round)
     inputs: dict[Table, dict[str, Tensor]] = {
@@ -437,7 +447,7 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         {table: list(shared.names) for table, shared in federation.exchange.server.items()},
         observed,
         private,
-        shared_test_ranks,
+        shared_test_ranks if federation.private else [],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import torch
@@ -20,6 +20,9 @@ Affinity = Literal["shared", "embedding"]
 Start = Literal["received", "own"]
 Form = Literal["paper", "published"]
 Proximal = Literal["distance", "squared"]
+NegativeSides = Literal["tail", "both", "each"]
+Evaluate = Literal["after", "before"]
+PrivateStart = Literal["own", "server"]
 
 _RANGES = {
     "mu": (0, 1_000_000),
@@ -31,12 +34,20 @@ _RANGES = {
     "low_share": (0, 1),
     "wait": (0, 1_000_000),
 }
+_CHOICES: dict[str, Any] = {
+    "affinity": Affinity,
+    "start": Start,
+    "form": Form,
+    "proximal": Proximal,
+    "evaluate": Evaluate,
+    "private_start": PrivateStart,
+}
 
 
 class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one federation. Defaults are those of fedr.txt appendix B where it names them.
 
-    The options from `mu` to `form` belong to some algorithms only (`Recipe.settings`, which has their defaults); None
+    The options from `mu` to `private_start` belong to some algorithms only (`Recipe.settings`, which has their defaults); None
     takes the algorithm's own, and one that the algorithm does not have is an error.
 
     Attributes:
@@ -49,7 +60,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         eval_every: validation after every so many rounds (and after the last).
         patience: stop after so many validations without a better MRR; 0 never stops early.
         participation: share of clients that train in a round, at least one; only they are averaged.
-        negative_sides: corrupt tails only (fedr.txt) or tails and heads in alternate steps.
+        negative_sides: corrupt tails only (fedr.txt); "both", tails and heads in alternate steps; or "each", every batch's heads
+            and then its tails, a step each, so that an epoch has twice the steps (FedLU's code).
         eval_sides: rank tails only (fedr.txt) or both.
         entity_scope: "own", a client trains, corrupts with and ranks its own entities (FedR's code); "all", those of the
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
@@ -69,9 +81,19 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         wait: so many rounds pass before FedLU's two models learn from each other; 0 is the paper's Algorithm 1. Ours: its code
             begins without, too, but switches each direction on by what validation says of both models.
         form: "paper", or "published": as FedLU's code does.
+        evaluate: whether shared models are validated, kept and tested "after" the broadcast of a round, or "before" it, as local
+            training left them (FedLU's code, in FedE, FedProx and FedEC, too).
+        private_start: first entity rows of the model that a client keeps to itself: drawn on its "own", or those that the
+            "server" sends in round 0, so that both models start alike (FedLU's code).
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
         seed: everything random derives from it.
         device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
+
+    Differs: FedLU's code (nju-websoft/FedLU) has the other values of `form`, `evaluate` and `private_start`, and "each" for
+    `negative_sides`; the specs of its tables set them where the paper is silent. Of what else it does there is no option: it
+    weighs triples by frequency, draws batches and negatives once for the run, keeps each client's models at that client's best
+    validation, halves the initial range of RotatE's and ComplEx's entities, and begins each direction of distillation when
+    validation stalls.
     """
 
     algorithm: str = "fede"
@@ -88,7 +110,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     eval_every: int = 5
     patience: int = 5
     participation: float = 1.0
-    negative_sides: Sides = "both"
+    negative_sides: NegativeSides = "both"
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
     mu: float | None = None
@@ -104,6 +126,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     low_share: float | None = None
     wait: int | None = None
     form: Form | None = None
+    evaluate: Evaluate | None = None
+    private_start: PrivateStart | None = None
     defense: str = ""
     seed: int = 0
     device: str = "auto"
@@ -137,7 +161,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name, (low, high) in _RANGES.items():
             if name in settings and not low <= float(self.setting(name)) <= high:
                 raise SpecError(f"{name} must lie in {low:g}..{high:,}; got {self.setting(name)}")
-        for name, allowed in (("affinity", Affinity), ("start", Start), ("form", Form), ("proximal", Proximal)):
+        for name, allowed in _CHOICES.items():
             if name in settings and self.setting(name) not in get_args(allowed):
                 raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {self.setting(name)!r}")
         if "rank" in settings:
@@ -176,6 +200,12 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if "proximal" not in recipe.settings:
             return recipe.objective
         return "distance" if self.setting("proximal") == "distance" else "squared"
+
+    @property
+    def evaluates_before_broadcast(self) -> bool:
+        """Whether shared models are validated, kept and tested as local training left them."""
+        recipe = RECIPES[self.algorithm]
+        return self.setting("evaluate") == "before" if "evaluate" in recipe.settings else recipe.evaluated == "local"
 
     def num_participants(self, num_clients: int) -> int:
         """How many clients take part in a round, at least one; halves are rounded up."""

@@ -29,8 +29,8 @@ class Recipe:
             use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
         distillation: how the two models learn from each other, see `fkgsec.federation.distillation`.
         equal_cost: the dimension is lowered until a round costs as much as FedS's on average (feds.txt Eq. 5).
-        evaluated: "global", each client's tables after the broadcast; "local", as its own training left them before it;
-            "private", the second model.
+        evaluated: "global", each client's tables after the broadcast, or before it by the setting "evaluate"; "local", as its
+            own training left them before it; "private", the second model.
         settings: the options that only some algorithms have, with the paper's values.
     """
 
@@ -52,7 +52,7 @@ ENTITIES: tuple[Table, ...] = ("entities",)
 _ROWS = (
     Recipe("single", (), "each client alone: 'Local' in fedr.txt Table 2, 'Single' in feds.txt", keep_optimizer=True),
     Recipe("collective", (), "all triples at one party: 'centralized' in fedlu.txt", pooled=True, keep_optimizer=True),
-    Recipe("fede", ENTITIES, "Chen et al. 2021, as in fedr.txt section 2"),
+    Recipe("fede", ENTITIES, "Chen et al. 2021, as in fedr.txt section 2", settings={"evaluate": "after"}),
     Recipe("fedep", ENTITIES, "FedE with each client's own model evaluated, feds.txt IV-B", evaluated="local"),
     Recipe(
         "fedepl",
@@ -67,14 +67,14 @@ _ROWS = (
         ENTITIES,
         "FedE with a proximal term, fedlu.txt section 2 (and 5.2, footnote 3: distance)",
         objective="squared",
-        settings={"mu": 0.1, "proximal": "squared"},
+        settings={"mu": 0.1, "proximal": "squared", "evaluate": "after"},
     ),
     Recipe(
         "fedec",
         ENTITIES,
         "FedE with a contrastive term (Chen et al. 2022), fedlu.txt section 3",
         objective="contrastive",
-        settings={"mu": 0.3, "tau": 0.2},
+        settings={"mu": 0.3, "tau": 0.2, "evaluate": "after"},
     ),
     Recipe("fedr", ("relations",), "fedr.txt Algorithm 1, without its PSU and SecAgg"),
     Recipe(
@@ -92,7 +92,7 @@ _ROWS = (
         private="entities",
         distillation="mutual",
         evaluated="private",
-        settings={"mu": 2.0, "wait": 0, "form": "paper"},
+        settings={"mu": 2.0, "wait": 0, "form": "paper", "evaluate": "after", "private_start": "own"},
     ),
     Recipe(
         "pfedeg",

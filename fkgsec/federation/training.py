@@ -189,7 +189,8 @@ class LocalTrainer:
     def num_steps(self, clients: Sequence[int]) -> int:
         """Steps of one round: those of the client with the most batches."""
         longest = max(len(self._visits[client].rows) for client in clients)
-        return self._options.local_epochs * -(-longest // self._options.batch_size)
+        batches = self._options.local_epochs * -(-longest // self._options.batch_size)
+        return batches * len(self._corrupted(0))
 
     def train_round(
         self, round: int, clients: Sequence[int], on_step: Callable[[], None] = lambda: None
@@ -216,25 +217,35 @@ class LocalTrainer:
             size = self._options.batch_size
             for step in range(-(-max(map(len, shuffled.values())) // size)):
                 active = [client for client in ordered if step * size < len(shuffled[client])]
-                # Tails and heads in alternate steps; the epoch shifts the parity, so that a client of one batch sees both.
-                head_turn = self._options.negative_sides == "both" and (step + epoch + round) % 2 == 1
                 batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
-                step_losses, steps = self._step(batches, draws, "head" if head_turn else "tail")
-                bad = [client for client, loss in step_losses.items() if not np.isfinite(loss)]
-                if bad:
-                    raise TrainingError(
-                        f"the loss of client {self._stack.graphs[bad[0]].name} is {step_losses[bad[0]]} in round {round}, "
-                        f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
-                    )
-                self._take(steps, batches, step_losses)
-                for client, loss in step_losses.items():
-                    losses[client].append(loss)
-                on_step()
+                # The epoch shifts the parity, so that a client of one batch sees both sides.
+                for side in self._corrupted(step + epoch + round):
+                    step_losses, steps = self._step(batches, draws, side)
+                    bad = [client for client, loss in step_losses.items() if not np.isfinite(loss)]
+                    if bad:
+                        raise TrainingError(
+                            f"the loss of client {self._stack.graphs[bad[0]].name} is {step_losses[bad[0]]} in round {round}, "
+                            f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
+                        )
+                    self._take(steps, batches, step_losses)
+                    for client, loss in step_losses.items():
+                        losses[client].append(loss)
+                    on_step()
         self._factored = None
         for table, previous in self.previous.items():
             for client in ordered:
                 previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
+
+    def _corrupted(self, turn: int) -> tuple[Side, ...]:
+        """The sides that a batch is corrupted on, a step for each.
+
+        Differs: FedLU's code, which takes heads and tails of every triple, shuffles the batches of heads and those of tails
+        apart, and draws both, with their negatives, once for the whole run.
+        """
+        if self._options.negative_sides == "each":
+            return ("head", "tail")
+        return ("head",) if self._options.negative_sides == "both" and turn % 2 == 1 else ("tail",)
 
     def _step(
         self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side

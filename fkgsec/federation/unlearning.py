@@ -156,11 +156,13 @@ def unlearn(
     work = _Work(federation, options, _forgotten_rows(federation, forget), evaluator, observer)
     loss = _METHODS[options.method](work)
     trained = _tables(federation, shared_evaluator)
-    local = recipe.evaluated == "local"
-    mrr, test_ranks = (evaluator.mrr("valid"), evaluator.ranks("test")) if local else (None, [])
+    before = run_options.evaluates_before_broadcast
+    mrr, test_ranks = (evaluator.mrr("valid"), evaluator.ranks("test")) if before else (None, [])
+    shared_test_ranks = shared_evaluator.ranks("test") if before and federation.private else []
     outcomes = _exchange(work, result) if sends else []
-    if not local:
+    if not before:
         mrr, test_ranks = evaluator.mrr("valid"), evaluator.ranks("test")
+        shared_test_ranks = shared_evaluator.ranks("test") if federation.private else []
     rounds.append(_entry(federation, ROUND, loss, mrr, outcomes, started))
     observer.round_done(rounds[-1])
     exchange = federation.exchange
@@ -180,7 +182,7 @@ def unlearn(
         else result.row_names,
         observed={table: exchange.observed(table) for table in exchange.server},
         private=_tables(federation, evaluator) if federation.private else [],
-        shared_test_ranks=shared_evaluator.ranks("test") if federation.private else [],
+        shared_test_ranks=shared_test_ranks,
     )
 
 

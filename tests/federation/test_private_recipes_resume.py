@@ -127,6 +127,7 @@ SETTINGS = [
     ("pfedeg", {"affinity": "embedding"}),
     ("pfedeg", {"start": "own"}),
     ("fedlu", {"form": "published"}),
+    ("fedlu", {"private_start": "server", "evaluate": "before", "negative_sides": "each"}),
     ("feds", {"sync_every": 0}),
     ("feds", {"sync_every": 1}),
     ("feds", {"sync_every": 2}),

@@ -19,6 +19,7 @@ from fkgsec.federation.recipes import RECIPES
 
 replace = msgspec.structs.replace
 NEW = ["fedep", "fedprox", "fedec"]
+WHEN = ("before", "after")
 
 
 class Stop(Exception):
@@ -133,6 +134,42 @@ def test_fedep_validates_and_tests_what_training_left(
         assert np.array_equal(result.test_ranks[place], naive_ranks(best.trained[place], client, "test", learning))
 
 
+def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: FederationOptions) -> None:
+    """FedLU's code validates, keeps and tests FedE as local training left it: the best round is another than after."""
+    fedep = run_federation(uneven, learning)
+    before, after = (run_federation(uneven, replace(learning, algorithm="fede", evaluate=when)) for when in WHEN)
+    assert figures(before) == figures(fedep)
+    assert figures(after) == figures(run_federation(uneven, replace(learning, algorithm="fede")))
+    assert before.best_round != after.best_round
+
+
+@pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
+def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
+    algorithm: str, uneven: FederatedGraph, learning: FederationOptions
+) -> None:
+    options = replace(learning, algorithm=algorithm, rounds=2, eval_every=2)
+    runs = [run_federation(uneven, replace(options, evaluate=when)) for when in WHEN]
+    for result, tables in zip(runs, (runs[0].trained, runs[1].tables), strict=True):
+        assert result.rounds[-1].valid_mrr == pytest.approx(naive_mrr(tables, uneven, "valid", options), abs=1e-9)
+        for place, client in enumerate(uneven.clients):
+            assert np.array_equal(result.test_ranks[place], naive_ranks(tables[place], client, "test", options))
+    assert numbers(runs[0].tables) == numbers(runs[1].tables)
+    assert runs[0].rounds[-1].valid_mrr != runs[1].rounds[-1].valid_mrr
+
+
+def test_who_sits_out_receives_although_what_training_left_is_judged(
+    uneven: FederatedGraph, learning: FederationOptions
+) -> None:
+    """FedLU's code sends to all clients; FedEP to those alone that train next."""
+    options = replace(learning, participation=0.34, rounds=3, eval_every=3)
+    sizes = [
+        [line.receiver for line in run_federation(uneven, one).transcript.entries if line.round == 1]
+        for one in (replace(options, algorithm="fede", evaluate="before"), options)
+    ]
+    assert {f"client/{client.name}" for client in uneven.clients} <= set(sizes[0])
+    assert len(sizes[0]) > len(sizes[1])
+
+
 def test_patience_of_fedep_counts_local_figures(
     uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[FederationResult]
 ) -> None:
@@ -211,8 +248,8 @@ def test_protected_runs_train_as_those_in_clear(
 def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
     """fedlu.txt 5.2: mu 0.1 for FedProx, half its squared distance as its code has it; tau 0.2 and mu 0.3 for FedEC."""
     options = replace(options, eval_every=2)
-    assert dict(RECIPES["fedprox"].settings) == {"mu": 0.1, "proximal": "squared"}
-    assert dict(RECIPES["fedec"].settings) == {"mu": 0.3, "tau": 0.2}
+    assert dict(RECIPES["fedprox"].settings) == {"mu": 0.1, "proximal": "squared", "evaluate": "after"}
+    assert dict(RECIPES["fedec"].settings) == {"mu": 0.3, "tau": 0.2, "evaluate": "after"}
     for algorithm, said in (("fedprox", {"mu": 0.1}), ("fedec", {"mu": 0.3, "tau": 0.2})):
         unsaid = run_federation(uneven, replace(options, algorithm=algorithm))
         assert figures(unsaid) == figures(run_federation(uneven, replace(options, algorithm=algorithm, **said)))
@@ -241,6 +278,8 @@ GIVEN: dict[str, object] = {
     "wait": 3,
     "form": "published",
     "proximal": "distance",
+    "evaluate": "before",
+    "private_start": "server",
 }
 
 

@@ -102,7 +102,8 @@ def test_every_shipped_file_is_valid_and_says_all_that_a_run_hangs_on(name: str)
     assert re.fullmatch(r"[a-z]+20\d\d_[a-z]+_table\d+(_cpu)?", name)
     experiment = read_experiment(SHIPPED[name])
     assert experiment.notes
-    assert len({run_name(cell, 0) for cell in experiment.cells}) == len(experiment.cells)
+    named = [run_name(cell, spec) for cell in experiment.cells for spec in cell.candidates]
+    assert len(set(named)) == len(named)
     for cell in experiment.cells:
         assert (cell.spec is None) == bool(cell.missing)
         assert cell.figures, cell.name
@@ -190,8 +191,26 @@ def test_two_rows_of_one_run_run_it_once() -> None:
     cells = read_experiment(SHIPPED["zhu2023_fedlu_table1_cpu"]).cells
     left = unfinished(cells, [0, 1], Results(attack=False))
     assert len(cells) == 9
-    assert [spec.seed for _, spec in left] == [0] * 7 + [1] * 7
-    assert [cell.row for cell, _ in left[:7]].count("TransE FedLU (local)") == 1
+    assert [spec.seed for _, spec in left] == [0] * 11 + [1] * 11
+    fedlu = [spec for cell, spec in left[:11] if cell.row == "TransE FedLU (local)"]
+    assert [spec.gamma for spec in fedlu] == [10, 20, 50]
+
+
+@pytest.mark.parametrize("name", ["zhu2023_fedlu_table1", "zhu2023_fedlu_table4", "zhu2023_fedlu_table1_cpu"])
+def test_fedlus_tables_are_run_as_its_code_does(name: str) -> None:
+    """Where the paper is silent: what is judged when, what both models start from, heads and tails of every batch, and gamma."""
+    cells = [cell for cell in read_experiment(SHIPPED[name]).cells if cell.spec]
+    for cell in cells:
+        algorithm, model = cell.candidates[0].algorithm, cell.candidates[0].model
+        federated = algorithm not in ("single", "collective")
+        assert {spec.negative_sides for spec in cell.candidates} == {"each"}
+        assert {spec.evaluate for spec in cell.candidates} == {"before" if federated else None}
+        assert {spec.private_start for spec in cell.candidates} == {"server" if algorithm == "fedlu" else None}
+        swept = algorithm == "fedlu" or (federated and model == "complex")
+        assert [spec.gamma for spec in cell.candidates] == ([10, 20, 50] if swept else [9]), cell.name
+    assert {cell.spec.algorithm for cell in cells if cell.spec} == {
+        "single", "collective", "fede", "fedprox", "fedec", "fedlu"
+    }  # fmt: skip
 
 
 def test_a_small_variant_is_another_table_with_settings_of_ours(tmp_path: Path) -> None:
@@ -238,6 +257,18 @@ def test_a_small_variant_is_another_table_with_settings_of_ours(tmp_path: Path) 
         ("title:", "seeds: []\ntitle:", "seeds: different numbers from 0 on are needed; got []"),
         ("columns:", "columns: [", "not YAML"),
         ("title:", "base: elsewhere\ntitle:", "unknown field"),
+        ("baseline: TransE FedE", "choose: {option: gamma, values: [1], why: x}\n    baseline: TransE FedE",
+         "rows, TransE FedE: choose: values: different ones, two or more, are needed; got [1]"),
+        ("baseline: TransE FedE", "choose: {option: gamma, values: [2, 1, 2], why: x}\n    baseline: TransE FedE",
+         "rows, TransE FedE: choose: values: different ones, two or more, are needed; got [2, 1, 2]"),
+        ("baseline: TransE FedE", "choose: {option: gama, values: [1, 2], why: x}\n    baseline: TransE FedE",
+         "TransE FedE two: no option 'gama'; did you mean gamma?"),
+        ("baseline: TransE FedE", "choose: {option: gamma, values: [1, x], why: x}\n    baseline: TransE FedE",
+         "TransE FedE two: gamma: Expected `float`, got `str`; got 'x'"),
+        ("baseline: TransE FedE", "choose: {option: seed, values: [1, 2], why: x}\n    baseline: TransE FedE",
+         "TransE FedE two: seed: give seeds, a list, at the top"),
+        ("baseline: TransE FedE", "choose: {option: gamma, values: [1, 2]}\n    baseline: TransE FedE",
+         "missing required field `why`"),
     ],
 )  # fmt: skip
 def test_wrong_files_are_one_line_with_file_and_field(old: str, new: str, says: str, tmp_path: Path) -> None:
@@ -532,6 +563,73 @@ def test_costs_relative_to_the_baseline(tmp_path: Path) -> None:
     assert "| TransE FedR two | 0.5000x | never reached |  | 0 |" in table_lines(table)
     assert cell_of(table, "TransE FedR two").remarks == ["seed 0: still improving at its last round, 4"]
     assert cell_of(table, "TransE FedE two").remarks == []
+
+
+CHOOSING = TINY.replace(
+    "algorithm: fedr}", "algorithm: fedr}\n    choose: {option: gamma, values: [4, 8, 6], why: its script tries these}"
+)
+
+
+def validated(cell: Cell, spec: Spec, best: float | None, test: float) -> Record:
+    """A record of one of a cell's candidates, kept in round 3 at this validation MRR."""
+    record = record_of(cell, test, gamma=spec.gamma)
+    rounds = [*record.rounds[:3], msgspec.structs.replace(record.rounds[3], valid_mrr=best), *record.rounds[4:]]
+    return msgspec.structs.replace(record, rounds=rounds)
+
+
+def test_a_setting_is_chosen_on_validation(tmp_path: Path) -> None:
+    """Not on test, where 4 would win; the relative figures are of the chosen run, and every value is said."""
+    experiment = read_experiment(write(tmp_path, CHOOSING))
+    cell = experiment.cells[3]
+    assert (cell.chosen, [spec.gamma for spec in cell.candidates]) == ("gamma", [4, 8, 6])
+    assert cell.stated["gamma"] == "its script tries these"
+    results = Results(attack=False)
+    results.add(record_of(experiment.cells[0], 0.4))
+    reached = {4.0: (0.25, 0.9), 8.0: (0.31, 0.3), 6.0: (0.3, 0.8)}
+    for number, (spec, left) in enumerate(zip(cell.candidates, ([4, 8, 6], [8, 6], [6]), strict=True)):
+        wanted = [spec.gamma for of, spec in unfinished([cell], [0], results)]
+        assert wanted == left, number
+        results.add(validated(cell, spec, *reached[spec.gamma]))
+        if number == 1:
+            (remark,) = cell_of(table_of(experiment, results), cell.name).remarks
+            assert remark == "seed 0: gamma 8 by validation MRR, 0.2500 with 4, 0.3100 with 8; not run: 6"
+    assert unfinished([cell], [0], results) == []
+    table = table_of(experiment, results)
+    assert figure_of(table, cell.name, "mrr").ours == Estimate(0.3, 0.29, 0.31, 100, "bootstrap")
+    (remark,) = cell_of(table, cell.name).remarks
+    assert remark == "seed 0: gamma 8 by validation MRR, 0.2500 with 4, 0.3100 with 8, 0.3000 with 6"
+    lines = table_lines(table)
+    assert "| TransE FedR | gamma | 4 or 8 or 6, by validation MRR | ours | its script tries these |" in lines
+
+
+def test_the_first_of_equal_values_is_chosen_and_none_without_validation(tmp_path: Path) -> None:
+    experiment = read_experiment(write(tmp_path, CHOOSING))
+    cell = experiment.cells[3]
+    level, blind = Results(attack=False), Results(attack=False)
+    for spec in cell.candidates:
+        level.add(validated(cell, spec, 0.3, 0.1 * spec.gamma))
+        blind.add(validated(cell, spec, None, 0.4))
+    assert level.of(cell)[0].spec.gamma == 4
+    with pytest.raises(RunError, match=r"TransE FedR two: gamma cannot be chosen on validation, .* has no valid split"):
+        blind.of(cell)
+
+
+def test_every_value_is_a_run_of_its_own_and_all_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, CHOOSING.replace("[4, 8, 6]", "[4, 8]"))
+    outcome = run_experiment(path, out=tmp_path / "out", observe=quiet, only="FedR two")
+    assert not outcome.failures
+    assert set(finished_runs(tmp_path / "out")) == {"TransE-FedR-two-gamma4-seed0", "TransE-FedR-two-gamma8-seed0"}
+    records = [read_record(path) for path in sorted((tmp_path / "out").glob("*/record.json"))]
+    assert [record.spec.gamma for record in records] == [4, 8]
+    best = max(records, key=lambda record: record.rounds[record.best_round].valid_mrr or 0)
+    assert figure_of(outcome.table, "TransE FedR two", "mrr").ours == best.utility["mrr"]
+
+
+def test_a_variant_that_states_the_option_leaves_nothing_to_choose(tmp_path: Path) -> None:
+    write(tmp_path, CHOOSING, "whole")
+    text = "base: whole\ntitle: Small\nour_settings: {gamma: {value: 5, why: one is enough}}\n"
+    cell = read_experiment(write(tmp_path, text, "small")).cells[3]
+    assert (cell.chosen, [spec.gamma for spec in cell.candidates]) == ("", [5])
 
 
 def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
