@@ -29,11 +29,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from defenses.options import DpOptions, check_defense, parse_defense
-from defenses.privacy import LocalNoise, RingNoise, clip_changes, local_noise, ring_noise, ring_of
+from defenses.privacy import LocalNoise, RingNoise, clip_changes, composed, local_noise, released, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu, secagg
@@ -165,8 +166,19 @@ class DefendedExchange(Exchange):
         """Those whose survivors differ from earlier ones, so that their counts tell who holds what."""
         return set(self._notable)
 
+    def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
+        """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
+        guarantees = released(
+            {table: noise.guarantee for table, noise in self._noise.items()}, releases=rounds or self.options.rounds
+        )
+        guarantees = composed(before.guarantees, guarantees)
+        remarks = self.statement()
+        if any(guarantee.epsilon > LARGE_EPSILON for guarantee in guarantees.values()):
+            remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
+        return Protection(tuple(remarks), guarantees)
+
     def statement(self) -> list[str]:
-        """A line for each protection, what it assumes, and its guarantee."""
+        """A line for each protection and what it assumes."""
         lines = []
         if self.defense.psu:
             lines.append("psu: the server learns the union of names; every client receives the whole table")
@@ -177,14 +189,11 @@ class DefendedExchange(Exchange):
             lines.append(self._assumption())
         if self.defense.suppress:
             lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
-        lines += [f"dp, {table}: {noise.guarantee.describe()}" for table, noise in self._noise.items()]
         if self._noise:
             lines.append(
                 "dp covers the values that cross, not which rows a client holds; losses, validation figures and counts in the "
                 "record are of the clear data"
             )
-        if any(noise.guarantee.epsilon > LARGE_EPSILON for noise in self._noise.values()):
-            lines.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
         if self.defense.distributed_noise and self.defense.dp and self.defense.dp.colluders == 0:
             lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
         return lines

@@ -11,32 +11,32 @@ after a kill sends the same bytes here, on the CPU; a deployment, which draws fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from defenses.options import Defense, DpOptions, Noise
 from fkgsec.errors import SpecError
+from fkgsec.federation.protection import PrivacyGuarantee
 from protocols.accounting import (
-    Guarantee,
-    distributed_discrete_gaussian_epsilon,
+    compose,
     distributed_discrete_gaussian_sigma,
-    gaussian_epsilon,
     gaussian_noise_multiplier,
+    guarantee_of,
     ring_sensitivity,
-    skellam_epsilon,
     skellam_variance,
 )
 from protocols.errors import ProtocolError
 from protocols.fixed_point import FixedPoint
-from protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
+from protocols.guarantee import Guarantee, Releases
+from protocols.noise import DiscreteGaussian, Skellam, gaussian
 from protocols.prg import Randomness, Ring
 
 _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",
     "row": "one row of one client's uploads replaced",
 }
-_LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
 _TAIL = 12  # standard deviations of the summed noise that a ring leaves room for
 
 
@@ -94,19 +94,17 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
             multiplier = gaussian_noise_multiplier(
                 options.epsilon, rounds=releases, delta=options.delta, accountant=accountant
             )
-        epsilon = gaussian_epsilon(multiplier, rounds=releases, delta=options.delta, accountant=accountant)
+        guarantee = guarantee_of(
+            [Releases("gaussian", multiplier, releases)],
+            delta=options.delta,
+            unit=options.unit,
+            neighbouring=_NEIGHBOURING[options.unit],
+            mechanism="Gaussian noise of each client in floating point, "
+            f"{multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
+            accountant=accountant,
+        )
     except ProtocolError as error:
         raise SpecError(f"defense: dp: {error}") from error
-    guarantee = Guarantee(
-        epsilon,
-        options.delta,
-        options.unit,
-        _NEIGHBOURING[options.unit],
-        f"Gaussian noise of each client in floating point, {multiplier:.4g} x sensitivity {2 * options.clip:.4g}",
-        releases,
-        None,
-        accountant,
-    )
     return LocalNoise(multiplier * 2 * options.clip, guarantee)
 
 
@@ -157,28 +155,28 @@ def ring_noise(
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
             _distribution(noise, sigma)
-            epsilon = (
-                skellam_epsilon(sigma**2, **shared)
-                if noise == "skellam"
-                else distributed_discrete_gaussian_epsilon(sigma, **shared)
+            guarantee = guarantee_of(
+                [
+                    Releases(
+                        noise,
+                        sigma**2 if noise == "skellam" else sigma,
+                        releases,
+                        sensitivity,
+                        dimension,
+                        cohort,
+                        num_samples=releases * num_clients * dimension,
+                    )
+                ],
+                delta=options.delta,
+                unit=options.unit,
+                neighbouring=_NEIGHBOURING[options.unit],
+                mechanism=f"{'Skellam' if noise == 'skellam' else 'discrete Gaussian'} noise of each client in the ring, sigma "
+                f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {colluders} colluders",
+                accountant="AKL21" if noise == "skellam" else "KLS21",
             )
         except ProtocolError as error:  # too much for this many bits: fewer leave more room
             failure = error
             continue
-        inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), releases * num_clients * dimension)
-        exact = epsilon > _LARGE_EPSILON or inexact > options.delta
-        guarantee = Guarantee(
-            epsilon,
-            options.delta if exact else options.delta + inexact,
-            options.unit,
-            _NEIGHBOURING[options.unit],
-            f"{'Skellam' if noise == 'skellam' else 'discrete Gaussian'} noise of each client in the ring, sigma "
-            f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {colluders} colluders"
-            + (", as if sampling were exact" if exact else ""),
-            releases,
-            cohort,
-            "KLS21" if noise == "discrete" else "AKL21",
-        )
         return RingNoise(noise, sigma, guarantee), encoding
     raise SpecError(
         f"defense: dp: the noise does not fit a ring of {secagg.bits} bits ({failure}); take secagg:bits=64"
@@ -189,3 +187,43 @@ def ring_of(defense: Defense) -> Ring:
     """The ring that rows are summed in."""
     assert defense.secagg is not None
     return Ring.UINT64 if defense.secagg.bits == 64 else Ring.UINT32
+
+
+def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str, Guarantee]:
+    """The guarantees of so many releases of each table, under the noise of these, by what each covers.
+
+    A row stands in one table, whose guarantee is all that is said of it. A client has a part in every table, so that what it
+    releases of them composes.
+    """
+    if not guarantees:
+        return {}
+    counted = {
+        table: guarantee_of(
+            [
+                replace(one, count=releases, num_samples=one.num_samples // one.count * releases)
+                for one in guarantee.releases
+            ],
+            delta=guarantee.delta - guarantee.sampling_delta,
+            unit=guarantee.unit,
+            neighbouring=guarantee.neighbouring,
+            mechanism=guarantee.mechanism,
+            accountant=guarantee.accountant,
+        )
+        for table, guarantee in guarantees.items()
+    }
+    if any(guarantee.unit == "row" for guarantee in counted.values()):
+        return counted
+    return {" and ".join(counted): compose(list(counted.values()))}
+
+
+def composed(before: Mapping[str, PrivacyGuarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
+    """What was released before and what is released now, together, by what each covers.
+
+    Raises `SpecError` for a guarantee that was not made by `protocols.accounting`.
+    """
+    total = dict(after)
+    for tables, guarantee in before.items():
+        if not isinstance(guarantee, Guarantee):
+            raise SpecError(f"protection of {tables}: {type(guarantee).__name__} is no guarantee that composes")
+        total[tables] = compose([guarantee, after[tables]]) if tables in after else guarantee
+    return total

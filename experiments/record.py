@@ -28,6 +28,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import utility
 from fkgsec.federation.loop import FederationResult
+from protocols.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/1"
 _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
@@ -76,7 +77,8 @@ class Record(msgspec.Struct, frozen=True):
             broadcast; else empty.
         utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
         best_round: whose models were evaluated and attacked.
-        protection: what the defense protects, with the guarantee of each part; empty without one.
+        protection: what the defense protects, in lines; empty without one.
+        guarantees: of differential privacy, by the tables that each covers; empty without noise.
     """
 
     schema: str
@@ -93,6 +95,7 @@ class Record(msgspec.Struct, frozen=True):
     best_round: int
     protection: list[str] = []
     utility_shared: dict[str, Estimate] = {}
+    guarantees: dict[str, Guarantee] = {}
 
     def __post_init__(self) -> None:
         if self.spec.temperature is None:
@@ -126,9 +129,15 @@ def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) ->
         ),
         rounds=result.rounds,
         best_round=result.best_round,
-        protection=result.protection,
+        protection=result.protection.lines(),
         utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+        guarantees=guarantees_of(result),
     )
+
+
+def guarantees_of(result: FederationResult) -> dict[str, Guarantee]:
+    """The guarantees of differential privacy of a run and of those before it, by the tables that each covers."""
+    return {tables: one for tables, one in result.protection.guarantees.items() if isinstance(one, Guarantee)}
 
 
 def describe_data(graph: FederatedGraph) -> DataRecord:

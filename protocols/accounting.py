@@ -2,7 +2,7 @@
 
 Nothing here talks to a party. Every epsilon is for a unit and a neighbouring relation that the caller chose when it worked
 out the sensitivity; `Guarantee` carries both, and is what a report prints. Add/remove: one unit is there or not. Replace:
-its data are others, which doubles the sensitivity of a clipped sum.
+its data are others, which doubles the sensitivity of a clipped sum. What further releases cost: `compose`.
 
 Assumes exact arithmetic and exact noise. What sampling adds to delta is `noise.sampling_delta`; that floating-point noise
 leaks by its low bits is said at `noise.gaussian`.
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
-from protocols.errors import ProtocolError
+from protocols.guarantee import AccountingError, Guarantee, Releases
+from protocols.noise import sampling_delta
 
 Accountant = Literal["rdp", "prv"]
 Neighbouring = Literal["replace", "add-remove"]
@@ -31,64 +30,7 @@ _SAMPLED_ORDERS = np.concatenate(
 _REAL_ORDERS = 1 + np.geomspace(1e-6, 1e9, 6000)
 _INTEGER_ORDERS = np.unique(np.round(np.geomspace(2, 1e9, 4000)))
 _RELATIVE_TOLERANCE = 1e-4  # of the bisections; the end that satisfies the claim is returned
-
-
-class AccountingError(ProtocolError):
-    """A parameter for which there is no guarantee, or one that the theorem does not cover."""
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """(epsilon, delta)-differential privacy with everything that it means nothing without.
-
-    Attributes:
-        epsilon, delta: of all rounds together.
-        unit: whose data are protected: "client", "row", "triple".
-        neighbouring: which two inputs must look alike, in words.
-        mechanism: the noise, in words.
-        rounds: how often it was applied.
-        smallest_cohort: the fewest noisy clients in a sum that this holds for; None where noise does not depend on it.
-        accountant: how epsilon was computed.
-
-    Raises `AccountingError` for a negative or undefined epsilon and a delta outside 0..1.
-    """
-
-    epsilon: float
-    delta: float
-    unit: str
-    neighbouring: str
-    mechanism: str
-    rounds: int
-    smallest_cohort: int | None
-    accountant: str
-
-    def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise AccountingError(f"epsilon must not be negative; got {self.epsilon}")
-        if not 0 <= self.delta < 1:
-            raise AccountingError(f"delta must lie in 0..1, 1 excluded; got {self.delta}")
-
-    def describe(self) -> str:
-        """One line for a report.
-
-        >>> Guarantee(1.5, 1e-5, "client", "one upload replaced", "Skellam", 10, 5, "rdp").describe()
-        '(1.5, 1e-05)-DP per client (one upload replaced): Skellam, 10 rounds, 5 or more clients, accountant rdp'
-        """
-        cohort = "" if self.smallest_cohort is None else f", {self.smallest_cohort} or more clients"
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        return (
-            f"({_round_up(self.epsilon)}, {_round_up(self.delta)})-DP per {self.unit} ({self.neighbouring}): "
-            f"{self.mechanism}, {rounds}{cohort}, accountant {self.accountant}"
-        )
-
-
-def _round_up(value: float) -> str:
-    """Four digits, never less than the value."""
-    if value <= 0 or math.isinf(value):
-        return f"{value:.4g}"
-    digits = 3 - math.floor(math.log10(value))
-    scaled = Decimal(repr(value)).scaleb(digits).to_integral_value(ROUND_CEILING)
-    return f"{float(scaled.scaleb(-digits)):.4g}"
+_LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
 
 
 # Gaussian noise on real numbers.
@@ -125,7 +67,7 @@ def gaussian_epsilon(
             )
             return _epsilon_of_rdp(_SAMPLED_ORDERS, np.asarray(rdp), delta)
         case "prv":
-            return _epsilon_by_prv(noise_multiplier, rounds, delta, sample_rate)
+            return _epsilon_by_prv([(noise_multiplier, sample_rate, rounds)], delta)
         case _:
             raise AccountingError(f"accountant {accountant!r} is unknown; allowed: {', '.join(get_args(Accountant))}")
 
@@ -146,11 +88,12 @@ def gaussian_noise_multiplier(
     return _smallest(spent, epsilon, at_least=2.0**-40)
 
 
-def _epsilon_by_prv(noise_multiplier: float, rounds: int, delta: float, sample_rate: float) -> float:
+def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -> float:
+    """Of noise multiplier, sample rate and rounds of each mechanism."""
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
-    accountant.history.append((noise_multiplier, sample_rate, rounds))
+    accountant.history.extend(history)
     try:
         # log(1 - sample_rate) is minus infinity at rate 1, as it should be; the far tails of exp are cut by opacus; its
         # warning is of the orders that choose the width of its grid, where a looser one costs time only
@@ -159,12 +102,13 @@ def _epsilon_by_prv(noise_multiplier: float, rounds: int, delta: float, sample_r
             rough = float(accountant.get_epsilon(delta, eps_error=0.1))
             epsilon = float(accountant.get_epsilon(delta, eps_error=min(0.1, max(0.001, 0.005 * (rough - 0.1)))))
     except (RuntimeError, ValueError, OverflowError, MemoryError) as error:
-        raise AccountingError(
-            f"the prv accountant cannot compute noise_multiplier {noise_multiplier}, rounds {rounds}, delta {delta}, "
-            f"sample_rate {sample_rate}: {error}; use rdp"
-        ) from error
+        told = "; ".join(
+            f"noise_multiplier {multiplier}, rounds {rounds}, sample_rate {rate}"
+            for multiplier, rate, rounds in history
+        )
+        raise AccountingError(f"the prv accountant cannot compute {told}, delta {delta}: {error}; use rdp") from error
     if not math.isfinite(epsilon):
-        raise AccountingError(f"the prv accountant returned {epsilon} at noise_multiplier {noise_multiplier}; use rdp")
+        raise AccountingError(f"the prv accountant returned {epsilon} for {history}; use rdp")
     return max(0.0, epsilon)
 
 
@@ -225,8 +169,7 @@ def distributed_discrete_gaussian_epsilon(
     _check_claim(rounds=rounds, delta=delta)
     _check_count(dimension=dimension, smallest_cohort=smallest_cohort)
     _check_positive(sigma=sigma, l2_sensitivity=l2_sensitivity)
-    if sigma < 0.5:
-        raise AccountingError(f"sigma must be at least 1/2 for the bound of sums to hold; got {sigma}")
+    _check_sigma(sigma)
     rdp = _rdp_of_discrete_gaussians(_REAL_ORDERS, sigma, l2_sensitivity, dimension, smallest_cohort)
     return _epsilon_of_rdp(_REAL_ORDERS, rounds * rdp, delta)
 
@@ -326,6 +269,109 @@ def _l1_sensitivity(l2_sensitivity: float, dimension: int) -> float:
     return min(l2_sensitivity**2, math.sqrt(dimension) * l2_sensitivity)
 
 
+# Composition.
+
+
+def guarantee_of(
+    releases: Sequence[Releases], *, delta: float, unit: str, neighbouring: str, mechanism: str, accountant: str
+) -> Guarantee:
+    """The guarantee of several mechanisms on the data of the same unit: their Renyi divergences add, order by order.
+
+    Args:
+        delta: of exact noise; what inexact sampling adds comes on top.
+        unit, neighbouring, mechanism: see `Guarantee`. accountant: "prv" for gaussian noise only; others by Renyi divergences.
+
+    Raises `AccountingError` outside the allowed ranges.
+    Source: Mironov 2017, Proposition 1, which allows each mechanism to depend on what came out before.
+    """
+    count = sum(one.count for one in releases)
+    _check_claim(rounds=count, delta=delta)
+    if accountant == "prv":
+        if any(one.noise != "gaussian" for one in releases):
+            raise AccountingError("accountant prv takes gaussian noise only")
+        epsilon = _epsilon_by_prv([(one.scale, 1.0, one.count) for one in releases], delta)
+    else:
+        integer = any(one.noise == "skellam" for one in releases)
+        orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
+        epsilon = _epsilon_of_rdp(orders, np.sum([_rdp(one, orders) for one in releases], axis=0), delta)
+    inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), sum(one.num_samples for one in releases))
+    sampled = any(one.num_samples for one in releases)
+    exact = sampled and (epsilon > _LARGE_EPSILON or inexact > delta)
+    cohorts = [one.smallest_cohort for one in releases if one.noise != "gaussian"]
+    return Guarantee(
+        epsilon,
+        delta + (0.0 if exact else inexact),
+        unit,
+        neighbouring,
+        mechanism,
+        count,
+        min(cohorts, default=None),
+        accountant,
+        tuple(releases),
+        0.0 if exact else inexact,
+        exact,
+    )
+
+
+def compose(guarantees: Sequence[Guarantee]) -> Guarantee:
+    """One guarantee for all that several cover together, on the data of the same units.
+
+    By Renyi divergences where all say what they were computed from, else by adding epsilons and deltas, which always holds.
+
+    Raises `AccountingError` for none, or for guarantees of different units or neighbouring relations.
+
+    >>> once = guarantee_of([Releases("gaussian", 2.0, 1)], delta=1e-5, unit="row", neighbouring="one row replaced",
+    ...                     mechanism="Gaussian", accountant="rdp")
+    >>> compose([once, once]).epsilon < 2 * once.epsilon, compose([once, once]).rounds
+    (True, 2)
+    """
+    if not guarantees:
+        raise AccountingError("nothing to compose")
+    first = guarantees[0]
+    for name in ("unit", "neighbouring"):
+        if len(found := {getattr(one, name) for one in guarantees}) > 1:
+            raise AccountingError(f"guarantees of different {name} do not compose: {', '.join(sorted(found))}")
+    mechanism = "; ".join(dict.fromkeys(one.mechanism for one in guarantees))
+    accountants = list(dict.fromkeys(one.accountant for one in guarantees))
+    if len(accountants) == 1 and all(one.releases for one in guarantees):
+        return guarantee_of(
+            [release for one in guarantees for release in one.releases],
+            delta=max(one.delta - one.sampling_delta for one in guarantees),
+            unit=first.unit,
+            neighbouring=first.neighbouring,
+            mechanism=mechanism,
+            accountant=accountants[0],
+        )
+    cohorts = [one.smallest_cohort for one in guarantees if one.smallest_cohort is not None]
+    return Guarantee(
+        math.fsum(one.epsilon for one in guarantees),
+        math.fsum(one.delta for one in guarantees),
+        first.unit,
+        first.neighbouring,
+        mechanism,
+        sum(one.rounds for one in guarantees),
+        min(cohorts, default=None),
+        f"sum of {' and '.join(accountants)}",
+        sampling_assumed_exact=any(one.sampling_assumed_exact for one in guarantees),
+    )
+
+
+def _rdp(releases: Releases, orders: np.ndarray) -> np.ndarray:
+    """Renyi divergences of all these releases."""
+    match releases.noise:
+        case "gaussian":
+            _check_positive(scale=releases.scale)
+            return releases.count * orders / (2 * releases.scale**2)
+        case "discrete":
+            _check_sigma(releases.scale)
+            return releases.count * _rdp_of_discrete_gaussians(
+                orders, releases.scale, releases.l2_sensitivity, releases.dimension, releases.smallest_cohort
+            )
+        case "skellam":
+            variance = releases.smallest_cohort * releases.scale
+            return releases.count * _rdp_of_skellam(orders, variance, releases.l2_sensitivity, releases.dimension)
+
+
 # Shared steps.
 
 
@@ -368,6 +414,11 @@ def _check_count(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise AccountingError(f"{name} must be at least 1; got {value}")
+
+
+def _check_sigma(sigma: float) -> None:
+    if not sigma >= 0.5:
+        raise AccountingError(f"sigma must be at least 1/2 for the bound of sums to hold; got {sigma}")
 
 
 def _check_positive(**values: float) -> None:

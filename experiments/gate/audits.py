@@ -16,7 +16,7 @@ from attacks.audits import Inference, infer_membership
 from defenses.exchanges import make_exchange
 from experiments.progress import Observe, unobserved
 from experiments.run import load_run
-from experiments.unlearning.unlearn import unlearn_run
+from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import Verification, verify
 from fkgsec.data.graph import FederatedGraph
@@ -80,26 +80,36 @@ def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
     return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
 
 
-def _unlearn_and_verify(
-    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int, observe: Observe
-) -> Verification:
-    spec, raw = load_run(folder)
+def made_unlearning(
+    folder: Path, forget: Path, client: str | None, method: Method, observe: Observe = unobserved
+) -> tuple[Path, Unlearning]:
+    """A run after it forgot by a method: where that lies in the run's folder, and its record. Made if it was not.
+
+    Raises:
+        RunError: the folder holds no finished run, or a damaged unlearning. DataError: the forget file.
+    """
+    _, raw = load_run(folder)
     digest = hashlib.sha256(raw.graph.hash.encode())
     for name, triples in read_forget(forget, raw.graph, client).items():
         digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
-    made: dict[Method, Path] = {}
-    methods: tuple[Method, Method] = (method, "retrain")
-    for one in methods:
-        made[one] = folder / UNLEARNING_FOLDER / f"{one}-{digest.hexdigest()[:12]}"
-        if not made[one].exists():
-            unlearn_run(folder, forget, UnlearnOptions(method=one), client=client, out=made[one], observe=observe)
+    path = folder / UNLEARNING_FOLDER / f"{method}-{digest.hexdigest()[:12]}"
+    if not path.exists():
+        unlearn_run(folder, forget, UnlearnOptions(method=method), client=client, out=path, observe=observe)
+    return path, read_unlearned(path).unlearning
+
+
+def _unlearn_and_verify(
+    folder: Path, forget: Path, client: str | None, method: Method, num_shadows: int, observe: Observe
+) -> Verification:
+    made, _ = made_unlearning(folder, forget, client, method, observe)
+    reference, _ = made_unlearning(folder, forget, client, "retrain", observe)
     return verify(
-        made[method],
-        made["retrain"],
+        made,
+        reference,
         folder,
         Thresholds(),
         num_shadows=num_shadows,
         relearn_steps=0,
-        seed=spec.seed,
+        seed=load_run(folder)[0].seed,
         observe=lambda options, name: observe(options, f"unlearning on {folder}: shadow {name}"),
     )

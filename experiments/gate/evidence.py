@@ -14,6 +14,7 @@ from experiments.gate.measures import (
     best_guess,
     conspicuous,
     find_leakage,
+    unlearning_of,
     verification_of,
 )
 from experiments.record import Record
@@ -46,7 +47,9 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
     if measure.startswith("unlearning."):
         return _unlearning(finished, question)
     if measure == "epsilon":
-        return [line for line in finished.record.protection if line.startswith("dp")]
+        unlearning = unlearning_of(finished, question)
+        stated = unlearning.protection if unlearning else finished.record.protection
+        return [line for line in stated if line.startswith("dp")]
     return []
 
 

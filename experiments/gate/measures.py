@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,12 @@ from attacks.audits import Inference
 from attacks.evaluation import Leakage
 from attacks.membership_figures import MembershipResult
 from attacks.view import ALL
-from experiments.gate.audits import inferences_on, verified_unlearning
+from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
 from experiments.intervals import linked_share
 from experiments.progress import Observe, unobserved
 from experiments.record import Record
 from experiments.run import Finished
+from experiments.unlearning.unlearn import Unlearning
 from experiments.unlearning.verdict import blind_models
 from experiments.unlearning.verification import Verification
 from fkgsec import estimate
@@ -199,20 +199,18 @@ def _bytes_total(run: Finished, question: Question) -> Estimate:
     return estimate.exact(run.record.bytes.up + run.record.bytes.down, 1)
 
 
-_GUARANTEE = re.compile(r"dp, (?P<table>\w+): \((?P<epsilon>\S+), (?P<delta>\S+)\)-DP per (?P<unit>\w+) ")
-
-
 def _epsilon(run: Finished, question: Question) -> Estimate:
-    """The largest epsilon that the record states for any table. Stated figures are rounded up, never down."""
-    stated = [found for line in run.record.protection if (found := _GUARANTEE.match(line))]
+    """The largest epsilon of any table; where the limit names a forget set, of the run and the unlearning together."""
+    unlearning = unlearning_of(run, question)
+    stated = unlearning.guarantees if unlearning else run.record.guarantees
     if not stated:
         raise NotMeasured("the federation adds no noise, so nothing bounds epsilon")
-    for one in stated:
-        if one["unit"] != question.unit:
-            raise NotMeasured(f"the guarantee is per {one['unit']}, the limit is per {question.unit}")
-        if float(one["delta"]) > question.delta:
-            raise NotMeasured(f"the guarantee's delta is {one['delta']}, above {question.delta:g}")
-    return estimate.exact(max(float(one["epsilon"]) for one in stated), 1)
+    for one in stated.values():
+        if one.unit != question.unit:
+            raise NotMeasured(f"the guarantee is per {one.unit}, the limit is per {question.unit}")
+        if one.delta > question.delta:
+            raise NotMeasured(f"the guarantee's delta is {one.delta:g}, above {question.delta:g}")
+    return estimate.exact(max(one.epsilon for one in stated.values()), 1)
 
 
 def conspicuous(run: Finished, question: Question) -> list[Inference]:
@@ -246,6 +244,13 @@ def prepare(run: Finished, measure: str, question: Question, observe: Observe) -
 def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Inference]:
     """Membership inference on the run, as a limit asks for it. Raises `DataError`."""
     return inferences_on(run.folder, question.shadows, observe)
+
+
+def unlearning_of(run: Finished, question: Question, observe: Observe = unobserved) -> Unlearning | None:
+    """The unlearning that a limit names, made if it was not; None where it names none."""
+    if question.forget is None:
+        return None
+    return made_unlearning(run.folder, Path(question.forget), question.client, question.method, observe)[1]
 
 
 def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
@@ -343,7 +348,15 @@ MEASURES: dict[str, Measure] = {
     },
     "bytes.per_round": Measure("bytes of the largest round, both directions", "max", "bytes", "", (), _bytes_per_round),
     "bytes.total": Measure("bytes of all rounds and of alignment", "max", "bytes", "", (), _bytes_total),
-    "epsilon": Measure("epsilon of the stated guarantee", "max", "epsilon", "", ("unit", "delta"), _epsilon),
+    "epsilon": Measure(
+        "epsilon of all that is released; with forget, by the run and the unlearning together",
+        "max",
+        "epsilon",
+        "",
+        ("unit", "delta", "forget", "client", "method"),
+        _epsilon,
+        unlearning_of,
+    ),
     "membership.auc": _inference("AUC of membership inference", _membership(lambda one: one.auc)),
     "membership.tpr@0.01": _inference("members found at 1 % false alarms", _membership(_tpr(0.01))),
     "membership.tpr@0.001": _inference("members found at 0.1 % false alarms", _membership(_tpr(0.001))),

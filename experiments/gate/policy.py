@@ -211,6 +211,11 @@ def _questions(
         if unit not in ("client", "row"):
             document.wrong((*where, "unit"), f"must be client or row; got {unit!r}")
         delta = _number(document, (*where, "delta"), fields.get("delta", 1e-4), "in (0, 1)", lambda x: 0 < x < 1)
+        if "forget" in fields:
+            return [_audit_question(document, where, fields, name, spec)._replace(unit=unit, delta=delta)]
+        for key in ("client", "method"):
+            if key in fields:
+                document.wrong((*where, key), "applies to an unlearning; name its forget file, too")
         return [Question(unit=unit, delta=delta)]
     if "shadows" in measure.keys:
         return [_audit_question(document, where, fields, name, spec)]

@@ -87,6 +87,8 @@ def unlearn(
         typer.echo(
             f"Unlearned by {options.method}: {asked} triples in {unlearning.seconds:.1f} s; test MRR {mrr}\nWritten to {folder}"
         )
+        for line in unlearning.protection:
+            typer.echo(f"{line}.")
 
 
 def verify(

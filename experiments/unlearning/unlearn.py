@@ -23,7 +23,7 @@ from torch import Tensor
 from attacks.audits import Audited, Shadow, train_shadow
 from defenses.exchanges import make_exchange
 from experiments.progress import Observe, unobserved
-from experiments.record import Environment, describe_environment, write_atomically
+from experiments.record import Environment, describe_environment, guarantees_of, write_atomically
 from experiments.run import SPEC_FILE, load_run
 from experiments.spec import Spec
 from experiments.stored import decode_stored
@@ -37,8 +37,10 @@ from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.messages import Entry, Transcript
+from fkgsec.federation.protection import Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from protocols.guarantee import Guarantee
 
 SCHEMA = "fkgsec/unlearning/1"
 UNLEARNED_FILE, UNLEARNING_FILE, FORGET_FOLDER = "unlearned.safetensors", "unlearning.json", "forget"
@@ -55,6 +57,7 @@ class Unlearning(msgspec.Struct, frozen=True):
         asked: triples to forget, by client. forget_hash: of the graph without them.
         seconds: of unlearning alone. bytes_up, bytes_down: of its messages.
         utility: test figures afterwards, as in a run's record.
+        protection, guarantees: as in a run's record, of the run and the unlearning together.
     """
 
     schema: str
@@ -67,6 +70,8 @@ class Unlearning(msgspec.Struct, frozen=True):
     bytes_down: int
     utility: dict[str, Estimate]
     environment: Environment
+    protection: list[str] = []
+    guarantees: dict[str, Guarantee] = {}
 
 
 class Unlearned(NamedTuple):
@@ -85,7 +90,8 @@ class _Metadata(msgspec.Struct, frozen=True):
     rounds: list[RoundEntry]
     best_round: int
     entries: list[Entry]
-    protection: list[str]
+    remarks: tuple[str, ...]
+    guarantees: dict[str, Guarantee]
     row_names: dict[Table, list[str]]
 
 
@@ -135,6 +141,8 @@ def unlearn_run(
         bytes_down=result.transcript.num_bytes("down"),
         utility=utility(np.concatenate(result.test_ranks), spec.seed),
         environment=describe_environment(result),
+        protection=result.protection.lines(),
+        guarantees=guarantees_of(result),
     )
     _write(target, spec, raw.graph, forget, unlearning, result)
     return target, unlearning
@@ -153,7 +161,12 @@ def _write(
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
         metadata = _Metadata(
-            result.rounds, result.best_round, result.transcript.entries, result.protection, result.row_names
+            result.rounds,
+            result.best_round,
+            result.transcript.entries,
+            result.protection.remarks,
+            guarantees_of(result),
+            result.row_names,
         )
         save_file(
             {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _tensors(result).items()},
@@ -248,7 +261,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         ranks("test_ranks"),
         transcript,
         _inputs(graph, tensors),
-        metadata.protection,
+        Protection(metadata.remarks, metadata.guarantees),
         metadata.row_names,
         _observed(graph, tensors),
         tables("private"),

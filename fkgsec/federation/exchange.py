@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.server import SharedTable
 
@@ -150,9 +151,14 @@ class Exchange:
         """The rounds whose opened sums an adversary still has a use for, beside the best and the last."""
         return set()
 
-    def statement(self) -> list[str]:
-        """What the exchange protects, a line for each protection with its guarantee; nothing in clear."""
-        return []
+    def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
+        """What the exchange protects; nothing in clear.
+
+        Args:
+            before: of what crossed before in a run that this one goes on from or repeats: its guarantees compose with these.
+            rounds: how many rounds of uploads this exchange carries; None: as many as the options allow.
+        """
+        return before
 
     def initialise(self, table: Table, rows: Tensor) -> None:
         """Set the first rows, one for each name."""

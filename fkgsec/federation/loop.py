@@ -21,6 +21,7 @@ from fkgsec.federation.exchange import Holding, MakeExchange, Observed, Uploaded
 from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
@@ -59,7 +60,7 @@ class FederationResult:
         transcript: what crossed; the messages of round 0, of the best and of the last round are retained whole.
         inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
             would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
-        protection: what the exchange protected, a line each with its guarantee; empty in clear.
+        protection: what the exchange protected, its guarantees over all that ever crossed; nothing in clear.
         row_names: the names of the rows of each shared table, in the server's order.
         observed: by table and party, what the server had put together of the client's uploads by that round, where no
             single message holds it.
@@ -76,7 +77,7 @@ class FederationResult:
     test_ranks: list[np.ndarray]
     transcript: Transcript
     inputs: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
-    protection: list[str] = field(default_factory=list)
+    protection: Protection = NOTHING
     row_names: dict[Table, list[str]] = field(default_factory=dict)
     observed: dict[Table, dict[str, Observed]] = field(default_factory=dict)
     private: list[ClientTables] = field(default_factory=list)
@@ -250,6 +251,7 @@ def run_federation(
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     make_exchange: MakeExchange = exchange_in_clear,
+    released: Protection = NOTHING,
 ) -> FederationResult:
     """Train a federation to its last round or until validation stops improving.
 
@@ -260,6 +262,7 @@ def run_federation(
         observer: told of every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
         make_exchange: how tables cross; a defense's own (`defenses.make_exchange`), or in clear.
+        released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
 
     On the CPU the result depends on nothing but graph, options and seed, also across a kill and a resume.
 
@@ -328,7 +331,7 @@ def run_federation(
             progress.entries = transcript.entries
             checkpoint.save(path, _state(federation, best), progress)
             saved_at = time.perf_counter()
-    return _result(federation, progress, best)
+    return _result(federation, progress, best, released)
 
 
 def _retain(federation: Federation, *rounds: int) -> None:
@@ -400,7 +403,9 @@ def _put_back(federation: Federation, tensors: dict[str, Tensor], shared: str, p
             stack.tables[table].detach().copy_(tensors[f"{prefix}.{table}"])
 
 
-def _result(federation: Federation, progress: Progress, best: dict[str, Tensor]) -> FederationResult:
+def _result(
+    federation: Federation, progress: Progress, best: dict[str, Tensor], released: Protection
+) -> FederationResult:
     recipe, parties, before = federation.recipe, federation.parties, federation.options.evaluates_before_broadcast
 
     def tables(prefix: str, evaluator: Evaluator) -> list[ClientTables]:
@@ -443,7 +448,7 @@ def _result(federation: Federation, progress: Progress, best: dict[str, Tensor])
         test_ranks,
         transcript,
         inputs,
-        federation.exchange.statement(),
+        federation.exchange.protection(released),
         {table: list(shared.names) for table, shared in federation.exchange.server.items()},
         observed,
         private,

@@ -119,7 +119,8 @@ def unlearn(
         make_exchange: how tables cross, as the run had it.
 
     Not covered: the server has seen earlier uploads and names, and keeps what it kept. An entity that only forgotten triples
-    name stays a row. Under differential privacy the round is one release more than the run's guarantee counts.
+    name stays a row. Under differential privacy the round is one release more, and re-training as many as a run: the guarantee
+    of the outcome counts them beside those of the run before, which crossed, too.
 
     Source: fedlu.txt 4.2; see `_fedlu`. Differs: the paper does not say how many rounds carry the outcome; one does.
 
@@ -138,7 +139,9 @@ def unlearn(
     if options.method == "retrain":
         if recipe.pooled:
             _check_pooled(retained)
-        return run_federation(retained, run_options, observer=observer, make_exchange=make_exchange)
+        return run_federation(
+            retained, run_options, observer=observer, make_exchange=make_exchange, released=result.protection
+        )
     observer, started = observer or Observer(), time.perf_counter()
     federation = Federation(result.graph, run_options, make_exchange)
     _load(federation, result)
@@ -176,7 +179,7 @@ def unlearn(
         test_ranks,
         federation.channel.transcript,
         inputs=dict(exchange.inputs),
-        protection=exchange.statement() if sends else [],
+        protection=exchange.protection(result.protection, rounds=ROUND) if sends else result.protection,
         row_names={table: list(shared.names) for table, shared in exchange.server.items()}
         if sends
         else result.row_names,

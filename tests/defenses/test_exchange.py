@@ -75,7 +75,7 @@ def everything(result: FederationResult) -> tuple[object, ...]:
     inputs = {table: {party: own.tolist() for party, own in rows.items()} for table, rows in result.inputs.items()}
     sizes = [(entry.bytes_up, entry.bytes_down) for entry in result.rounds]
     crossed = transcript.entries, transcript.frames, transcript.notes
-    return figures(result), sizes, crossed, inputs, result.protection
+    return figures(result), sizes, crossed, inputs, result.protection.lines()
 
 
 def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
@@ -610,7 +610,7 @@ def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
     noise = np.concatenate(added)
     # Standard deviation 2 x 0.02; the clipped change adds at most 0.01 to a row's norm.
     assert abs(noise.std() / 0.04 - 1) < 5 / np.sqrt(2 * len(noise)) + 0.02
-    assert "per row" in result.protection[0]
+    assert "per row" in result.protection.lines()[-1]
 
 
 def test_every_participant_adds_noise_to_every_row_whether_it_holds_it_or_not(by_hand: Callable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,11 +15,12 @@ from hypothesis.extra.numpy import arrays
 
 from defenses.exchanges import make_exchange
 from defenses.options import DpOptions, Unit, parse_defense
-from defenses.privacy import RingNoise, clip_changes, local_noise, ring_noise, ring_of
+from defenses.privacy import RingNoise, clip_changes, local_noise, released, ring_noise, ring_of
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn
 from protocols.accounting import gaussian_epsilon, gaussian_noise_multiplier
 from protocols.fixed_point import FixedPoint
 from protocols.noise import DiscreteGaussian, Skellam
@@ -287,31 +289,31 @@ def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
 
 
 def statement(graph: FederatedGraph, options: FederationOptions) -> Sequence[str]:
-    return run_federation(graph, options, make_exchange=make_exchange).protection
+    return run_federation(graph, options, make_exchange=make_exchange).protection.lines()
 
 
 def test_a_run_states_the_guarantee_of_all_its_rounds(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
-    assert lines[0] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
-    assert "losses, validation figures and counts in the record are of the clear data" in lines[1]
+    assert lines[1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
+    assert "losses, validation figures and counts in the record are of the clear data" in lines[0]
     lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
-    starts = ["psu: ", "secagg: ", "secagg's masks hold", "suppress: ", "dp, entities: ", "dp covers"]
+    starts = ["psu: ", "secagg: ", "secagg's masks hold", "suppress: ", "dp covers", "dp, entities: "]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
     assert "active server with up to 2 colluders (threshold 4 of 5)" in lines[2]
     assert "fewer than 2 holders" in lines[3]
-    assert lines[4].startswith("dp, entities: (3, 1e-05)-DP per client")
-    assert "2 rounds, 3 or more clients, accountant KLS21" in lines[4]  # 4 survive at least, 1 may collude
+    assert lines[5].startswith("dp, entities: (3, 1e-05)-DP per client")
+    assert "2 releases, 3 or more clients, accountant KLS21" in lines[5]  # 4 survive at least, 1 may collude
 
 
 def test_fewer_participants_are_a_smaller_cohort(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, participation=0.6)
-    _, _, line, *_ = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    *_, line = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
-    _, assumed, line, *_ = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    _, assumed, *_, line = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
     assert "assumes a server that follows the protocol" in assumed
     assert "1 or more clients" in line
     with pytest.raises(SpecError, match="with 3 colluders among at least 3 survivors"):
@@ -326,3 +328,39 @@ def test_a_guarantee_that_promises_little_says_so(
     assert "dp: with colluders=0 the guarantee does not hold where a client colludes with the server" in lines
     honest = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert not [line for line in honest if line.startswith("dp: ")]
+
+
+@pytest.mark.parametrize(
+    ("method", "releases", "epsilon"), [("finetune", 4, 9.50), ("retrain", 6, 12.17), ("delete", 3, 8.0)]
+)
+def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
+    method: Method,
+    releases: int,
+    epsilon: float,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+) -> None:
+    """The run's three rounds and the unlearning's: what a reader of either record is told is what crossed until then."""
+    options = replace(options, rounds=3, defense="dp:clip=0.1,epsilon=8")
+    raw = run_federation(graph(3), options, make_exchange=make_exchange)
+    forget = {raw.graph.clients[0].name: raw.graph.clients[0].train[:5]}
+    made = unlearn(raw, forget, UnlearnOptions(method=method, decay_epochs=1), make_exchange=make_exchange)
+    guarantee = made.protection.guarantees["entities"]
+    assert guarantee.epsilon == pytest.approx(epsilon, abs=0.01)
+    assert f"{releases} releases" in guarantee.describe()
+    assert made.protection.lines()[-1] == f"dp, entities: {guarantee.describe()}"
+    once_more = dataclasses.replace(raw, protection=made.protection)
+    again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_exchange)
+    assert f"{releases + 1} releases" in again.protection.guarantees["entities"].describe()
+
+
+def test_the_releases_of_every_table_of_a_client_compose(options: FederationOptions) -> None:
+    """Entities and relations are both a client's; a row is in one table only."""
+    for unit, covered in (("client", ["entities and relations"]), ("row", ["entities", "relations"])):
+        noise = local_noise(dp(noise_multiplier=2.0, unit=unit), releases=6).guarantee
+        found = released({"entities": noise, "relations": noise}, releases=3)
+        assert list(found) == covered
+        rounds = 6 if unit == "client" else 3
+        assert all(
+            one.epsilon == pytest.approx(gaussian_epsilon(2.0, rounds=rounds, delta=1e-5)) for one in found.values()
+        )

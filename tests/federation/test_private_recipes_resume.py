@@ -60,7 +60,7 @@ def everything(result: FederationResult) -> dict[str, object]:
         "inputs": plain(result.inputs),
         "observed": plain(result.observed),
         "names": result.row_names,
-        "protection": result.protection,
+        "protection": result.protection.lines(),
     }
 
 

@@ -14,16 +14,19 @@ from protocols import accounting as module
 from protocols.accounting import (
     AccountingError,
     Guarantee,
+    compose,
     distributed_discrete_gaussian_epsilon,
     distributed_discrete_gaussian_sigma,
     gaussian_epsilon,
     gaussian_noise_multiplier,
+    guarantee_of,
     ring_sensitivity,
     skellam_epsilon,
     skellam_variance,
 )
 from protocols.audit import audit_epsilon, audit_lower_bound
-from protocols.noise import DiscreteGaussian, Skellam, gaussian
+from protocols.guarantee import Releases
+from protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
 from protocols.prg import seeded
 
 RING = {"l2_sensitivity": 3.0, "dimension": 50, "smallest_cohort": 5, "rounds": 4, "delta": 1e-6}
@@ -347,7 +350,7 @@ def test_the_threshold_is_chosen_and_evaluated_on_different_trials():
 
 def test_a_guarantee_describes_itself_in_one_line():
     guarantee = Guarantee(0.5, 1e-6, "row", "one row more or less", "Gaussian", 1, None, "prv")
-    assert guarantee.describe() == "(0.5, 1e-06)-DP per row (one row more or less): Gaussian, 1 round, accountant prv"
+    assert guarantee.describe() == "(0.5, 1e-06)-DP per row (one row more or less): Gaussian, 1 release, accountant prv"
     with pytest.raises(AccountingError, match="epsilon"):
         Guarantee(math.nan, 1e-6, "row", "", "", 1, None, "prv")
     with pytest.raises(AccountingError, match="delta"):
@@ -387,3 +390,61 @@ def test_a_guarantee_describes_itself_in_one_line():
 def test_misuse_is_refused_by_name(call, named):
     with pytest.raises(AccountingError, match=named):
         call()
+
+
+# Composition.
+
+
+def stated(*releases: Releases, accountant: str = "rdp", delta: float = 1e-5) -> Guarantee:
+    return guarantee_of(
+        releases, delta=delta, unit="row", neighbouring="one row replaced", mechanism="noise", accountant=accountant
+    )
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv"])
+def test_gaussian_releases_compose_as_if_they_were_of_one_run(accountant: str) -> None:
+    run, unlearning = (stated(Releases("gaussian", 1.5, count), accountant=accountant) for count in (3, 1))
+    together = compose([run, unlearning])
+    assert together.epsilon == pytest.approx(
+        gaussian_epsilon(1.5, rounds=4, delta=1e-5, accountant=accountant), rel=1e-9 if accountant == "rdp" else 0.01
+    )
+    assert (together.rounds, together.delta) == (4, 1e-5)
+    assert run.epsilon < together.epsilon < run.epsilon + unlearning.epsilon
+
+
+def test_integer_noise_composes_and_counts_what_inexact_sampling_adds() -> None:
+    shared = {"l2_sensitivity": 40.0, "dimension": 8, "smallest_cohort": 3}
+    for noise, scale, epsilon_of in (
+        ("discrete", 60.0, distributed_discrete_gaussian_epsilon),
+        ("skellam", 3600.0, skellam_epsilon),
+    ):
+        one = stated(Releases(noise, scale, 2, **shared, num_samples=10**20))
+        both = compose([one, one])
+        assert both.epsilon == epsilon_of(scale, **shared, rounds=4, delta=1e-5)
+        inexact = sampling_delta(both.epsilon, 2 * 10**20)
+        assert both.delta == pytest.approx(1e-5 + inexact, rel=1e-12)
+        assert inexact > 1e-14
+        assert both.smallest_cohort == 3
+
+
+def test_tables_with_different_noise_compose() -> None:
+    first, second = (stated(Releases("gaussian", scale, 5)) for scale in (1.0, 2.0))
+    both = compose([first, second])
+    equal = (1 / (1 / 1.0**2 + 1 / 2.0**2)) ** 0.5  # the multiplier that is as much as both
+    assert both.epsilon == pytest.approx(gaussian_epsilon(equal, rounds=5, delta=1e-5), rel=1e-9)
+    assert max(first.epsilon, second.epsilon) < both.epsilon < first.epsilon + second.epsilon
+
+
+def test_a_guarantee_that_names_no_mechanism_adds_up() -> None:
+    told = Guarantee(2.0, 1e-6, "row", "one row replaced", "told", 3, None, "somebody")
+    both = compose([told, stated(Releases("gaussian", 1.0, 1))])
+    assert both.epsilon == 2.0 + gaussian_epsilon(1.0, rounds=1, delta=1e-5)
+    assert both.delta == math.fsum([1e-6, 1e-5])
+    assert (both.rounds, both.accountant) == (4, "sum of somebody and rdp")
+
+
+def test_guarantees_of_different_units_do_not_compose() -> None:
+    with pytest.raises(AccountingError, match="guarantees of different unit do not compose: client, row"):
+        compose([stated(Releases("gaussian", 1.0, 1)), Guarantee(1, 0, "client", "one row replaced", "", 1, None, "")])
+    with pytest.raises(AccountingError, match="nothing to compose"):
+        compose([])

@@ -235,9 +235,29 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     assert err.count("\n") == 1
 
 
+def test_epsilon_of_an_unlearning_counts_what_the_run_had_released(tmp_path: Path) -> None:
+    graph = generate_consortium(clients=3, size=600, seed=0)
+    h, r, t = graph.clients[0].to_global(graph.clients[0].train[:1])[0]
+    (tmp_path / "forget.tsv").write_text(f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n")
+    federation = FEDERATION.replace("}", ", defense: 'dp:clip=0.1,epsilon=8'}")
+    limits = f"""\
+limits:
+  epsilon:
+    - {{max: 7.9}}
+    - {{max: 9.4, {FORGET}, method: finetune}}
+    - {{max: 12.1, {FORGET}, method: retrain}}
+"""
+    status, out, err = check(tmp_path, "--json", "-", text=federation + limits)
+    assert status == 1, err
+    verdicts = json.loads(out)["verdicts"]
+    assert [one["status"] for one in verdicts] == ["fail"] * 3
+    assert [one["measured"]["value"] for one in verdicts] == pytest.approx([8.0, 9.50, 12.17], abs=0.01)
+    told = [" ".join(one["evidence"]) for one in verdicts]
+    assert ["3 releases" in told[0], "4 releases" in told[1], "6 releases" in told[2]] == [True] * 3
+
+
 def guaranteed(run: Finished, *guarantees: Guarantee) -> Finished:
-    lines = [f"dp, table{number}: {one.describe()}" for number, one in enumerate(guarantees)]
-    return changed(run, protection=["secagg: the server learns sums", *lines, "dp covers values"])
+    return changed(run, guarantees={f"table{number}": one for number, one in enumerate(guarantees)})
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.23456789, 8, 123456.789])
@@ -245,7 +265,7 @@ def test_epsilon_is_the_stated_one_and_never_less(epsilon: float, finished: Fini
     one = Guarantee(epsilon, 1.00004e-5, "row", "one row of one client's uploads replaced", "Gaussian", 20, None, "rdp")
     other = Guarantee(epsilon / 2, 1e-5, "row", "one row replaced", "Gaussian", 20, 3, "rdp")
     figure = read("epsilon", guaranteed(finished, other, one), Question(unit="row"))
-    assert epsilon <= figure.value <= epsilon * 1.001
+    assert figure.value == epsilon
     assert figure.low == figure.high == figure.value
 
 
