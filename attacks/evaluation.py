@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from attacks import published
+from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
 from attacks.prior import guess_relations
 from attacks.reconstruction import (
     EntityGuesses,
@@ -29,7 +30,7 @@ from attacks.reconstruction import (
 )
 from attacks.residual import count_sources
 from attacks.unlinked import Unlinked, measure_unlinked
-from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, ThreatModel, VictimView, View, build_view
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import SpecError, ThreatModelError
@@ -124,8 +125,13 @@ def default_threats(algorithm: str) -> tuple[str, ...]:
     return ("collusion", "collusion+entities") if shared else ("collusion",)
 
 
-def attack_federation(result: FederationResult, options: AttackOptions) -> tuple[list[Leakage], pd.DataFrame]:
+def attack_federation(
+    result: FederationResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS
+) -> tuple[list[Leakage], pd.DataFrame]:
     """Run the reconstruction attack under every threat model and leak ratio asked for.
+
+    Args:
+        leak_draws: how often it is run again on other leaked entities, for the intervals, see `attacks.leak_draws`.
 
     Returns:
         Leakage of each victim, followed by "all", for each threat model and leak; and the score of every item (an entity
@@ -138,17 +144,29 @@ def attack_federation(result: FederationResult, options: AttackOptions) -> tuple
     graphs = {client.name: client for client in result.graph.clients}
     rows: list[Leakage] = []
     items: list[pd.DataFrame] = []
+
+    def attack(model: ThreatModel, leak: float, options: AttackOptions) -> tuple[list[Leakage], list[pd.DataFrame]]:
+        """The rows and items of one draw of the leaked entities, which is that of the seed."""
+        view = build_view(result, model, colluder=colluder, leak=leak, seed=options.seed)
+        truth = [_Truth(result, graphs[victim.name]) for victim in view.victims]
+        counts = [
+            _attack_victim(view, victim, known, options) for victim, known in zip(view.victims, truth, strict=True)
+        ]
+        found = [_leakage(view, options, colluder, [count], count.victim) for count in counts]
+        if len(counts) > 1:
+            found.append(_leakage(view, options, colluder, counts, ALL))
+        return found, [count.items.assign(threat_model=model.name, leak=leak) for count in counts]
+
     for name in options.threat or default_threats(result.options.algorithm):
         for leak in options.leak:
-            view = build_view(result, THREAT_MODELS[name], colluder=colluder, leak=leak, seed=options.seed)
-            truth = [_Truth(result, graphs[victim.name]) for victim in view.victims]
-            counts = [
-                _attack_victim(view, victim, known, options) for victim, known in zip(view.victims, truth, strict=True)
-            ]
-            rows += [_leakage(view, options, colluder, [count], count.victim) for count in counts]
-            if len(counts) > 1:
-                rows.append(_leakage(view, options, colluder, counts, ALL))
-            items += [count.items.assign(threat_model=name, leak=leak) for count in counts]
+            found, scores = attack(THREAT_MODELS[name], leak, options)
+            others = []
+            if leak < 1 and any(not row.reason for row in found):
+                for seed in other_seeds(options.seed, leak_draws):
+                    again = msgspec.structs.replace(options, seed=seed, unlinked_heads=0)
+                    others.append(attack(THREAT_MODELS[name], leak, again)[0])
+            rows += widen(found, others)
+            items += scores
     return rows, pd.concat(items, ignore_index=True) if items else pd.DataFrame()
 
 

@@ -445,6 +445,7 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
             items = attack_federation(
                 replace(result, graph=_with_forgotten(result.graph, graph, forget)),
                 AttackOptions(colluder=colluder, unlinked_heads=0, seed=seed),
+                leak_draws=0,
             )[1]
         except ThreatModelError as error:
             return [], [*notes, f"reconstruction was not measured: {error}"]

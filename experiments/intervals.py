@@ -1,8 +1,8 @@
-"""Intervals that a verdict can rest on: of items that share entities, of paired items, and over seeds.
+"""Intervals of differences and of several runs: of paired items that share entities, and over seeds.
 
-Rebuilt triples are no independent draws: whoever knows an entity rebuilds many of its triples at once. Wilson's interval, which
-records carry, takes them as independent. Over 20 seeds of the embedded default the TRR of a server that colludes with one client
-scatters twice as much as that allows, and as much as the design effect here says (tests/experiments/test_gate_flakiness.py).
+An attack's own interval comes with its figure (`attacks.leak_draws`), and every table, page and verdict prints that one. What two
+runs have on the same items is compared here item by item: whoever knows an entity rebuilds many of its triples at once, so a
+change of one entity moves many items, which the design effect counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fkgsec.estimate import Estimate, proportion
+from fkgsec.estimate import Estimate
 
 Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
@@ -40,17 +40,6 @@ def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
     _, pair = np.unique(np.sort(ends[~single], axis=1), axis=0, return_inverse=True)
     by_pair = np.bincount(pair.ravel(), centred[~single])
     return max(1.0, float(by_entity @ by_entity - by_pair @ by_pair) / independent)
-
-
-def linked_share(figure: Estimate, right: np.ndarray, ends: np.ndarray) -> Estimate:
-    """The share with the interval of as many independent items as these linked ones are worth (Wilson).
-
-    Args:
-        figure: the share as if items were independent. right: bool `[n]`. ends: see `design_effect`.
-    """
-    effective = max(1, round(figure.n / design_effect(right, ends)))
-    wider = proportion(figure.value * effective, effective)
-    return Estimate(figure.value, wider.low, wider.high, figure.n, "wilson, linked")
 
 
 def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Estimate:

@@ -17,7 +17,8 @@ class Estimate(msgspec.Struct, frozen=True):
     Attributes:
         value, low, high: the figure and its interval; never NaN (`ValueError`).
         n: how many items it rests on.
-        method: how the interval was made: "wilson", "bootstrap", "exact" (no sampling: low = value = high).
+        method: how the interval was made: "wilson", "bootstrap", "exact" (no sampling: low = value = high), followed by
+            "6 leaks" where it also covers which entities leaked (`over_draws`).
     """
 
     value: float
@@ -65,6 +66,29 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
     ]
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(items.mean()), float(low), float(high), n, "bootstrap")
+
+
+def over_draws(figure: Estimate, others: Sequence[float], drawn: str) -> Estimate:
+    """The interval of a figure that rests on a random draw beside its sample: both errors, added as independent ones.
+
+    Args:
+        figure: with the interval of its sample. others: the same figure for further draws; without any it stays as it is.
+        drawn: what was drawn, in the plural, for the name of the method.
+
+    The draw's part is 1.96 standard deviations over all draws, and the interval is for their mean. The draw that is shown is
+    among them and widens the interval where it lies apart, so that few suffice: of normal draws 93 % are covered with four,
+    94 % with five, 95 % with six or more. A share stays a share.
+
+    >>> str(over_draws(proportion(50, 100), [0.48, 0.52], "leaks"))
+    '0.5000 [0.3961, 0.6039]'
+    """
+    if not others:
+        return figure
+    half = _Z95 * float(np.std([figure.value, *others], ddof=1))
+    low = figure.value - math.hypot(figure.value - figure.low, half)
+    high = figure.value + math.hypot(figure.high - figure.value, half)
+    method = f"{figure.method}, {len(others) + 1} {drawn}"
+    return Estimate(figure.value, max(low, 0.0), min(high, 1.0) if figure.high <= 1 else high, figure.n, method)
 
 
 def exact(value: float, n: int) -> Estimate:

@@ -92,6 +92,37 @@ class TestMean:
         assert estimate.mean([], np.random.default_rng(0)) == Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
 
 
+class TestOverDraws:
+    def test_by_hand(self) -> None:
+        sample = estimate.proportion(30, 100)
+        both = estimate.over_draws(sample, [0.2, 0.4, 0.35], "leaks")
+        half = 1.959963985 * np.std([0.3, 0.2, 0.4, 0.35], ddof=1)
+        assert (both.value, both.n, both.method) == (0.3, 100, "wilson, 4 leaks")
+        assert both.low == pytest.approx(max(0, 0.3 - math.hypot(0.3 - sample.low, half)))
+        assert both.high == pytest.approx(0.3 + math.hypot(sample.high - 0.3, half))
+
+    def test_without_draws_it_stays(self) -> None:
+        assert estimate.over_draws(estimate.proportion(3, 10), [], "leaks") == estimate.proportion(3, 10)
+
+    def test_a_share_stays_a_share_and_a_ratio_may_pass_one(self) -> None:
+        low, high = (estimate.over_draws(estimate.proportion(right, 10), [0.0, 1.0], "leaks") for right in (1, 9))
+        assert (low.low, high.high) == (0.0, 1.0)
+        assert estimate.over_draws(estimate.exact(1.2, 10), [1.0, 1.4], "leaks").high > 1.4
+
+    def test_covers_the_mean_over_draws(self) -> None:
+        """Draws that scatter more than the sample's own error allows for."""
+        rng = np.random.default_rng(0)
+        covered = alone = 0
+        for _ in range(2000):
+            shares = rng.normal(0.3, 0.03, size=6)
+            figure = estimate.proportion(round(shares[0] * 2000), 2000)
+            both = estimate.over_draws(figure, list(shares[1:]), "leaks")
+            covered += both.low <= 0.3 <= both.high
+            alone += figure.low <= 0.3 <= figure.high
+        assert 0.935 <= covered / 2000 <= 0.975
+        assert alone / 2000 < 0.55
+
+
 def test_exact_has_no_width() -> None:
     assert estimate.exact(0.25, 7) == Estimate(0.25, 0.25, 0.25, 7, "exact")
 

@@ -145,7 +145,7 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         items = attacked_items(finished, _ITEMS[measure], question)
         earlier_right = _unpack(then.items[key], len(items))
         paired = paired_difference(items["right"].to_numpy(dtype=bool), earlier_right, item_ends(items))
-        # The figures may stand above the attack's own where guessing is better; the sampling error is the items'.
+        # The leaked entities are the same now as then, so the error is that of the paired items alone.
         return Estimate(
             value, value + paired.low - paired.value, value + paired.high - paired.value, paired.n, paired.method
         )

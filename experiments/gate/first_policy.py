@@ -96,7 +96,9 @@ def _attack_limit(run: Finished, measure: str, threat: str, leak: float) -> Iter
     except NotMeasured as reason:
         yield f"    # {threat}, leak {leak:g}: {reason}"
         return
-    limit = _outward(figure.value + _WIDTHS * (figure.high - figure.low), up=True)
+    reach = MEASURES[measure].reach
+    least = reach(run, Question(threat, leak)).least if reach else 0.0
+    limit = _outward(max(figure.value, least) + _WIDTHS * (figure.high - figure.low), up=True)
     keys = f"{{max: {limit:g}, threat: {threat}, leak: {leak:g}}}"
     if limit < 1:
         yield f"    - {keys}  # measured {figure}"

@@ -20,7 +20,6 @@ from attacks.evaluation import Leakage
 from attacks.membership_figures import MembershipResult
 from attacks.view import ALL
 from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
-from experiments.intervals import linked_share
 from experiments.progress import Observe, unobserved
 from experiments.record import Record
 from experiments.run import Finished
@@ -79,6 +78,12 @@ Read = Callable[[Finished, Question], Estimate]
 Audit = Callable[[Finished, Question, Observe], object]
 
 
+class Reach(NamedTuple):
+    """What an adversary has without the attack: a limit below `least` is broken, whatever the attack got."""
+
+    least: float
+
+
 @dataclass(frozen=True)
 class Measure:
     """A figure that a policy can limit.
@@ -90,6 +95,7 @@ class Measure:
         items: what the sample is made of; empty where nothing is sampled.
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
+        reach: what the figure can be at all, where that is known in closed form.
         audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
     """
 
@@ -100,6 +106,7 @@ class Measure:
     keys: tuple[str, ...]
     read: Read
     audit: Audit | None = None
+    reach: Callable[[Finished, Question], Reach] | None = None
 
 
 def find_leakage(record: Record, question: Question) -> Leakage:
@@ -148,21 +155,10 @@ def item_ends(items: pd.DataFrame) -> np.ndarray:
     return codes.reshape(names.shape)
 
 
-def _attacked(run: Finished, name: Literal["err", "trr"], question: Question) -> tuple[Estimate, float]:
-    """The attack's figure with the interval of linked items, and the best guess without embeddings."""
-    row = find_leakage(run.record, question)
-    figure, items = getattr(row, name), attacked_items(run, name, question)
-    if len(items):  # FedR's published counts come without them
-        figure = linked_share(figure, items["right"].to_numpy(dtype=bool), item_ends(items))
-    return figure, best_guess(row, name)
-
-
 def _reconstruction(name: Literal["err", "trr"]) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
-        """The better of the attack and the guess without embeddings: an adversary is free to ignore what it saw."""
-        figure, guess = _attacked(run, name, question)
-        value, low, high = (max(part, guess) for part in (figure.value, figure.low, figure.high))
-        return Estimate(value, low, high, figure.n, figure.method)
+        """The attack's own figure, as the record has it."""
+        return getattr(find_leakage(run.record, question), name)
 
     return read
 
@@ -170,8 +166,17 @@ def _reconstruction(name: Literal["err", "trr"]) -> Read:
 def _advantage(name: Literal["err", "trr"]) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
         """The figure minus the guess, which is computed in closed form and has no interval."""
-        figure, guess = _attacked(run, name, question)
+        row = find_leakage(run.record, question)
+        figure, guess = getattr(row, name), best_guess(row, name)
         return Estimate(figure.value - guess, figure.low - guess, figure.high - guess, figure.n, figure.method)
+
+    return read
+
+
+def _reach(name: Literal["err", "trr"]) -> Callable[[Finished, Question], Reach]:
+    def read(run: Finished, question: Question) -> Reach:
+        """An adversary is free to ignore what it saw."""
+        return Reach(best_guess(find_leakage(run.record, question), name))
 
     return read
 
@@ -314,8 +319,8 @@ def _forget_mrr(made: Verification) -> list[Estimate]:
     return [row.figures["unlearned"]["mrr"] for row in rows if row.asked and row.triples == "forget"]
 
 
-def _attack(about: str, items: str, read: Read) -> Measure:
-    return Measure(about, "max", "share", items, ("threat", "leak", "victim"), read)
+def _attack(about: str, items: str, read: Read, reach: Callable[[Finished, Question], Reach] | None = None) -> Measure:
+    return Measure(about, "max", "share", items, ("threat", "leak", "victim"), read, reach=reach)
 
 
 def _inference(about: str, read: Read) -> Measure:
@@ -329,10 +334,16 @@ def _forgotten(about: str, read: Read) -> Measure:
 
 MEASURES: dict[str, Measure] = {
     "reconstruction.err": _attack(
-        "entities of the victims that the adversary names", "entities of the victims", _reconstruction("err")
+        "entities of the victims that the adversary names",
+        "entities of the victims",
+        _reconstruction("err"),
+        _reach("err"),
     ),
     "reconstruction.trr": _attack(
-        "training triples of the victims that the adversary rebuilds", "triples of the victims", _reconstruction("trr")
+        "training triples of the victims that the adversary rebuilds",
+        "triples of the victims",
+        _reconstruction("trr"),
+        _reach("trr"),
     ),
     "reconstruction.err_advantage": _attack(
         "entities named beyond the guess without embeddings", "entities of the victims", _advantage("err")

@@ -96,7 +96,18 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
         """The figure of one run."""
         return measure.read(runs.by_seed[seed], limit.question)
 
-    return _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
+    verdict = _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
+    if verdict.measured is None or measure.reach is None:
+        return verdict
+    least = max(measure.reach(one, limit.question).least for one in runs.by_seed.values())
+    if least <= limit.allowed or verdict.status == "fail":
+        return verdict
+    # The interval stays that of the attack: what it judged, not what it is clipped to.
+    message = (
+        f"{show_figure(verdict.measured, measure.kind)} by the attack, but without embeddings the same adversary guesses "
+        f"{show(least, measure.kind)}, which lies above {show(limit.allowed, measure.kind)}"
+    )
+    return msgspec.structs.replace(verdict, status="fail", message=message, evidence=_evidence(limit, runs))
 
 
 def judge_no_worse(policy: Policy, rule: NoWorse, baseline: Baseline, name: str, runs: Runs) -> list[Verdict]:

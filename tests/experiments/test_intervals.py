@@ -1,9 +1,9 @@
-"""Intervals of linked items against a naive reference, their coverage by simulation, and intervals over seeds."""
+"""Differences of linked items against a naive reference, their coverage by simulation, and intervals over seeds."""
 
 import numpy as np
 import pytest
 
-from experiments.intervals import design_effect, linked_share, over_seeds, paired_difference
+from experiments.intervals import design_effect, over_seeds, paired_difference
 from fkgsec.estimate import Estimate, exact, proportion
 
 
@@ -33,35 +33,6 @@ def test_items_that_share_nothing_are_independent() -> None:
     right = np.arange(100) < 30
     assert design_effect(right, np.arange(100)[:, None]) == 1
     assert design_effect(np.ones(100), np.zeros((100, 1), dtype=int)) == 1
-    same = linked_share(proportion(30, 100), right, np.arange(200).reshape(100, 2))
-    assert (same.value, same.low, same.high) == (0.3, proportion(30, 100).low, proportion(30, 100).high)
-
-
-def test_copies_of_items_are_worth_no_more_than_one() -> None:
-    right, ends = np.arange(100) < 30, np.arange(100)[:, None]
-    copied = linked_share(proportion(120, 400), np.tile(right, 4), np.tile(ends, (4, 1)))
-    assert (copied.low, copied.high) == pytest.approx((proportion(30, 100).low, proportion(30, 100).high))
-
-
-def known_triples(rng: np.random.Generator, pairs: np.ndarray, count: int) -> np.ndarray:
-    """Triples both of whose ends the adversary knows; it knows a third of the entities."""
-    known = rng.random(count) < 1 / 3
-    return known[pairs].all(axis=1)
-
-
-def test_linked_shares_cover_where_wilson_does_not() -> None:
-    rng = np.random.default_rng(0)
-    linked = independent = 0
-    for _ in range(400):
-        pairs = rng.integers(0, 300, size=(2000, 2))
-        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-        right = known_triples(rng, pairs, 300)
-        plain = proportion(int(right.sum()), len(right))
-        wide = linked_share(plain, right, pairs)
-        linked += wide.low <= 1 / 9 <= wide.high
-        independent += plain.low <= 1 / 9 <= plain.high
-    assert linked / 400 > 0.91
-    assert independent / 400 < 0.7
 
 
 def test_paired_intervals_cover_and_tell_small_changes_apart() -> None:
