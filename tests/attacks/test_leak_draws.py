@@ -10,8 +10,10 @@ import pytest
 from attacks.evaluation import AttackOptions, attack_federation
 from attacks.leak_draws import LEAK_DRAWS, other_seeds
 from attacks.view import ALL
+from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.options import FederationOptions
 
 Runs = dict[str, FederationResult]
 
@@ -52,3 +54,18 @@ def test_draws_have_seeds_of_their_own() -> None:
     seeds = [seed for own in range(50) for seed in (own, *other_seeds(own, LEAK_DRAWS))]
     assert len(set(seeds)) == len(seeds)
     assert other_seeds(7, 3) == other_seeds(7, LEAK_DRAWS)[:3]
+
+
+@pytest.mark.slow
+def test_wilson_alone_misses_the_mean_on_the_embedded_hospitals() -> None:
+    """Patients have many triples each: of twenty intervals that take triples as independent, fewer than 17 hold the mean."""
+    graph = generate_consortium(clients=3, size=13_500, seed=0)
+    options = FederationOptions(
+        rounds=6, dim=32, batch_size=512, num_negatives=32, learning_rate=0.02, eval_every=3, device="cpu"
+    )
+    result = run_federation(graph, options)
+    drawn, plain = ([figures(result, 0.5, seed, count)["trr"] for seed in range(DRAWS)] for count in (LEAK_DRAWS, 0))
+    mean = np.mean([one.value for one in drawn])
+    covered, alone = (sum(one.low <= mean <= one.high for one in found) for found in (drawn, plain))
+    print(f"mean {mean:.4f}: {covered} of 20 with draws, {alone} without")
+    assert covered >= 17 > alone
