@@ -7,7 +7,6 @@ items is told apart far below the width of either one's interval.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import zlib
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact
 
 SCHEMA = "fkgsec/baseline/1"
+_ROUNDING = 1e-9
 _ITEMS: dict[str, Literal["err", "trr"]] = {"reconstruction.err": "err", "reconstruction.trr": "trr"}
 
 
@@ -84,7 +84,11 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Raises `RunError` when it is missing, damaged or of another schema."""
+    """Read a baseline file.
+
+    Raises:
+        RunError: it is missing, damaged, of another schema, or says of a figure what no run can have said.
+    """
     try:
         baseline = msgspec.json.decode(path.read_bytes(), type=Baseline)
     except OSError as error:
@@ -95,7 +99,38 @@ def read_baseline(path: Path) -> Baseline:
         raise RunError(f"{path}: not a baseline of schema {SCHEMA} ({error})") from error
     if baseline.schema != SCHEMA:
         raise RunError(f"{path}: not a baseline of schema {SCHEMA}, but of {baseline.schema!r}")
+    for runs in baseline.federations.values():
+        for run in runs:
+            for key in [*run.figures, *(run.items.keys() - run.figures.keys())]:
+                if wrong := _contradiction(run, key):
+                    raise RunError(
+                        f"{path}: seed {run.seed}: {key}: {wrong}; no run gives that, renew it with --update-baseline"
+                    )
     return baseline
+
+
+def _contradiction(run: BaselineRun, key: str) -> str | None:
+    """What is impossible about a figure of the baseline, as a phrase; None when it may be true."""
+    if key not in run.figures:
+        return "has items, but no figure"
+    figure, measure = run.figures[key], MEASURES.get(key.split("/")[1] if "/" in key else "")
+    if measure is None:
+        return f"no measure of this name; there are {', '.join(MEASURES)}"
+    if not figure.low <= figure.value <= figure.high or math.isinf(figure.low) or math.isinf(figure.high):
+        return f"the value {figure.value:g} is not inside its interval [{figure.low:g}, {figure.high:g}]"
+    if figure.low < 0 or (measure.kind == "share" and figure.high > 1):
+        return f"[{figure.low:g}, {figure.high:g}] is no range of a {'share' if measure.kind == 'share' else 'number'}"
+    if figure.n < 1:
+        return f"rests on {figure.n} items"
+    if key not in run.items:
+        return None
+    try:
+        right = int(_unpack(run.items[key], figure.n).sum())
+    except RunError as error:
+        return str(error)
+    if abs(right / figure.n - figure.value) > _ROUNDING:
+        return f"the figure is {figure.value:g}, but {right} of its {figure.n} items are right"
+    return None
 
 
 def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Mapping[str, Mapping[int, str]]) -> None:
@@ -143,6 +178,8 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
     value = sign * (now.value - earlier.value)
     if key in then.items:
         items = attacked_items(finished, _ITEMS[measure], question)
+        if earlier.n != len(items):
+            raise NotMeasured(f"the baseline has {earlier.n:,} items, now there are {len(items):,}; renew it")
         earlier_right = _unpack(then.items[key], len(items))
         paired = paired_difference(items["right"].to_numpy(dtype=bool), earlier_right, item_ends(items))
         # The leaked entities are the same now as then, so the error is that of the paired items alone.
@@ -162,11 +199,12 @@ def _pack(right: np.ndarray) -> str:
 
 
 def _unpack(packed: str, count: int) -> np.ndarray:
-    """Raises `RunError` when there are fewer than `count` items in it."""
+    """Raises `RunError` when there is not room for exactly `count` items in it."""
     try:
-        content = zlib.decompress(base64.b64decode(packed, validate=True))
-    except (binascii.Error, zlib.error) as error:
-        raise RunError(f"the baseline's items are damaged ({error}); renew it with --update-baseline") from error
-    if len(content) != (count + 7) // 8:
-        raise RunError("the baseline has another number of items; renew it with --update-baseline")
-    return np.unpackbits(np.frombuffer(content, dtype=np.uint8), count=count).astype(bool)
+        content = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), (count + 7) // 8 + 1)
+    except (ValueError, zlib.error) as error:  # binascii.Error, and text that is not ASCII, are ValueErrors
+        raise RunError(f"its items are damaged ({error})") from error
+    bits = np.unpackbits(np.frombuffer(content, dtype=np.uint8))
+    if len(content) != (count + 7) // 8 or bits[count:].any():
+        raise RunError(f"its items are not {count}")
+    return bits[:count].astype(bool)

@@ -162,6 +162,11 @@ def _federation(document: Document, where: Where, value: Any) -> Spec:
         message = str(error).removeprefix("options: ")
         key = re.split(r"\W", message, maxsplit=1)[0]
         document.wrong((*where, key) if key in fields else where, message)
+    if spec.metric == "published":
+        document.wrong(
+            (*where, "metric") if "metric" in fields else where,
+            "metric must be paper: the notebooks' counts of published are no shares that a limit could hold",
+        )
     # "auto" would give other bits on a machine with a GPU.
     return msgspec.structs.replace(spec, device="cpu") if spec.device == "auto" else spec
 

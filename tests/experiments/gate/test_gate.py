@@ -1,6 +1,8 @@
 """The gate: figures and intervals, verdicts on the bound, baselines, and a small federation from policy to exit status."""
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -442,6 +444,42 @@ def test_damaged_baselines(project: Path, tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(RunError, match=says):
             read_baseline(path)
+
+
+ERR = "small/reconstruction.err/collusion/0.5/all"
+IMPOSSIBLE = {
+    "another value": ({"value": 0.95, "high": 1.0}, "the figure is 0.95, but "),
+    "value above its interval": ({"value": 0.9, "high": 0.5}, "the value 0.9 is not inside its interval ["),
+    "value below its interval": ({"low": 0.99}, "is not inside its interval [0.99, "),
+    "above 1": ({"high": 7.0}, "7] is no range of a share"),
+    "fewer items": ({"n": 5}, "its items are not 5"),
+    "no items": ({"n": 0}, "rests on 0 items"),
+    "no number": ({"value": None}, "not a baseline of schema"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_baseline_that_no_run_can_have_written_is_refused(
+    change: dict[str, Any], says: str, project: Path, tmp_path: Path
+) -> None:
+    """A figure edited upwards would let any leak pass as no worse."""
+    figures = json.loads((project / "old.json").read_text())["federations"]["small"][0]["figures"]
+    figures[ERR] |= change
+    edited(project, tmp_path, figures=figures)
+    status, out, err = check(tmp_path, "--runs", str(project / "runs" / "check"), text=FEDERATION + LOOSE)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize("packed", ["!", "é", "AAAA", base64.b64encode(zlib.compress(bytes(10**6))).decode()])
+def test_damaged_items_are_refused(packed: str, project: Path, tmp_path: Path) -> None:
+    items = json.loads((project / "old.json").read_text())["federations"]["small"][0]["items"]
+    edited(project, tmp_path, items=items | {ERR: packed})
+    with pytest.raises(RunError, match=f"old.json: seed 0: {ERR}: its items are "):
+        read_baseline(tmp_path / "old.json")
+    edited(project, tmp_path, items=items | {"small/utility": ""})
+    with pytest.raises(RunError, match="has items, but no figure"):
+        read_baseline(tmp_path / "old.json")
 
 
 def test_a_figure_that_the_policy_no_longer_asks_for_fails(project: Path, tmp_path: Path) -> None:
