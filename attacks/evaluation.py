@@ -2,8 +2,8 @@
 
 ERR: entities of the victim whose name the adversary gets right from embeddings, over all entities of the victim.
 TRR: training triples of the victim that the adversary rebuilds (head, relation and tail right), over all of them, with the
-linked pairs given to the adversary (fedr.txt's way). `Unlinked` is the honest attack without that gift. Beside each stands the
-same figure for an adversary with the same knowledge and no embeddings.
+linked pairs given to the adversary (fedr.txt's way). `Unlinked` is the honest attack without that gift. Beside each stand the
+same figure for an adversary with the same knowledge and no embeddings, and the most that this knowledge can give.
 
 Source: fedr.txt 3.1; the baselines and `Unlinked` are ours.
 """
@@ -19,6 +19,7 @@ import pandas as pd
 
 from attacks import published
 from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
+from attacks.leakage import INFERENCES, PAPER, Leakage, strongest
 from attacks.prior import guess_relations
 from attacks.reconstruction import (
     EntityGuesses,
@@ -42,39 +43,6 @@ Metric = Literal["paper", "published"]
 NO_NAME = ""  # where the adversary makes no guess
 
 
-class Leakage(msgspec.Struct, frozen=True):
-    """What one attack got of one victim (or of "all" together) under one threat model at one leak ratio.
-
-    Baselines are adversaries with the same knowledge and no embeddings: `err_baseline` draws a name, `trr_baseline` takes the
-    majority relation, `trr_prior` the one that the colluder's triples suggest where both names can be read (`attacks.prior`).
-    The advantages are the figure minus the best of its baselines. `reason` says why there was nothing to attack; then the
-    figures are zero with the interval [0, 1]. "all" counts the `num_attacked` victims that could be attacked, and has a
-    reason only when there was none. `metric` is "paper" (the definitions above) or "published" (FedR's notebooks' counts).
-    Where rows were summed securely, the adversary claims rows for victims, the baselines claim as many at random of the
-    names that it knows, and `sources` counts how the right claims were found (`attacks.residual.SOURCES`).
-    """
-
-    attack: str
-    threat_model: str
-    metric: str
-    inference: str
-    colluder: str | None
-    victim: str
-    leak: float
-    round: int
-    err: Estimate
-    err_baseline: Estimate
-    err_advantage: float
-    trr: Estimate
-    trr_baseline: Estimate
-    trr_prior: Estimate
-    trr_advantage: float
-    unlinked: Unlinked | None = None
-    reason: str | None = None
-    num_attacked: int = 1
-    sources: dict[str, int] = {}
-
-
 class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the reconstruction attack.
 
@@ -82,7 +50,8 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         threat: names of `THREAT_MODELS`; empty takes those that fit the algorithm (`default_threats`).
         leak: leak ratios in (0, 1].
         colluder: name of the colluding client; None takes the first.
-        inference: how a relation is inferred, see `attacks.reconstruction.infer_relations`.
+        inference: how relations are inferred, several of `INFERENCES`, see `attacks.reconstruction`; empty takes all that fit.
+            One name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         seed: of the leaked share and the sampled heads.
@@ -91,7 +60,7 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     threat: tuple[str, ...] = ()
     leak: tuple[float, ...] = (0.5,)
     colluder: str | None = None
-    inference: Inference = "cosine"
+    inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
     seed: int = 0
@@ -100,17 +69,21 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in self.threat:
             if name not in THREAT_MODELS:
                 raise SpecError(f"threat must be one of {', '.join(THREAT_MODELS)}; got {name!r}")
-        for field in ("threat", "leak"):
+        if isinstance(self.inference, str):
+            msgspec.structs.force_setattr(self, "inference", (self.inference,))
+        for name in self.inference:
+            if name not in INFERENCES:
+                raise SpecError(f"inference must be one of {', '.join(INFERENCES)}; got {name!r}")
+        for field in ("threat", "leak", "inference"):
             if len(set(getattr(self, field))) < len(getattr(self, field)):
                 raise SpecError(f"{field} names a value twice: {', '.join(map(str, getattr(self, field)))}")
-        if self.metric == "published" and self.inference == "score":
+        if self.metric == "published" and set(self.inference) - {PAPER}:
             raise SpecError("inference must be cosine with metric published: the notebooks know no other")
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
-        for name, allowed in (("inference", get_args(Inference)), ("metric", get_args(Metric))):
-            if getattr(self, name) not in allowed:
-                raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if self.metric not in get_args(Metric):
+            raise SpecError(f"metric must be one of {', '.join(get_args(Metric))}; got {self.metric!r}")
         if not self.leak:
             raise SpecError("leak needs at least one ratio")
         if self.unlinked_heads < 0:
@@ -134,8 +107,8 @@ def attack_federation(
         leak_draws: how often it is run again on other leaked entities, for the intervals, see `attacks.leak_draws`.
 
     Returns:
-        Leakage of each victim, followed by "all", for each threat model and leak; and the score of every item (an entity
-        or a triple of a victim) as a table.
+        For each threat model and leak, by each inference and then by the strongest of them: leakage of each victim, followed
+        by "all"; and the score of every item (an entity or a triple of a victim) as a table, see `attacks.leakage.items_of`.
 
     Raises:
         ThreatModelError: the threat model does not fit the run.
@@ -148,13 +121,11 @@ def attack_federation(
     def attack(model: ThreatModel, leak: float, options: AttackOptions) -> tuple[list[Leakage], list[pd.DataFrame]]:
         """The rows and items of one draw of the leaked entities, which is that of the seed."""
         view = build_view(result, model, colluder=colluder, leak=leak, seed=options.seed)
-        truth = [_Truth(result, graphs[victim.name]) for victim in view.victims]
+        truth = [_Truth(result, graphs[victim.name], graphs[colluder]) for victim in view.victims]
         counts = [
             _attack_victim(view, victim, known, options) for victim, known in zip(view.victims, truth, strict=True)
         ]
-        found = [_leakage(view, options, colluder, [count], count.victim) for count in counts]
-        if len(counts) > 1:
-            found.append(_leakage(view, options, colluder, counts, ALL))
+        found = _rows(view, options, colluder, counts)
         return found, [count.items.assign(threat_model=model.name, leak=leak) for count in counts]
 
     for name in options.threat or default_threats(result.options.algorithm):
@@ -173,8 +144,10 @@ def attack_federation(
 class _Truth:
     """A victim's names and training triples, for the evaluator alone."""
 
-    def __init__(self, result: FederationResult, graph: ClientGraph) -> None:
+    def __init__(self, result: FederationResult, graph: ClientGraph, colluder: ClientGraph) -> None:
         self.graph = graph
+        own, other = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, colluder))
+        self.shares_relation = bool(own & other)
         self._row_names = result.row_names
         self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]
         self.relation_names = np.array(result.graph.relations, dtype=object)[graph.relation_ids]
@@ -198,16 +171,19 @@ class _Truth:
 
 
 class _Counts(msgspec.Struct):
-    """Right guesses and expectations of one victim, before they become estimates."""
+    """Right guesses, expectations and what can be right at all of one victim; `triples` is by inference."""
 
     victim: str
     num_entities: int
     num_triples: int
     entities: float = 0
     entities_baseline: float = 0
-    triples: float = 0
+    entities_attainable: float = 0
+    triples: dict[str, float] = {}
     triples_baseline: float = 0
     triples_prior: float = 0
+    triples_attainable: float = 0
+    remark: str | None = None
     unlinked: Unlinked | None = None
     reason: str | None = None
     sources: np.ndarray = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -230,15 +206,23 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
             raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
         found = published.count(view, victim, names, truth.pairs, truth.relations)
         counts.entities, counts.entities_baseline = found.entities, found.entities_baseline
-        counts.triples, counts.triples_baseline = found.triples, found.triples_baseline
+        counts.triples, counts.triples_baseline = {PAPER: found.triples}, found.triples_baseline
         counts.triples_prior = found.triples_baseline
         return counts
+    named, rebuilt = _attainable(view, victim, truth)
+    counts.entities_attainable, counts.triples_attainable = float(named.sum()), float(rebuilt.sum())
+    counts.remark = None if rebuilt.any() else _remark(truth, named)
     guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
     guesses = _without_unseen(guesses, victim)
     entity_right = guesses.names == names
-    relation_guesses = _relation_guesses(view, victim, truth, options)
-    triple_right = entity_right[truth.pairs].all(axis=1) & (relation_guesses == truth.relations)
-    counts.entities, counts.triples = float(entity_right.sum()), float(triple_right.sum())
+    guessed: dict[Inference, np.ndarray] = {
+        by: _relation_guesses(view, victim, truth, guesses.names, by) for by in _fitting(view, options)
+    }
+    pair_right = entity_right[truth.pairs].all(axis=1)
+    right: dict[Inference, np.ndarray] = {
+        by: pair_right & (relations == truth.relations) for by, relations in guessed.items()
+    }
+    counts.entities, counts.triples = float(entity_right.sum()), {by: float(one.sum()) for by, one in right.items()}
     chance = _chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
     pair_chance = _chance_of_pair(chance, truth.pairs)
@@ -248,7 +232,7 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
         prior = pair_chance * (relations == truth.relations)
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
     base = prior if counts.triples_prior > counts.triples_baseline else majority
-    counts.items = _items(victim, truth, guesses, entity_right, relation_guesses, triple_right, base)
+    counts.items = _items(victim, truth, guesses, entity_right, guessed, right, base)
     if "entities" in victim.claims:
         places = truth.places(victim, "entities")[: truth.num_entities][entity_right]
         counts.sources = victim.claims["entities"].sources[places]
@@ -285,14 +269,56 @@ def _without_unseen(guesses: EntityGuesses, victim: VictimView) -> EntityGuesses
     return EntityGuesses(np.where(seen, guesses.names, NO_NAME), np.where(seen, guesses.cosines, 0.0))
 
 
-def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> np.ndarray:
+def _fitting(view: View, options: AttackOptions) -> tuple[Inference, ...]:
+    """The inferences to make: of relation rows that crossed, a score of entity rows says nothing."""
+    assert not isinstance(options.inference, str)
+    if options.metric == "published":
+        return (PAPER,)
+    wanted = options.inference or INFERENCES
+    if all(victim.relations is None for victim in view.victims):
+        return wanted
+    return tuple(name for name in wanted if name != "score") or (PAPER,)
+
+
+def _attainable(view: View, victim: VictimView, truth: _Truth) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output."""
+    assert view.colluder is not None
+    names = truth.entity_names[: truth.num_entities]
+    named = (
+        np.isin(names, [name for name in view.secure["entities"].names if name is not None])
+        if ("entities" in victim.claims)
+        else np.isin(names, view.colluder.entity_names) | (victim.entity_names is not None)
+    )
+    relations = list(view.colluder.relation_names)
+    if "relations" in victim.claims:
+        relations += [name for name in victim.claims["relations"].names if name is not None]
+    return named, named[truth.pairs].all(axis=1) & np.isin(truth.relations, relations)
+
+
+def _remark(truth: _Truth, named: np.ndarray) -> str:
+    """Why no triple of the victim can be rebuilt by this adversary."""
+    if not truth.shares_relation:
+        return (
+            "no relation is shared with the colluder, as in every federation divided by relations, so TRR is 0 by construction "
+            "and says nothing of protection"
+        )
+    if not named.any():
+        return "none of its entities is among the names that the adversary knows, so TRR is 0 by construction"
+    return "none of its triples has both ends and its relation among those that the adversary knows, so TRR is 0 by construction"
+
+
+def _relation_guesses(
+    view: View, victim: VictimView, truth: _Truth, names_guessed: np.ndarray, by: Inference
+) -> np.ndarray:
     """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
     Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so FedR's
     TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
+    By "names" it is the relation that the colluder's triples suggest for the guessed names of the pair.
     A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `trr_prior`.
     """
-    if victim.relations is not None:
+    assert view.colluder is not None
+    if victim.relations is not None and by == "cosine":
         places = truth.places(victim, "relations")[truth.graph.train[:, 1]]
         seen = np.append(~victim.relations.isnan().any(dim=1).numpy(), False)[places]
         return np.where(seen, np.append(infer_relation_rows(view, victim), NO_NAME)[places], NO_NAME)
@@ -300,7 +326,10 @@ def _relation_guesses(view: View, victim: VictimView, truth: _Truth, options: At
     pairs = truth.places(victim, "entities")[truth.pairs]
     seen = np.append(~victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
     names = np.full(len(pairs), NO_NAME, dtype=object)
-    names[seen] = infer_relations(view, victim, pairs[seen], options.inference)
+    if by == "names":
+        names[seen] = guess_relations(view.colluder, *names_guessed[truth.pairs[seen]].T)
+    else:
+        names[seen] = infer_relations(view, victim, pairs[seen], by)
     return names
 
 
@@ -329,12 +358,17 @@ def _items(
     truth: _Truth,
     guesses: EntityGuesses,
     entity_right: np.ndarray,
-    relation_guesses: np.ndarray,
-    triple_right: np.ndarray,
+    guessed: dict[Inference, np.ndarray],
+    right: dict[Inference, np.ndarray],
     base: np.ndarray,
 ) -> pd.DataFrame:
-    """The score of every item; `base` is the chance of each triple without embeddings, by the better baseline."""
+    """The score of every item; `base` is the chance of each triple without embeddings, by the better baseline.
+
+    Args:
+        guessed, right: by inference, the relation of each triple, and whether the whole triple is right.
+    """
     heads, tails = truth.pairs[:, 0], truth.pairs[:, 1]
+    best = max(right, key=lambda by: right[by].sum())
     entities = pd.DataFrame(
         {
             "item": "entity",
@@ -351,33 +385,53 @@ def _items(
             "relation": truth.relations,
             "tail": truth.entity_names[tails],
             "guessed_head": guesses.names[heads],
-            "guessed_relation": relation_guesses,
+            "guessed_relation": guessed[best],
             "guessed_tail": guesses.names[tails],
-            "right": triple_right,
+            "right": right[best],
             "base": base,
+            **{f"guessed_relation_{by}": relations for by, relations in guessed.items()},
+            **{f"right_{by}": one for by, one in right.items()},
         }
     )
     return pd.concat([entities, triples], ignore_index=True).assign(victim=victim.name)
 
 
-def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence[_Counts], victim: str) -> Leakage:
-    def total(name: str) -> float:
-        return sum(getattr(count, name) for count in counts)
+def _rows(view: View, options: AttackOptions, colluder: str, counts: list[_Counts]) -> list[Leakage]:
+    """Leakage by each inference, then the strongest of them: of each victim, and of all where there are several."""
+    groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
+    by_inference = [
+        [_leakage(view, options.metric, by, colluder, *group) for group in groups] for by in _fitting(view, options)
+    ]
+    rows = [row for rows in by_inference for row in rows]
+    if options.metric == "published":
+        return rows
+    for (_, group), same_victim in zip(groups, zip(*by_inference, strict=True), strict=True):
+        unlinked = group[0].unlinked if len(group) == 1 else None
+        rows.append(msgspec.structs.replace(strongest(same_victim), unlinked=unlinked))
+    return rows
 
-    entities, triples = int(total("num_entities")), int(total("num_triples"))
+
+def _leakage(
+    view: View, metric: Metric, inference: Inference, colluder: str, victim: str, counts: Sequence[_Counts]
+) -> Leakage:
+    def share(name: str, num: int) -> Estimate:
+        return estimate.exact(sum(getattr(count, name) for count in counts) / num, num)
+
+    entities, triples = (sum(getattr(count, name) for count in counts) for name in ("num_entities", "num_triples"))
     attacked = [count for count in counts if not count.reason]
     reasons = [] if attacked else _distinct(count.reason for count in counts)
     counts = attacked or counts
-    err = _measured(total("entities"), entities, reasons)
-    trr = _measured(total("triples"), triples, reasons)
-    err_baseline = estimate.exact(total("entities_baseline") / entities, entities)
-    trr_baseline = estimate.exact(total("triples_baseline") / triples, triples)
-    trr_prior = estimate.exact(total("triples_prior") / triples, triples)
+    err = _measured(sum(count.entities for count in counts), entities, reasons)
+    trr = _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons)
+    err_baseline, trr_baseline = share("entities_baseline", entities), share("triples_baseline", triples)
+    trr_prior = share("triples_prior", triples)
+    known = not reasons and metric == "paper"
+    attainable = share("triples_attainable", triples).value
     return Leakage(
         attack="reconstruction",
         threat_model=view.threat_model.name,
-        metric=options.metric,
-        inference=options.inference if all(seen.relations is None for seen in view.victims) else "cosine",
+        metric=metric,
+        inference=inference,
         colluder=colluder if view.threat_model.colluder else None,
         victim=victim,
         num_attacked=len(attacked),
@@ -390,9 +444,11 @@ def _leakage(view: View, options: AttackOptions, colluder: str, counts: Sequence
         trr_baseline=trr_baseline,
         trr_prior=trr_prior,
         trr_advantage=0.0 if reasons else trr.value - max(trr_baseline.value, trr_prior.value),
-        unlinked=counts[0].unlinked if len(counts) == 1 else None,
         reason="; ".join(reasons) if reasons else None,
         sources=count_sources([count.sources for count in counts]),
+        err_attainable=share("entities_attainable", entities).value if known else None,
+        trr_attainable=attainable if known else None,
+        remark="; ".join(_distinct(count.remark for count in counts)) if known and not attainable else None,
     )
 
 

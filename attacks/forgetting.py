@@ -39,6 +39,7 @@ from attacks.audits import (
     replace_train,
 )
 from attacks.evaluation import AttackOptions, attack_federation
+from attacks.leakage import PAPER
 from attacks.membership_figures import (
     MembershipResult,
     RelearnTime,
@@ -434,7 +435,7 @@ def degree_matched(
 
 
 def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int) -> tuple[list[Rebuilt], list[str]]:
-    """TRR on the forgotten triples alone, with a colluder that did not ask where there is one."""
+    """TRR on the forgotten triples alone, by the papers' inference, with a colluder that did not ask where there is one."""
     names = [client.name for client in graph.clients]
     colluder = next((name for name in names if name not in forget), names[0])
     victims = [name for name in names if name in forget and name != colluder]
@@ -444,7 +445,7 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
         try:
             items = attack_federation(
                 replace(result, graph=_with_forgotten(result.graph, graph, forget)),
-                AttackOptions(colluder=colluder, unlinked_heads=0, seed=seed),
+                AttackOptions(colluder=colluder, inference=(PAPER,), unlinked_heads=0, seed=seed),
                 leak_draws=0,
             )[1]
         except ThreatModelError as error:

@@ -18,7 +18,8 @@ from attacks.neighbours import nearest
 from attacks.view import ColluderKnowledge, VictimView, View
 from fkgsec.kge.models import KgeModel
 
-Inference = Literal["cosine", "score"]
+Inference = Literal["cosine", "score", "names"]
+ByVector = Literal["cosine", "score"]
 PAIRS_AT_ONCE = 4096
 
 
@@ -56,7 +57,7 @@ def infer_entities(view: View, victim: VictimView) -> EntityGuesses:
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
 
 
-def infer_relations(view: View, victim: VictimView, pairs: np.ndarray, by: Inference = "cosine") -> np.ndarray:
+def infer_relations(view: View, victim: VictimView, pairs: np.ndarray, by: ByVector = "cosine") -> np.ndarray:
     """Name the relation of linked pairs of the victim's rows, int64 `[P, 2]` (Algorithm 2 i).
 
     Args:
@@ -71,7 +72,7 @@ def infer_relations(view: View, victim: VictimView, pairs: np.ndarray, by: Infer
     return view.colluder.relation_names[best_relations(view.model, view.colluder.relations, heads, tails, by)]
 
 
-def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Tensor, by: Inference) -> np.ndarray:
+def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Tensor, by: ByVector) -> np.ndarray:
     """The place of the known relation `[R, V]` that fits each pair of rows `[P, W]` best, int64 `[P]`."""
     if by == "cosine":
         return nearest(model.best_relation(heads, tails), model.relation_vectors(relations))[0].numpy()

@@ -27,6 +27,7 @@ class Unlinked(msgspec.Struct, frozen=True):
         average_precision: over the whole ranking, unreachable triples counted as missed.
         *_baseline: expectation of the same claims in random order with the majority relation.
         num_heads, num_pairs: sampled heads and the candidate pairs they give.
+        inference: how a pair's relation is inferred and its score made, see `attacks.reconstruction.rank_pairs`.
     """
 
     precision: Estimate
@@ -37,6 +38,7 @@ class Unlinked(msgspec.Struct, frozen=True):
     average_precision_baseline: Estimate
     num_heads: int
     num_pairs: int
+    inference: str = "score"
 
 
 def measure_unlinked(

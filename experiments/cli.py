@@ -16,6 +16,7 @@ from experiments.compare import (
     compare,
     comparison_table,
     convergence_table,
+    inference_table,
     protection_by_case,
     temperature_remark,
 )
@@ -144,7 +145,7 @@ def compare_cases(
     if quiet:
         return
     console = make_console()
-    print_tables(console, [comparison_table(comparison), convergence_table(comparison)])
+    print_tables(console, [comparison_table(comparison), inference_table(comparison), convergence_table(comparison)])
     for line in (*temperature_remark(comparison), *protection_by_case(comparison)):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):

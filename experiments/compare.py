@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from attacks.evaluation import Leakage
+from attacks.leakage import headline_rows, inference_label
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
 from experiments.convergence import convergence, relative_cost
@@ -21,7 +22,7 @@ from experiments.progress import Observe
 from experiments.record import Record, read_if_of, write_atomically
 from experiments.run import check_run, execute
 from experiments.spec import Spec
-from experiments.tables import make_table, protection_lines
+from experiments.tables import attainable, inferences_of, make_table, protection_lines
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
@@ -128,12 +129,13 @@ def folder_name(case: str) -> str:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row for each case and threat model; base is the best guess without what crossed."""
+    """A row for each case and threat model, by the strongest inference; base is the best guess without what crossed, max the
+    most that the adversary's names and relations can give."""
     leaks = {row.leak for case in comparison.cases for row in case.record.leakage}
     at = f" (leak {min(leaks):g})" if len(leaks) == 1 else ""
     table = make_table(
         f"Utility, leakage of all victims together{at}, and cost of each configuration",
-        "case", "MRR", "threat", "ERR", "base", "TRR", "base", "MiB", "s",
+        "case", "MRR", "threat", "ERR", "base", "max", "TRR", "base", "max", "MiB", "s",
     )  # fmt: skip
     for case in comparison.cases:
         record = case.record
@@ -145,9 +147,9 @@ def comparison_table(comparison: Comparison) -> Table:
         size = (record.bytes.up + record.bytes.down) / 2**20
         cost = [f"{size:.1f}" if size >= 10 else f"{size:.2f}", f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"]
         for row in pooled(record):
-            figures = ["n/a"] * 4 if row.reason else [
-                _margin(row.err), _short(row.err.value - row.err_advantage),
-                _margin(row.trr), _short(row.trr.value - row.trr_advantage),
+            figures = ["n/a"] * 6 if row.reason else [
+                _margin(row.err), _short(row.err.value - row.err_advantage), attainable(row.err_attainable),
+                _margin(row.trr), _short(row.trr.value - row.trr_advantage), attainable(row.trr_attainable),
             ]  # fmt: skip
             threat = row.threat_model if at else f"{row.threat_model} {row.leak:g}"
             table.add_row(*first, threat.replace("+", "+\n"), *figures, *cost)
@@ -172,6 +174,23 @@ def temperature_remark(comparison: Comparison) -> list[str]:
         f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike). "
         "Give --temperature 0 to train all cases so."
     ]
+
+
+def inference_table(comparison: Comparison) -> Table:
+    """TRR of all victims together by each inference, which the strongest of the first table is chosen from."""
+    rows = [over_all(case.record.leakage) for case in comparison.cases]
+    names = inferences_of(row for group in rows for row in group)
+    table = make_table("TRR by inference", "case", "threat", *map(inference_label, names), "prior", "strongest")
+    for case, group in zip(comparison.cases, rows, strict=True):
+        by_name = {(row.threat_model, row.leak, row.inference): row for row in group}
+        first = case.name.replace(",", ",\n")
+        for best in pooled(case.record):
+            found = [by_name.get((best.threat_model, best.leak, name)) for name in names]
+            cells = ["n/a" if row is None or row.reason else _short(row.trr.value) for row in found]
+            last = ["n/a", "–"] if best.reason else [_short(best.trr_prior.value), best.trr_by or "–"]
+            table.add_row(first, f"{best.threat_model} {best.leak:g}".replace("+", "+\n"), *cells, *last)
+            first = ""
+    return table
 
 
 def protection_by_case(comparison: Comparison) -> list[str]:
@@ -214,9 +233,13 @@ def convergence_table(comparison: Comparison) -> Table:
 
 
 def pooled(record: Record) -> list[Leakage]:
-    """The rows over all victims; those of the one victim where there is but one."""
-    rows = [row for row in record.leakage if row.victim == ALL]
-    return rows or record.leakage
+    """The headline rows over all victims; those of the one victim where there is but one."""
+    return over_all(headline_rows(record.leakage))
+
+
+def over_all(rows: list[Leakage]) -> list[Leakage]:
+    """Of these rows those over all victims; all of them where there is but one victim."""
+    return [row for row in rows if row.victim == ALL] or rows
 
 
 def draw_comparison(comparison: Comparison) -> bytes:

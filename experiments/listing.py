@@ -1,7 +1,7 @@
 """Finished runs side by side: found on disk, filtered, sorted, and written for spreadsheets and trackers.
 
-A run gives one row for each threat model and leak ratio that it was attacked under, over all victims together, and one row
-if it was not attacked; so the columns are the same for every run.
+A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together, and one
+row if it was not attacked; so the columns are the same for every run. `--where inference=strongest` leaves the headline figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacks.evaluation import Leakage
-from experiments.compare import COMPARISON_FILE, Case, pooled, read_comparison
+from experiments.compare import COMPARISON_FILE, Case, over_all, pooled, read_comparison
 from experiments.record import Record, read_record
 from experiments.run import RECORD_FILE
 from experiments.tables import make_table
@@ -32,7 +32,9 @@ COLUMNS = {
     "mrr": "Float64", "mrr_low": "Float64", "mrr_high": "Float64", "hits@10": "Float64",
     "threat": "string", "leak": "Float64", "metric": "string", "inference": "string",
     "err": "Float64", "err_low": "Float64", "err_high": "Float64", "err_base": "Float64",
-    "trr": "Float64", "trr_low": "Float64", "trr_high": "Float64", "trr_base": "Float64", "reason": "string",
+    "err_max": "Float64",
+    "trr": "Float64", "trr_low": "Float64", "trr_high": "Float64", "trr_base": "Float64",
+    "trr_max": "Float64", "reason": "string", "remark": "string",
     "bytes_up": "Int64", "bytes_down": "Int64", "seconds": "Float64", "commit": "string", "dirty": "boolean",
 }  # fmt: skip
 """Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
@@ -50,9 +52,10 @@ SETTINGS = (
     "commit",
     "dirty",
 )
-LEAKAGE = ("threat", "leak", "metric", "inference", "err", "err_base", "trr", "trr_base")
+LEAKAGE = ("threat", "leak", "metric", "inference", "err", "err_base", "err_max", "trr", "trr_base", "trr_max")
 HEADERS = {
     "mrr": "MRR", "hits@10": "Hits@10", "err": "ERR", "err_base": "base", "trr": "TRR", "trr_base": "base",
+    "err_max": "max", "trr_max": "max",
     "bytes_up": "MiB up", "bytes_down": "MiB down", "seconds": "s",
 }  # fmt: skip
 LEAST_FIRST = (
@@ -128,7 +131,7 @@ def listing(records: Mapping[str, Record]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, record in records.items():
         run = _run_cells(name, record)
-        rows += [{**run, **_leakage_cells(row)} for row in pooled(record)] or [run]
+        rows += [{**run, **_leakage_cells(row)} for row in over_all(record.leakage)] or [run]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(COLUMNS)
 
@@ -164,10 +167,12 @@ def _leakage_cells(row: Leakage) -> dict[str, Any]:
         "metric": row.metric,
         "inference": row.inference,
         "reason": row.reason,
+        "remark": row.remark,
     }
     if row.reason:
         return cells
     bases = {"err_base": row.err.value - row.err_advantage, "trr_base": row.trr.value - row.trr_advantage}
+    bases |= {"err_max": row.err_attainable, "trr_max": row.trr_attainable}
     return {**cells, **_estimate_cells("err", row.err), **_estimate_cells("trr", row.trr), **bases}
 
 
@@ -237,7 +242,9 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
     names = ["run", *varied, "mrr", "hits@10", "bytes_up", "bytes_down", "seconds"]
     if any(row["threat"] is not None for row in rows):
         kinds = [name for name in ("metric", "inference") if len({row[name] for row in rows} - {None}) > 1]
-        names[-3:-3] = ["threat", "leak", *kinds, "err", "err_base", "trr", "trr_base"]
+        bounds = {name for name in ("err_max", "trr_max") if any(row[name] is not None for row in rows)}
+        figures = [name for name in LEAKAGE[4:] if not name.endswith("_max") or name in bounds]
+        names[-3:-3] = ["threat", "leak", *kinds, *figures]
     left_out: list[str] = []
     table = _make_table(rows, title, names)
     for name in [name for name in LEAST_FIRST if name in names]:
@@ -269,14 +276,14 @@ def _make_table(rows: list[dict[str, Any]], title: str, names: list[str]) -> Tab
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """What the terminal shows of a row, by column: shares without the leading zero, sizes in MiB."""
     cells = {name: NOTHING if value in (None, "") else str(value) for name, value in row.items()}
-    for name in ("hits@10", "err_base", "trr_base"):
+    for name in ("hits@10", "err_base", "err_max", "trr_base", "trr_max"):
         cells[name] = NOTHING if row[name] is None else _share(row[name])
     for name in ("mrr", "err", "trr"):
         if row[name] is not None:
             half = max(row[name] - row[f"{name}_low"], row[f"{name}_high"] - row[name])
             cells[name] = f"{_share(row[name])} ±{_share(half)}"
     if row["reason"] is not None:
-        cells |= dict.fromkeys(("err", "err_base", "trr", "trr_base"), "n/a")
+        cells |= dict.fromkeys(LEAKAGE[4:], "n/a")
     for name in ("bytes_up", "bytes_down"):
         cells[name] = f"{row[name] / 2**20:,.2f}"
     return {
@@ -295,7 +302,7 @@ def _share(value: float) -> str:
 
 
 def figures(record: Record) -> dict[str, float]:
-    """The final figures by a name that every tracker takes: letters, digits, `_`, `-`, `.` and `/`."""
+    """Final figures, of leakage the headline's, by a name that every tracker takes: letters, digits, `_`, `-`, `.` and `/`."""
     named = {name.replace("@", "_at_"): estimate.value for name, estimate in record.utility.items() if estimate.n}
     for row in pooled(record):
         if not row.reason:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 import typer
 
 from attacks.evaluation import AttackOptions
+from attacks.leakage import INFERENCES
 from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from experiments.spec import RENAMED, Spec
@@ -108,7 +109,11 @@ FLAGS: dict[str, Flag] = {
     "leak": Flag(("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK),
     "threat": Flag(("--threat",), f"{', '.join(THREAT_MODELS)}; repeatable; default: those that fit", ATTACK),
     "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
-    "inference": Flag(("--inference",), "relations by cosine (the paper's) or by score", ATTACK),
+    "inference": Flag(
+        ("--inference",),
+        f"relations by {', '.join(INFERENCES)}; cosine is the paper's; repeatable; default: all that fit",
+        ATTACK,
+    ),
     "metric": Flag(("--metric",), "paper, or published: the counts of FedR's notebooks", ATTACK),
     "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
 }
@@ -171,7 +176,7 @@ def _kind(kind: Any) -> Any:
         return kind | None
     if kind == tuple[float, ...]:
         return list[float] | None
-    if kind == tuple[str, ...]:
+    if kind == tuple[str, ...] or any(get_origin(part) is tuple for part in options):
         return list[str] | None
     return (options[0] if options in ([int], [float]) else str) | None
 

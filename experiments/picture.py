@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attacks.evaluation import Leakage
+from attacks.leakage import headline_rows
 from attacks.view import ALL
 from experiments.record import Record
 
@@ -70,7 +71,7 @@ def _draw_training(axes: Axes, record: Record) -> None:
 
 def _rows_to_draw(record: Record) -> list[Leakage]:
     """The victims that could be attacked; when they would not fit, all of them together."""
-    measured = [row for row in record.leakage if not row.reason]
+    measured = [row for row in headline_rows(record.leakage) if not row.reason]
     each = [row for row in measured if row.victim != ALL]
     return each if len(each) <= MOST_GROUPS else [row for row in measured if row.victim == ALL][:MOST_GROUPS]
 

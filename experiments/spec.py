@@ -42,13 +42,13 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     threat: tuple[str, ...] = ()
     leak: tuple[float, ...] = (0.5,)
     colluder: str | None = None
-    inference: Inference = "cosine"
+    inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.attack_options()
+        msgspec.structs.force_setattr(self, "inference", self.attack_options().inference)
         check_defense(self)
         if self.metric == "published" and parse_defense(self.defense).secagg:
             raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from attacks.leakage import Leakage, inference_label
 from attacks.view import ALL
-from experiments.compare import Comparison, mixed_temperatures, pooled, read_comparison
+from experiments.compare import Comparison, mixed_temperatures, over_all, pooled, read_comparison
 from experiments.console import expected_errors
 from experiments.convergence import convergence, relative_cost
 from experiments.record import Record, read_record
@@ -43,8 +44,9 @@ def utility_lines(records: dict[str, Record]) -> list[str]:
 def leakage_lines(records: dict[str, Record]) -> list[str]:
     """A row for each victim, threat model and leak ratio of the attacked records."""
     lines = [
-        "| record | threat model | leak | victim | ERR | base | TRR | majority | prior | unlinked precision | recall | AP |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| record | threat model | leak | victim | inference | ERR | base | max | TRR | max | majority | prior "
+        "| unlinked precision | recall | AP |",
+        f"|{'---|' * 15}",
     ]
     for name, record in records.items():
         for row in record.leakage:
@@ -57,9 +59,12 @@ def leakage_lines(records: dict[str, Record]) -> list[str]:
                 row.threat_model,
                 f"{row.leak:g}",
                 row.victim,
+                _inference(row),
                 _interval(row.err),
                 f"{row.err_baseline.value:.4f}",
+                _attainable(row.err_attainable),
                 _interval(row.trr),
+                _attainable(row.trr_attainable),
                 f"{row.trr_baseline.value:.4f}",
                 f"{row.trr_prior.value:.4f}",
                 *(f"{part.value:.4f}" for part in honest),
@@ -73,25 +78,30 @@ def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
     """A row for each case and threat model of each comparison, over all victims; the temperature as in `utility_lines`."""
     mixed = mixed_temperatures(case.record for comparison in comparisons.values() for case in comparison.cases)
     lines = [
-        f"| federation | case |{' temperature |' * mixed} test MRR | MiB | threat model | ERR | base | TRR | base "
-        "| right entities by source |",
-        "|---|---|---|---|---|---|---|---|---|---|" + "---|" * mixed,
+        f"| federation | case |{' temperature |' * mixed} test MRR | MiB | threat model | inference | ERR | base | max | TRR "
+        "| base | max | right entities by source |",
+        f"|{'---|' * (13 + mixed)}",
     ]
     for name, comparison in comparisons.items():
         for case in comparison.cases:
             record = case.record
             size = (record.bytes.up + record.bytes.down) / 2**20
-            for row in pooled(record):
+            for row in over_all(record.leakage):
+                if row.reason and row not in pooled(record):
+                    continue
                 case_cell = f"{case.name} {_temperature(record, mixed)}".strip()
                 cells = [name, case_cell, f"{record.utility['mrr'].value:.4f}", f"{size:.1f}", row.threat_model]
                 if row.reason:
-                    cells += ["nothing to attack", "", "", "", ""]
+                    cells += [row.inference, "nothing to attack", *[""] * 6]
                 else:
                     cells += [
+                        _inference(row),
                         _interval(row.err),
                         f"{row.err.value - row.err_advantage:.4f}",
+                        _attainable(row.err_attainable),
                         _interval(row.trr),
                         f"{row.trr.value - row.trr_advantage:.4f}",
+                        _attainable(row.trr_attainable),
                         ", ".join(f"{source} {count:,}" for source, count in row.sources.items()),
                     ]
                 lines.append("| " + " | ".join(cells) + " |")
@@ -124,6 +134,14 @@ def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
 
 def _temperature(record: Record, shown: bool) -> str:
     return f"| {record.spec.sampling_temperature:g} " if shown else ""
+
+
+def _attainable(share: float | None) -> str:
+    return "" if share is None else f"{share:.4f}"
+
+
+def _inference(row: Leakage) -> str:
+    return f"{row.inference}: {row.trr_by}" if row.trr_by else inference_label(row.inference)
 
 
 def _interval(figure: Estimate) -> str:

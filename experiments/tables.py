@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from attacks.evaluation import Leakage
+from attacks.leakage import STRONGEST, headline_rows, inference_label
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
 from experiments.record import DataRecord, Record
@@ -59,8 +60,14 @@ def leakage_aid(record: Attacked) -> list[str]:
     lines = [
         "ERR: entities named right. TRR: training triples rebuilt when the linked pairs are given. base: the best guess of the "
         "same adversary without what crossed in the rounds; only the difference is what the rounds leak. Below base it does "
-        "better by ignoring them, so what leaks is at least base. Ranges are 95 % intervals."
+        "better by ignoring them, so what leaks is at least base. max: the share whose names (and relation) the adversary knows, "
+        "which no attack of its kind exceeds. Ranges are 95 % intervals."
     ]
+    if any(row.inference == STRONGEST for row in record.leakage):
+        lines.append(
+            "TRR is that of the strongest way to infer relations, base among them, its range widened for the choice; the table "
+            "below it has each, of which cosine is the papers' own."
+        )
     if summed:
         lines.append(
             "Rows are summed: the adversary subtracts the colluder's part and infers who holds each row of what is left, from "
@@ -76,11 +83,18 @@ def leakage_aid(record: Attacked) -> list[str]:
     if any(0 < row.num_attacked < len(record.data.clients) - 1 for row in record.leakage if row.victim == ALL):
         lines.append("'all' counts the victims that could be attacked.")
     reasons = dict.fromkeys((row.threat_model, row.reason) for row in record.leakage if row.reason)
-    return [*lines, *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons)]
+    remarks = dict.fromkeys(
+        (row.threat_model, row.leak, row.victim, row.remark) for row in record.leakage if row.remark
+    )
+    return [
+        *lines,
+        *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons),
+        *(f"{victim} under {threat}, leak {leak:g}: {remark}." for threat, leak, victim, remark in remarks),
+    ]
 
 
 def leakage_tables(record: Attacked) -> list[Table]:
-    """One table for each threat model and leak ratio, and one for the attack without linked pairs where it ran."""
+    """For each threat model and leak ratio the strongest attack, each inference, and the attack without linked pairs."""
     groups: dict[tuple[str, float], list[Leakage]] = {}
     for row in record.leakage:
         groups.setdefault((row.threat_model, row.leak), []).append(row)
@@ -88,24 +102,29 @@ def leakage_tables(record: Attacked) -> list[Table]:
     for (threat, leak), rows in groups.items():
         about = f"{threat}, leak {leak:g}, round {record.best_round}: {THREAT_MODELS[threat].about}"
         table = make_table(
-            f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "triples", "TRR", "base"
+            f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "max", "triples", "TRR", "base", "max"
         )
-        for row in rows:
+        shown = headline_rows(rows)
+        for row in shown:
             table.add_row(
                 row.victim,
                 str(row.err.n),
                 _share(row.err, row),
-                f"{row.err_baseline.value:.3f}",
+                _short(row.err_baseline.value),
+                attainable(row.err_attainable),
                 str(row.trr.n),
                 _share(row.trr, row),
-                f"{max(row.trr_baseline.value, row.trr_prior.value):.3f}",
+                _short(max(row.trr_baseline.value, row.trr_prior.value)),
+                attainable(row.trr_attainable),
                 style="bold" if row.victim == ALL else None,
             )
         tables.append(table)
-        if any(row.sources for row in rows):
-            tables.append(_sources_table(rows))
-        if any(row.unlinked for row in rows):
-            tables.append(_unlinked_table(rows))
+        if shown != rows and not all(row.reason for row in shown):
+            tables.append(_inference_table(rows))
+        if any(row.sources for row in shown):
+            tables.append(_sources_table(shown))
+        if any(row.unlinked for row in shown):
+            tables.append(_unlinked_table(shown))
     return tables
 
 
@@ -134,6 +153,31 @@ def _share(figure: Estimate, row: Leakage) -> str:
     return "n/a" if row.reason else interval(figure)
 
 
+def _short(share: float) -> str:
+    return f"{share:.3f}".removeprefix("0")
+
+
+def attainable(share: float | None) -> str:
+    """The most that an adversary's names and relations can give; a dash where the record does not have it."""
+    return "–" if share is None else _short(share)
+
+
+def inferences_of(rows: Iterable[Leakage]) -> list[str]:
+    """The inferences that were made, in their order, the strongest of them aside."""
+    return list(dict.fromkeys(row.inference for row in rows if row.inference != STRONGEST))
+
+
+def _inference_table(rows: list[Leakage]) -> Table:
+    names = inferences_of(rows)
+    table = make_table("  TRR by inference", "victim", *map(inference_label, names), "majority", "prior", "strongest")
+    for best in headline_rows(rows):
+        by_name = {row.inference: row for row in rows if row.victim == best.victim}
+        cells = [_short(by_name[name].trr.value) if name in by_name else "–" for name in names]
+        cells += [_short(best.trr_baseline.value), _short(best.trr_prior.value), best.trr_by or "–"]
+        table.add_row(best.victim, *(["n/a"] * len(cells) if best.reason else cells))
+    return table
+
+
 def _sources_table(rows: list[Leakage]) -> Table:
     shown = [source for source in SOURCES if any(source in row.sources for row in rows)]
     table = make_table("  right entities by what told their holder", "victim", *shown)
@@ -143,7 +187,9 @@ def _sources_table(rows: list[Leakage]) -> Table:
 
 
 def _unlinked_table(rows: list[Leakage]) -> Table:
-    table = make_table("  without being told which pairs are linked", "victim", "precision", "recall", "AP", "base")
+    (by,) = {row.unlinked.inference for row in rows if row.unlinked}
+    title = f"  without being told which pairs are linked (relations by {by})"
+    table = make_table(title, "victim", "precision", "recall", "AP", "base")
     for row in rows:
         if row.unlinked:
             table.add_row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -35,22 +36,39 @@ class Estimate(msgspec.Struct, frozen=True):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-def proportion(successes: float, n: int) -> Estimate:
+def critical_value(compared: int = 1) -> float:
+    """The two-sided point of the normal distribution at which `compared` 95 % intervals hold all at once (Bonferroni).
+
+    >>> f"{critical_value():.4f} {critical_value(5):.4f}"
+    '1.9600 2.5758'
+    """
+    if compared < 1:
+        raise ValueError(f"compared must be at least 1; got {compared}")
+    return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
+
+
+def proportion(successes: float, n: int, *, compared: int = 1) -> Estimate:
     """Wilson score interval of a share. An empty sample gives value 0 with interval [0, 1].
+
+    Args:
+        compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
 
     Source: Wilson 1927.
 
     >>> str(proportion(50, 100))
     '0.5000 [0.4038, 0.5962]'
+    >>> proportion(50, 100, compared=5).method
+    'wilson, best of 5'
     """
+    z, method = critical_value(compared), "wilson" if compared == 1 else f"wilson, best of {compared}"
     if not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..{n}; got {successes}")
     if n == 0:
-        return Estimate(0.0, 0.0, 1.0, 0, "wilson")
+        return Estimate(0.0, 0.0, 1.0, 0, method)
     share = successes / n
-    centre = (share + _Z95**2 / (2 * n)) / (1 + _Z95**2 / n)
-    half = _Z95 / (1 + _Z95**2 / n) * math.sqrt(share * (1 - share) / n + _Z95**2 / (4 * n**2))
-    return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)), n, "wilson")
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)), n, method)
 
 
 def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:

@@ -34,6 +34,7 @@ def test_exported_names_of_attacks() -> None:
         "View",
         "attack_federation",
         "build_view",
+        "headline_rows",
     }
     assert all(hasattr(attacks, name) for name in attacks.__all__)
 

@@ -17,6 +17,7 @@ import pandas as pd
 
 from attacks.audits import Inference
 from attacks.evaluation import Leakage
+from attacks.leakage import headline_rows, items_of
 from attacks.membership_figures import MembershipResult
 from attacks.view import ALL
 from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
@@ -110,12 +111,14 @@ class Measure:
 
 
 def find_leakage(record: Record, question: Question) -> Leakage:
-    """The row of a run's leakage that a question is about.
+    """The headline row of a run's leakage that a question is about.
 
     Raises:
         NotMeasured: the attack was not run on it, found nothing to attack, or could attack only some of the victims.
     """
-    rows = [row for row in record.leakage if (row.threat_model, row.leak) == (question.threat, question.leak)]
+    rows = [
+        row for row in headline_rows(record.leakage) if (row.threat_model, row.leak) == (question.threat, question.leak)
+    ]
     victims = [row for row in rows if row.victim != ALL]
     found = [row for row in rows if row.victim == question.victim]
     if question.victim == ALL and not found:
@@ -138,14 +141,9 @@ def best_guess(row: Leakage, name: Literal["err", "trr"]) -> float:
 
 def attacked_items(run: Finished, name: Literal["err", "trr"], question: Question) -> pd.DataFrame:
     """The entities or triples that a figure of the attack is about: rows of the run's scores, in the order of the data."""
-    scores = run.scores
-    if not len(scores):
-        return scores
-    kind = "entity" if name == "err" else "triple"
-    chosen = (scores["item"] == kind) & (scores["threat_model"] == question.threat) & (scores["leak"] == question.leak)
-    if question.victim != ALL:
-        chosen &= scores["victim"] == question.victim
-    return scores.loc[chosen]
+    if not len(run.scores):
+        return run.scores
+    return items_of(run.scores, find_leakage(run.record, question), "entity" if name == "err" else "triple")
 
 
 def item_ends(items: pd.DataFrame) -> np.ndarray:

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure as Picture
 from rich.table import Table
 from scipy.special import stdtrit
 
-from experiments.compare import pooled
+from attacks.leakage import paper_rows
+from experiments.compare import over_all
 from experiments.convergence import convergence, relative_cost
 from experiments.paper_tables.spec import RELATIVE, Cell, Experiment, Metric, Shown
 from experiments.picture import BLUE, GREY
@@ -120,7 +121,7 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
         cost = relative_cost(record, baseline, 0.98 if metric == "p@98" else 0.99)
         return "never reached" if cost is None else exact(cost, 1)
     if metric in ("err", "trr"):
-        rows = pooled(record)
+        rows = over_all(paper_rows(record.leakage))
         if len(rows) != 1:
             return f"{len(rows)} threats and leak ratios; name one of each"
         return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)

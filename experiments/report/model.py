@@ -110,6 +110,7 @@ class Federation:
     charts: tuple[Chart, ...]
     overview: Table
     victims: Table | None
+    inferences: Table | None
     unlinked: Table | None
     relations: tuple[Table, ...]
     curves: tuple[Chart, ...]

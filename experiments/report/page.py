@@ -109,6 +109,7 @@ def _federation(
         charts=tables.overview_charts(identity, runs),
         overview=tables.overview(runs),
         victims=tables.victims(runs),
+        inferences=tables.inferences(runs),
         unlinked=tables.unlinked(runs),
         relations=tuple(table for run in runs if (table := tables.relations(run)) is not None),
         curves=tables.convergence_charts(identity, runs),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from attacks.evaluation import Leakage
+from attacks.leakage import STRONGEST, Item, headline_rows, inference_label, items_of
 from attacks.view import ALL, THREAT_MODELS
 from experiments.compare import pooled
 from experiments.convergence import convergence, relative_cost
@@ -27,9 +28,11 @@ from experiments.report.words import (
     percent,
     share,
 )
+from experiments.tables import inferences_of
 from fkgsec import estimate
 
 Rate = Literal["err", "trr"]
+_RATES = ("entities named (ERR)", "base", "max", "triples rebuilt (TRR)", "base", "max")
 NOT_MEASURED = -1.0  # sorts below every share
 
 
@@ -63,11 +66,11 @@ def overview(runs: Sequence[Run]) -> Table:
             cells = (Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *_rates(row), *cost)
             found.append((risk(row), cells))
         if not record.leakage:
-            blank = [Cell(NONE, NOT_MEASURED)] * 4
+            blank = [Cell(NONE, NOT_MEASURED)] * 6
             found.append((NOT_MEASURED, (Cell(run.name), Cell("not attacked"), *blank, *cost)))
     return Table(
         "Utility, leakage of all victims together, and bytes; the greatest risk first",
-        ("run", "attack", "entities named (ERR)", "base", "triples rebuilt (TRR)", "base", "test MRR", "MiB"),
+        ("run", "attack", *_RATES, "test MRR", "MiB"),
         _by_risk(found),
         notes=_reasons(runs),
     )
@@ -133,7 +136,7 @@ def victims(runs: Sequence[Run]) -> Table | None:
     """A row for each victim of each attack; None when none was made."""
     found, foot = [], []
     for run in runs:
-        for row in run.record.leakage:
+        for row in headline_rows(run.record.leakage):
             cells = (Cell(row.victim), Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *_rates(row))
             if row.victim == ALL:
                 foot.append(cells)
@@ -141,20 +144,45 @@ def victims(runs: Sequence[Run]) -> Table | None:
                 found.append((risk(row), cells))
     if not found:
         return None
-    names = ("victim", "run", "attack", "entities named (ERR)", "base", "triples rebuilt (TRR)", "base")
+    names = ("victim", "run", "attack", *_RATES)
     caption = f"Risk of each victim; the greatest first{', all victims together at the foot' if foot else ''}"
     return Table(caption, names, _by_risk(found), tuple(foot), _reasons(runs))
 
 
 def _reasons(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Why some victims of some attacks have no figures."""
+    """Why some victims of some attacks have no figures, or a TRR that is zero by construction."""
+    remarks = dict.fromkeys(
+        f"{row.victim} in {run.name} under {attack_name(row.threat_model, row.leak)}: {row.remark}."
+        for run in runs
+        for row in run.record.leakage
+        if row.remark
+    )
     reasons = dict.fromkeys(
         f"{run.name} under {attack_name(row.threat_model, row.leak)}: nothing to attack ({row.reason})."
         for run in runs
         for row in run.record.leakage
         if row.reason
     )
-    return tuple(reasons)
+    return (*reasons, *remarks)
+
+
+def inferences(runs: Sequence[Run]) -> Table | None:
+    """TRR by each way to infer relations, of which the strongest stands elsewhere; None where the records name but one."""
+    made = inferences_of(row for run in runs for row in run.record.leakage)
+    found = []
+    for run in runs:
+        by_name = {(row.victim, row.threat_model, row.leak, row.inference): row for row in run.record.leakage}
+        for best in headline_rows(run.record.leakage):
+            if best.reason or best.inference != STRONGEST:
+                continue
+            attack = (best.victim, best.threat_model, best.leak)
+            shown = [by_name.get((*attack, name)) for name in made]
+            rates = [Cell(NONE, NOT_MEASURED) if row is None else Cell(share(row.trr), row.trr.value) for row in shown]
+            bases = [Cell(percent(base.value), base.value) for base in (best.trr_baseline, best.trr_prior)]
+            first = (Cell(best.victim), Cell(run.name), Cell(attack_name(best.threat_model, best.leak)))
+            found.append((risk(best), (*first, *rates, *bases, Cell(best.trr_by or NONE))))
+    names = ("victim", "run", "attack", *map(inference_label, made), "majority", "prior", "strongest")
+    return Table("Triples rebuilt (TRR) by inference", names, _by_risk(found)) if found else None
 
 
 def unlinked(runs: Sequence[Run]) -> Table | None:
@@ -176,17 +204,21 @@ def unlinked(runs: Sequence[Run]) -> Table | None:
             cells = (Cell(row.victim), Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *rates)
             found.append((honest.recall.value, cells))
     names = ("precision", "base", "recall", "base", "average precision", "base")
-    caption = "Not told which rows are linked; the highest recall first"
+    caption = "Not told which rows are linked (relations by score); the highest recall first"
     return Table(caption, ("victim", "run", "attack", *names), _by_risk(found)) if found else None
 
 
 def _rates(row: Leakage) -> list[Cell]:
-    """ERR, its base, TRR, its base."""
+    """ERR, its base and the most it can be; TRR, its base and the most it can be."""
     if row.reason:
-        return [Cell("n/a", NOT_MEASURED)] * 4
+        return [Cell("n/a", NOT_MEASURED)] * 6
     cells = []
-    for figure, base in ((row.err, base_of(row, "err")), (row.trr, base_of(row, "trr"))):
+    for figure, base, most in (
+        (row.err, base_of(row, "err"), row.err_attainable),
+        (row.trr, base_of(row, "trr"), row.trr_attainable),
+    ):
         cells += [Cell(share(figure), figure.value), Cell(percent(base), base)]
+        cells.append(Cell(NONE, NOT_MEASURED) if most is None else Cell(percent(most), most))
     return cells
 
 
@@ -205,14 +237,9 @@ def worst_attack(record: Record) -> Leakage | None:
     return max(rows, key=risk, default=None)
 
 
-def attacked_items(scores: pd.DataFrame, row: Leakage, item: str) -> dict[str, np.ndarray]:
+def attacked_items(scores: pd.DataFrame, row: Leakage, item: Item) -> dict[str, np.ndarray]:
     """The entities or triples that a row of leakage was measured on, of its victim or of all: columns by name."""
-    own = (scores["item"] == item) & (scores["threat_model"] == row.threat_model) & (scores["leak"] == row.leak)
-    if row.victim != ALL:
-        own &= scores["victim"] == row.victim
-    chosen = own.to_numpy()
-    columns = {str(name): scores[name].to_numpy()[chosen] for name in scores}
-    return columns | {"right": columns["right"].astype(bool)}
+    return {str(name): column.to_numpy() for name, column in items_of(scores, row, item).items()}
 
 
 def relations(run: Run) -> Table | None:

@@ -105,9 +105,11 @@ def view_of(result: FederationResult, threat: str = "collusion", leak: float = 1
 def attack(
     result: FederationResult, threat: str = "collusion", unlinked_heads: int = 0
 ) -> tuple[dict[str, Leakage], pd.DataFrame]:
-    options = AttackOptions(threat=(threat,), leak=(0.6,), unlinked_heads=unlinked_heads)
+    options = AttackOptions(threat=(threat,), leak=(0.6,), inference="cosine", unlinked_heads=unlinked_heads)
     rows, items = attack_federation(result, options)
-    return {row.victim: row for row in rows}, items
+    unlinked = {row.victim: row.unlinked for row in rows if row.inference == "strongest"}
+    papers = [row for row in rows if row.inference == "cosine"]
+    return {row.victim: msgspec.structs.replace(row, unlinked=unlinked[row.victim]) for row in papers}, items
 
 
 @pytest.mark.parametrize(("sync_every", "participation"), CASES)

@@ -52,8 +52,9 @@ def view_of(result: FederationResult, threat: str = "collusion", leak: float = 1
 def attack(
     result: FederationResult, threat: str = "collusion", leak: float = 1.0
 ) -> tuple[dict[str, Leakage], pd.DataFrame]:
-    rows, items = attack_federation(result, AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0))
-    return {row.victim: row for row in rows}, items
+    options = AttackOptions(threat=(threat,), leak=(leak,), inference="cosine", unlinked_heads=0)
+    rows, items = attack_federation(result, options)
+    return {row.victim: row for row in rows if row.inference == "cosine"}, items
 
 
 def held_by_name(result: FederationResult, table: Table = "entities") -> dict[str, set[str]]:

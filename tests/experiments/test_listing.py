@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from attacks.leakage import INFERENCES
 from experiments.compare import SCHEMA, Case, Comparison
 from experiments.console import expected_errors
 from experiments.listing import (
@@ -195,7 +196,11 @@ def test_the_table_says_what_runs_share_once(one_commit: dict[str, Record]) -> N
         "4 runs; all: model transe, data consortium-3, clients 3, temperature 1, rounds 2, commit 01234567, dirty False"
     )
     assert rows[0][:5] == ["run", "algorithm", "defense", "dim", "seed"]
-    assert [row[0] for row in rows[1:]] == ["below/fedr", "fede", "", "", "", "noise", "", "", "", "single", ""]
+    kinds = len(INFERENCES) + 1  # and the strongest of them
+    assert {row[rows[0].index("inference")] for row in rows[2:]} == {*INFERENCES, "strongest"}
+    assert [row[0] for row in rows[1:]] == [
+        "below/fedr", "fede", *[""] * (4 * kinds - 1), "noise", *[""] * (4 * kinds - 1), "single", *[""] * (2 * kinds - 1)
+    ]  # fmt: skip
     fede = records["fede"]
     first = dict(zip(rows[0], rows[2], strict=True))
     half = fede.utility["mrr"].high - fede.utility["mrr"].value
@@ -267,7 +272,8 @@ def test_damaged_files_are_named_and_the_others_listed(runs: Path, tmp_path: Pat
 def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, out, err = fkgsec(runs, "--where", "threat=identifiers", "--quiet")
     assert (status, out, err) == (0, "", "")
-    status, out, _ = fkgsec(runs, "--where", "threat=identifiers", "--where", "leak=1", "--sort", "trr", "--reverse")
+    chosen = [word for one in ("threat=identifiers", "leak=1", "inference=strongest") for word in ("--where", one)]
+    status, out, _ = fkgsec(runs, *chosen, "--sort", "trr", "--reverse")
     lines = [line.split()[0] for line in out.splitlines()[3:]]
     assert sorted(lines) == ["fede", "noise"]
     assert fkgsec(runs, "--where", "mrr")[::2] == (
@@ -281,7 +287,8 @@ def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_figures_and_curves_for_trackers(records: dict[str, Record]) -> None:
     fede = records["fede"]
-    row = next(row for row in fede.leakage if (row.threat_model, row.leak, row.victim) == ("collusion", 0.5, "all"))
+    attack = ("strongest", "collusion", 0.5, "all")
+    row = next(row for row in fede.leakage if (row.inference, row.threat_model, row.leak, row.victim) == attack)
     found = figures(fede)
     assert found["err/collusion/leak_0.5"] == row.err.value
     assert found["trr_advantage/collusion/leak_0.5"] == row.trr_advantage

@@ -18,6 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from attacks.leakage import headline_rows, items_of
 from experiments.cli import app
 from experiments.compare import read_comparison
 from experiments.record import Record, encode_record, read_record
@@ -214,31 +215,33 @@ def test_every_row_of_the_record_is_in_the_tables_with_its_interval_and_base(run
     overview, victims = page.table("Utility, leakage"), page.table("Risk of each victim")
     for run in runs:
         mrr = run.record.utility["mrr"]
-        for row in run.record.leakage:
+        for row in headline_rows(run.record.leakage):
             attack = f"{row.threat_model}, leak 0.5"
             (shown,) = (cells for cells in victims if cells[:3] == [row.victim, run.name, attack])
             if row.reason:
                 assert set(shown[3:]) == {"n/a"}
             else:
                 assert shown[3] == naive_share(row.err) or min(row.err.low, 1 - row.err.high) < 0.01
-                assert shown[5] == naive_share(row.trr) or row.trr.low < 0.01
+                assert shown[5] == f"{100 * row.err_attainable:.1f} %" or row.err_attainable in (0, 1)
+                assert shown[6] == naive_share(row.trr) or row.trr.low < 0.01
                 base = max(row.trr_baseline.value, row.trr_prior.value)
-                assert shown[6] == f"{100 * base:.1f} %" or base < 0.01
+                assert shown[7] == f"{100 * base:.1f} %" or base < 0.01
+                assert shown[8] == f"{100 * row.trr_attainable:.1f} %" or row.trr_attainable in (0, 1)
             if row.victim == "all":
                 (pooled,) = (cells for cells in overview if cells[:2] == [run.name, attack])
-                assert pooled[2:6] == shown[3:]
-                assert pooled[6] == f"{mrr.value:.4f} ({mrr.low:.4f}–{mrr.high:.4f})"
-                assert float(pooled[7]) == pytest.approx(
+                assert pooled[2:8] == shown[3:]
+                assert pooled[8] == f"{mrr.value:.4f} ({mrr.low:.4f}–{mrr.high:.4f})"
+                assert float(pooled[9]) == pytest.approx(
                     (run.record.bytes.up + run.record.bytes.down) / 2**20, rel=0.05
                 )
-    num_rows = sum(len(run.record.leakage) for run in runs)
+    num_rows = sum(len(headline_rows(run.record.leakage)) for run in runs)
     assert (len(victims), len(overview)) == (1 + num_rows, 1 + num_rows // 3)
     # Some row was compared digit by digit.
     assert any(cells[3] == naive_share(row.err) for run in runs for row in run.record.leakage for cells in victims)
 
 
 def test_tables_stand_sorted_by_risk_without_any_script(page: Page) -> None:
-    for start, figure, base in (("Utility, leakage", 4, 5), ("Risk of each victim", 5, 6)):
+    for start, figure, base in (("Utility, leakage", 5, 6), ("Risk of each victim", 6, 7)):
         (orders,) = (orders for caption, orders in page.orders if caption.startswith(start))
         num_foot = sum(cells[0] == "all" for cells in page.table(start))
         body = orders[1 : len(orders) - num_foot]
@@ -259,10 +262,11 @@ def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs:
         assert {row[0] for row in body} == set(scores["relation"].dropna())
         assert [row[1] == "sensitive" for row in body] == sorted((row[0] in sensitive for row in body), reverse=True)
         counts: Counter[tuple[str, str, bool]] = Counter()
-        for one in scores[scores["item"] == "triple"].itertuples():
-            groups = ["all relations", *(["sensitive relations"] if one.relation in sensitive else [])]
-            for group in (one.relation, *groups):
-                counts[f"{one.threat_model}, leak {one.leak:g}", group, bool(one.right)] += 1
+        for best in (row for row in headline_rows(record.leakage) if row.victim == "all" and not row.reason):
+            for one in items_of(scores, best, "triple").itertuples():
+                groups = ["all relations", *(["sensitive relations"] if one.relation in sensitive else [])]
+                for group in (one.relation, *groups):
+                    counts[f"{one.threat_model}, leak {one.leak:g}", group, bool(one.right)] += 1
         for row in rows[1:]:
             for attack in attacks:
                 cell = row[rows[0].index(attack)]
@@ -320,7 +324,8 @@ def test_the_surest_claims_are_chosen_sensitive_ones_first(runs: list[Run]) -> N
     record, scores = by_name(runs, "none")
     rows = [row for row in record.leakage if row.threat_model == "collusion"]
     (found,) = assemble([Run("none", msgspec.structs.replace(record, leakage=rows), scores)]).federations[0].examples
-    chosen = scores[scores["threat_model"] == "collusion"]
+    (best,) = (row for row in headline_rows(rows) if row.victim == "all")
+    chosen = pd.concat([items_of(scores, best, "entity"), items_of(scores, best, "triple")])
     score = {(one.victim, one.head): one.score for one in chosen.itertuples() if one.item == "entity"}
     wrong = {
         (one.victim, one.guessed_head, one.guessed_relation, one.guessed_tail): min(

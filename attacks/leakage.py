@@ -1,0 +1,160 @@
+"""What one attack got of one victim, and the strongest of several ways to infer relations.
+
+    >>> from fkgsec.estimate import exact, proportion
+    >>> def row(inference, right):
+    ...     none = exact(0.2, 100)
+    ...     return Leakage("reconstruction", "collusion", "paper", inference, "a", "b", 1.0, 9, proportion(60, 100), none, 0.4,
+    ...                    proportion(right, 100), exact(0.1, 100), none, right / 100 - 0.2)
+    >>> best = strongest([row("cosine", 15), row("score", 45)])
+    >>> best.inference, best.trr_by, best.trr_compared, str(best.trr)
+    ('strongest', 'score', 4, '0.4500 [0.3323, 0.5735]')
+    >>> strongest([row("cosine", 15)]).trr_by, strongest([row("cosine", 15)]).trr.value
+    ('prior', 0.2)
+
+Source: ours. fedr.txt 3.1 infers by cosine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import msgspec
+import pandas as pd
+
+from attacks.reconstruction import Inference
+from attacks.unlinked import Unlinked
+from attacks.view import ALL
+from fkgsec import estimate
+from fkgsec.estimate import Estimate
+
+INFERENCES: tuple[Inference, ...] = get_args(Inference)
+STRONGEST = "strongest"
+PAPER: Inference = "cosine"  # fedr.txt's own
+Item = Literal["entity", "triple"]
+
+
+class Leakage(msgspec.Struct, frozen=True):
+    """What one attack got of one victim (or of "all" together) under one threat model at one leak ratio.
+
+    `inference` says how relations were inferred: one of `INFERENCES`, or "strongest" for the best of them and of the baselines
+    (`strongest`), which is what a verdict goes by. `trr_by` then names the best one, `err_by` is "attack" or "baseline", and
+    `trr_compared` says among how many the best was taken; its interval is corrected for that choice.
+    Baselines are adversaries with the same knowledge and no embeddings: `err_baseline` draws a name, `trr_baseline` takes the
+    majority relation, `trr_prior` the one that the colluder's triples suggest where both names can be read (`attacks.prior`).
+    The advantages are the figure minus the best of its baselines. `err_attainable` is the share of entities whose name the
+    adversary can output at all, `trr_attainable` that of triples whose names and relation it can; None where nothing was
+    attacked, and in records that do not have it. `reason` says why there was nothing to attack; then the figures are zero with
+    the interval [0, 1]. `remark` says why a TRR is zero by construction, whatever was attacked. "all" counts the
+    `num_attacked` victims that could be attacked, and has a reason only when there was none. `metric` is "paper" (the
+    definitions above) or "published" (FedR's notebooks' counts). Where rows were summed securely, the adversary claims rows
+    for victims, the baselines claim as many at random of the names that it knows, and `sources` counts how the right claims
+    were found (`attacks.residual.SOURCES`).
+    """
+
+    attack: str
+    threat_model: str
+    metric: str
+    inference: str
+    colluder: str | None
+    victim: str
+    leak: float
+    round: int
+    err: Estimate
+    err_baseline: Estimate
+    err_advantage: float
+    trr: Estimate
+    trr_baseline: Estimate
+    trr_prior: Estimate
+    trr_advantage: float
+    unlinked: Unlinked | None = None
+    reason: str | None = None
+    num_attacked: int = 1
+    sources: dict[str, int] = {}
+    err_attainable: float | None = None
+    trr_attainable: float | None = None
+    remark: str | None = None
+    err_by: str | None = None
+    trr_by: str | None = None
+    trr_compared: int = 1
+
+
+def strongest(rows: Sequence[Leakage]) -> Leakage:
+    """The best of several inferences on one victim and of the baselines, which an adversary is free to take instead.
+
+    Args:
+        rows: of the same threat model, leak and victim, one for each inference.
+
+    All inferences name entities alike, so ERR is that of the attack or that of its baseline, whose expectation is known
+    without sampling: its interval needs no correction. TRR is the largest of the inferences, the majority relation and the
+    prior; its interval is Wilson's at the level 1 - 0.05 / m for those m (Bonferroni), so that all m hold at once and the
+    chosen one with them. Ties go to the one that was named first.
+    """
+    first = rows[0]
+    if first.reason:
+        return msgspec.structs.replace(first, inference=STRONGEST)
+    guess = max(first.trr_baseline.value, first.trr_prior.value)
+    by_name = {row.inference: row.trr.value for row in rows}
+    by_name |= {"majority": first.trr_baseline.value, "prior": first.trr_prior.value}
+    by = max(by_name, key=lambda name: by_name[name])
+    err, err_by = first.err, "attack"
+    if first.err_baseline.value > first.err.value:
+        err, err_by = _share(first.err_baseline.value, first.err.n, 1), "baseline"
+    trr = _share(by_name[by], first.trr.n, len(by_name))
+    return msgspec.structs.replace(
+        first,
+        inference=STRONGEST,
+        err=err,
+        err_advantage=err.value - first.err_baseline.value,
+        trr=trr,
+        trr_advantage=trr.value - guess,
+        err_by=err_by,
+        trr_by=by,
+        trr_compared=len(by_name),
+    )
+
+
+def _share(value: float, n: int, compared: int) -> Estimate:
+    found = estimate.proportion(min(value * n, n), n, compared=compared)
+    return msgspec.structs.replace(found, value=value, low=min(value, found.low), high=max(value, found.high))
+
+
+def headline_rows(rows: Sequence[Leakage]) -> list[Leakage]:
+    """The rows that verdicts and summaries go by: the strongest ones; all of them where a record has none (older ones,
+    and counts with metric published)."""
+    return [row for row in rows if row.inference == STRONGEST] or list(rows)
+
+
+def paper_rows(rows: Sequence[Leakage]) -> list[Leakage]:
+    """The rows by the papers' own inference, cosine, which stand in their tables; all where a record has none."""
+    return [row for row in rows if row.inference == PAPER] or headline_rows(rows)
+
+
+def inference_label(inference: str) -> str:
+    """How tables call an inference; the papers' own is named as such.
+
+    >>> inference_label("cosine"), inference_label("learned")
+    ("cosine (the paper's)", 'learned')
+    """
+    return f"{inference} (the paper's)" if inference == PAPER else inference
+
+
+def items_of(scores: pd.DataFrame, row: Leakage, item: Item) -> pd.DataFrame:
+    """The entities or triples that a row of leakage was measured on, of its victim or of all, in the order of the data.
+
+    Args:
+        scores: of `attack_federation`. They have a column `right` and `guessed_relation` for the best inference on each victim,
+            and `right_*` and `guessed_relation_*` for each.
+
+    Returns: the rows, where `right` (bool) and `guessed_relation` are those of the row's inference; of the best inference on
+    each victim where a baseline was stronger still, whose figure is an expectation.
+    """
+    chosen = (scores["item"] == item) & (scores["threat_model"] == row.threat_model) & (scores["leak"] == row.leak)
+    if row.victim != ALL:
+        chosen &= scores["victim"] == row.victim
+    items = scores.loc[chosen]
+    own = [name for name in items if str(name).startswith(("right_", "guessed_relation_"))]
+    by = row.trr_by if row.inference == STRONGEST else row.inference
+    if item == "triple" and f"right_{by}" in items:
+        items = items.assign(right=items[f"right_{by}"], guessed_relation=items[f"guessed_relation_{by}"])
+    return items.drop(columns=own).assign(right=items["right"].astype(bool))
