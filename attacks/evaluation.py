@@ -54,7 +54,7 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             One name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
-        seed: of the leaked share and the sampled heads.
+        seed: of the leaked share and the sampled heads: the attack's own, from which nothing in a run is drawn alike.
     """
 
     threat: tuple[str, ...] = ()

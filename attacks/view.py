@@ -112,7 +112,11 @@ class VictimView:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Everything an attack may use. `secure` has the tables that were summed securely; victims have no rows of these."""
+    """Everything an attack may use. `secure` has the tables that were summed securely; victims have no rows of these.
+
+    No seed of the run is in it: what an attack draws, it draws from its own (`AttackOptions.seed`), and nothing here says what
+    clients, trainers or protocols drew.
+    """
 
     threat_model: ThreatModel
     model: KgeModel
@@ -120,7 +124,6 @@ class View:
     leak: float
     colluder: ColluderKnowledge | None
     victims: tuple[VictimView, ...]
-    seed: int
     secure: dict[Table, SecureTable] = field(default_factory=dict)
 
 
@@ -153,6 +156,7 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         colluder: name of the client that colludes; every other client is a victim.
         leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
             subsets of the larger ones for the same seed.
+        seed: of the attack: which share leaks, and who holds a row where that is left open.
 
     Raises:
         ThreatModelError: unknown colluder, a leak out of range, or a run without a federation.
@@ -207,7 +211,7 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         victims.append(replace(victim, claims=own))
     knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
     model = result.options.kge_model()
-    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), seed, secure)
+    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), secure)
 
 
 def _uploaded(

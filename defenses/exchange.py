@@ -14,13 +14,22 @@ Leakage, by what is chosen:
 - `dp`: clipped values with noise, see `defenses.privacy`. It covers neither which rows a client holds nor what a record says
   beside the messages: losses, validation figures, counts of clipped values.
 
-Everything random is drawn from the run's data, options and seed, so that a run can be repeated. Whoever has these opens every
-upload; and a run that goes on where values differ in their last bits (on another device) repeats masks over other values. A
-deployment draws from the operating system.
+What is drawn, and from what:
+
+- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: from 32 bytes that the operating
+  system gives at the start of the run. A checkpoint holds them, so that a run that was killed goes on with the same bits; they
+  stand in no record, transcript, spec or log, and no view of an adversary. Whoever reads the checkpoint opens every upload (and
+  finds all clients' tables beside them). `protocol_seed` puts a number in their place: for tests, and then the record says so.
+- First rows, batches, negatives, participants, simulated dropouts: from the run's seed, which a record states. They say nothing
+  of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
+  options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
+
+A run that goes on where values differ in their last bits (on another device) repeats masks over other values.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -30,7 +39,7 @@ from torch import Tensor
 
 from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, composed, local_noise, released, ring_noise, ring_of
-from fkgsec.errors import SpecError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions
@@ -49,7 +58,7 @@ from protocols.errors import (
     UnknownSender,
 )
 from protocols.fixed_point import FixedPoint
-from protocols.prg import Randomness, Ring, digest, seeded
+from protocols.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one
@@ -64,10 +73,7 @@ class DefendedExchange(Exchange):
         super().__init__(channel, options, parties, tables, run)
         check_defense(options)
         self.defense = parse_defense(options.defense)
-        self._identities = {
-            party: Ed25519PrivateKey.from_private_bytes(generator(options.seed, "identity", self.run, place).bytes(32))
-            for place, party in enumerate(parties)
-        }
+        self._draw_from(_entropy(options))
         if self.defense.secagg:
             self._check_setting()
         if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
@@ -96,17 +102,24 @@ class DefendedExchange(Exchange):
         self._prepare(table)
 
     def tensors(self) -> dict[str, Tensor]:
-        """As in clear; and where changes are clipped, what each client received last."""
+        """As in clear; the entropy of the protocols; and where changes are clipped, what each client received last."""
         received = {
             f"received.{table}.{self._places[party]}": torch.from_numpy(rows)
             for table, parties in self._received.items()
             for party, rows in parties.items()
             if self.defense.dp
         }
-        return super().tensors() | received
+        entropy = torch.from_numpy(np.frombuffer(self._entropy, dtype=np.uint8).copy())
+        return super().tensors() | received | {"entropy": entropy}
 
     def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript."""
+        """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript.
+
+        Raises `RunError` for a checkpoint without the entropy that its protocols began with.
+        """
+        if "entropy" not in tensors:
+            raise RunError("the checkpoint lacks the entropy of its protocols (an earlier version made it); start over")
+        self._draw_from(tensors["entropy"].numpy().tobytes())
         for message in self.channel.transcript.messages(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
                 told = psu.decode_message(message.content)
@@ -196,6 +209,10 @@ class DefendedExchange(Exchange):
             )
         if self.defense.distributed_noise and self.defense.dp and self.defense.dp.colluders == 0:
             lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
+        if self.options.protocol_seed is not None:
+            lines.append("protocol randomness: fixed for tests; whoever has protocol_seed opens every upload")
+        elif self._noise:
+            lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
         return lines
 
     def _assumption(self) -> str:
@@ -466,11 +483,19 @@ class DefendedExchange(Exchange):
             if chance < self.defense.secagg.dropout
         }
 
+    def _draw_from(self, entropy: bytes) -> None:
+        """Take these 32 bytes as the source of all that protocols draw, the clients' identities first."""
+        self._entropy = entropy
+        self._identities = {
+            party: Ed25519PrivateKey.from_private_bytes(derive(entropy, "identity in an exchange", self.run, place))
+            for place, party in enumerate(self.parties)
+        }
+
     def _session(self, purpose: str, table: Table) -> bytes:
-        return generator(self.options.seed, "session", self.run, purpose, table).bytes(16)
+        return derive(self._entropy, "session of an exchange", self.run, purpose, table, length=16)
 
     def _randomness(self, purpose: str, table: Table, round: int, place: int) -> Randomness:
-        return seeded(generator(self.options.seed, "protocol", self.run, purpose, table, round, place).bytes(32))
+        return seeded(derive(self._entropy, "randomness of an exchange", self.run, purpose, table, round, place))
 
     def _deliver(self, round: int, table: Table) -> secagg.Deliver:
         """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""
@@ -492,3 +517,10 @@ class DefendedExchange(Exchange):
 def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:
     """Whose messages a session left out, with the table that it summed before the reason."""
     return {party: f"{table}: {reason}" for party, reason in excluded.items()}
+
+
+def _entropy(options: FederationOptions) -> bytes:
+    """32 bytes from the operating system, or for tests from `protocol_seed`."""
+    if options.protocol_seed is None:
+        return secrets.token_bytes(SEED_BYTES)
+    return digest("fixed entropy of an exchange", options.protocol_seed)

@@ -104,7 +104,12 @@ FLAGS: dict[str, Flag] = {
     "entity_scope": Flag(
         ("--entity-scope",), "entities a client corrupts with and ranks: own, all, or published", TRAINING
     ),
-    "seed": Flag(("--seed",), "everything random derives from it", TRAINING),
+    "seed": Flag(("--seed",), "everything random in data and training derives from it", TRAINING),
+    "protocol_seed": Flag(
+        ("--protocol-seed",),
+        "for tests only: fixes keys, masks and noise of the defense, which otherwise come from the operating system",
+        TRAINING,
+    ),
     "device": Flag(("--device",), "auto, cpu, cuda or cuda:N", TRAINING),
     "leak": Flag(("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK),
     "threat": Flag(("--threat",), f"{', '.join(THREAT_MODELS)}; repeatable; default: those that fit", ATTACK),
@@ -116,10 +121,11 @@ FLAGS: dict[str, Flag] = {
     ),
     "metric": Flag(("--metric",), "paper, or published: the counts of FedR's notebooks", ATTACK),
     "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
+    "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
 }
 
 DATA_FIELDS = ("data", "clients", "partition", "size", "seed")
-ATTACK_FIELDS = tuple(name for name in AttackOptions.__struct_fields__ if name != "seed")
+ATTACK_FIELDS = (*(name for name in AttackOptions.__struct_fields__ if name != "seed"), "attack_seed")
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 
 

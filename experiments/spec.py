@@ -33,6 +33,8 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        attack_seed: `seed` of `AttackOptions`, which the attack's own draws come from; None: the number of the run's seed, so
+            that several runs have several shares leaked.
     """
 
     data: str = CONSORTIUM
@@ -45,6 +47,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
+    attack_seed: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +68,8 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def attack_options(self) -> AttackOptions:
         """The part that `attack_federation` takes."""
-        return AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
+        options = AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
+        return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 
     def load_graph(self) -> FederatedGraph:
         """The federation of graphs that `data`, `clients`, `partition` and `size` name.

@@ -74,7 +74,7 @@ class Results:
         changes |= {name: spec.setting(name) for name in RECIPES[spec.algorithm].settings}
         if not self._attack:
             plain = AttackOptions()
-            changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS}
+            changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS} | {"attack_seed": None}
         return msgspec.structs.replace(spec, **changes)
 
 

@@ -86,7 +86,9 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         private_start: first entity rows of the model that a client keeps to itself: drawn on its "own", or those that the
             "server" sends in round 0, so that both models start alike (FedLU's code).
         defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
-        seed: everything random derives from it.
+        seed: everything random in training derives from it: first rows, order, negatives, participants, simulated dropouts.
+            Not what protocols draw: keys, masks, shares and noise come from the operating system.
+        protocol_seed: for tests only: fixes what protocols draw, so that whoever has the number opens every upload.
         device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
 
     Differs: FedLU's code (nju-websoft/FedLU) has the other values of `form`, `evaluate` and `private_start`, and "each" for
@@ -130,6 +132,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     private_start: PrivateStart | None = None
     defense: str = ""
     seed: int = 0
+    protocol_seed: int | None = None
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -138,8 +141,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name in ("batch_size", "num_negatives", "local_epochs", "rounds", "eval_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("patience", "seed"):
-            if getattr(self, name) < 0:
+        for name in ("patience", "seed", "protocol_seed"):
+            if (getattr(self, name) or 0) < 0:
                 raise SpecError(f"{name} must be at least 0; got {getattr(self, name)}")
         for name in ("learning_rate", "tau"):
             value = getattr(self, name)

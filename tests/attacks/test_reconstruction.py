@@ -72,7 +72,7 @@ def view_with(model: ModelName, num_entities: int = 7, num_relations: int = 4) -
         np.array([(0, 0, 1)]),
     )
     victim = VictimView("victim", rows(num_entities, kge.entity_width), rows(3, kge.relation_width), None, "uploaded")
-    return View(THREAT_MODELS["collusion"], kge, 1, 1.0, colluder, (victim,), 0), victim
+    return View(THREAT_MODELS["collusion"], kge, 1, 1.0, colluder, (victim,)), victim
 
 
 class TestAgainstLoops:

@@ -56,7 +56,16 @@ class Run(NamedTuple):
 @pytest.fixture
 def options() -> FederationOptions:
     return FederationOptions(
-        dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=1, patience=0, seed=5, device="cpu"
+        dim=8,
+        batch_size=128,
+        num_negatives=7,
+        local_epochs=1,
+        rounds=2,
+        eval_every=1,
+        patience=0,
+        seed=5,
+        device="cpu",
+        protocol_seed=0,
     )
 
 

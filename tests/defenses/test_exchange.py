@@ -306,12 +306,12 @@ def test_a_seed_decides_everything_and_another_one_other_masks(
     assert figures(first) != figures(other)
 
 
-def test_equal_rows_are_masked_anew_in_every_round_and_under_every_seed(by_hand: Callable) -> None:
+def test_equal_rows_are_masked_anew_in_every_round_and_in_every_run(by_hand: Callable) -> None:
     held = {f"client/{name}": ["x", "y"] for name in "abc"}
     rows = {party: torch.ones(2, 3) for party in held}
     uploads = []
-    for seed in (1, 2):
-        exchange = by_hand("psu,secagg", held, seed=seed)
+    for _ in range(2):
+        exchange = by_hand("psu,secagg", held, protocol_seed=None)
         for number in (1, 2):
             exchange.upload(number, "entities", rows)
             sent = masked_uploads(exchange.channel.transcript.messages(number))

@@ -1,0 +1,275 @@
+"""What protocols draw: from a View and a record nothing of it can be recomputed, and a run that goes on draws it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from attacks.view import THREAT_MODELS, build_view
+from defenses.exchanges import make_exchange
+from experiments.record import encode_record
+from experiments.run import execute
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation import checkpoint
+from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.messages import Channel, ProtocolMessage, Rows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.randomness import generator
+from protocols import psu
+from protocols.keys import generate
+from protocols.noise import gaussian
+from protocols.prg import Randomness, derive, digest, seeded
+from protocols.secagg_messages import Advertisement
+
+SEED = 1234
+SMALL = {
+    "size": 900, "clients": 3, "dim": 8, "batch_size": 128, "num_negatives": 7, "local_epochs": 1, "rounds": 1,
+    "eval_every": 1, "patience": 0, "seed": SEED, "device": "cpu", "unlinked_heads": 0,
+}  # fmt: skip
+Source = Callable[..., Randomness]
+Identity = Callable[[int], bytes]
+
+
+def leaves(value: Any, seen: set[int] | None = None) -> Iterator[int | bytes]:
+    """Every number and every string of bytes that can be reached from a value."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int | bytes):
+        yield value
+    elif isinstance(value, str):
+        yield value.encode()
+        if len(value) % 2 == 0 and set(value) <= set("0123456789abcdef"):
+            yield bytes.fromhex(value)
+        if value.isdecimal():
+            yield int(value)
+    elif isinstance(value, torch.Tensor | np.ndarray):
+        content = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        if content.dtype == object:
+            yield from leaves(content.tolist(), seen)
+        else:
+            yield content.tobytes()
+            if np.issubdtype(content.dtype, np.integer):
+                yield from (int(one) for one in np.unique(content))
+    elif isinstance(value, dict):
+        yield from leaves([*value.keys(), *value.values()], seen)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from leaves(one, seen)
+    elif isinstance(value, msgspec.Struct):
+        yield from leaves(msgspec.structs.asdict(value), seen)
+    elif dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
+        yield from leaves(vars(value), seen)
+
+
+def sources(candidate: int | bytes, run: str) -> list[tuple[Source, Identity]]:
+    """What the exchange would draw if the candidate were what it draws from, as it does now and as it once did."""
+    if isinstance(candidate, bytes):
+        entropies = [candidate] if len(candidate) == 32 else []
+    else:
+        entropies = [digest("fixed entropy of an exchange", candidate)] if 0 <= candidate < 2**63 else []
+    found: list[tuple[Source, Identity]] = [
+        (
+            lambda *where, entropy=entropy: seeded(derive(entropy, "randomness of an exchange", run, *where)),
+            lambda place, entropy=entropy: derive(entropy, "identity in an exchange", run, place),
+        )
+        for entropy in entropies
+    ]
+    if isinstance(candidate, int):
+        found.append(
+            (
+                lambda *where: seeded(generator(candidate, "protocol", run, *where).bytes(32)),
+                lambda place: generator(candidate, "identity", run, place).bytes(32),
+            )
+        )
+    return found
+
+
+def opened_by(candidate: int | bytes, result: FederationResult) -> set[str]:
+    """What of the run's secrets the candidate gives: keys of masks, identities, local noise."""
+    graph, options = result.graph, result.options
+    run, given = run_identity(graph, options), set()
+    messages = [message for number in (0, 1) for message in result.transcript.messages(number)]
+    advertised = [
+        message
+        for message in messages
+        if isinstance(message, ProtocolMessage) and message.step == "secagg-advertisement" and message.round == 1
+    ]
+    uploads = [message for message in messages if isinstance(message, Rows) and message.round == 1]
+    received = {
+        message.receiver: message.unpack().double().numpy()
+        for message in messages
+        if isinstance(message, Rows) and message.round == 0
+    }
+    parties = [f"client/{client.name}" for client in graph.clients]
+    for source, identity in sources(candidate, run):
+        for message in advertised:
+            place, told = parties.index(message.sender), psu.decode_message(message.content)
+            assert isinstance(told, Advertisement)
+            if generate(source("rows", "entities", 1, place)).public == told.mask_key:
+                given.add("mask keys")
+            if _signed(told, identity(place)):
+                given.add("identities")
+        for message in uploads:
+            if message.sender == "server":
+                continue
+            place, rows = parties.index(message.sender), message.unpack().double().numpy()
+            change = rows - received[message.sender][: len(rows)]
+            noise = gaussian(rows.size, 1.0, source("local noise", "entities", 1, place))
+            if np.corrcoef(noise, change.ravel())[0, 1] > 0.5:
+                given.add("noise")
+    return given
+
+
+def _signed(told: Advertisement, private: bytes) -> bool:
+    """Whether this key would have made the signature; Ed25519 is deterministic, so the claim is signed again."""
+    key = Ed25519PrivateKey.from_private_bytes(private)
+    try:
+        key.public_key().verify(told.signature, CLAIMS[told.sender])
+    except (InvalidSignature, KeyError):
+        return False
+    return True
+
+
+CLAIMS: dict[str, bytes] = {}
+
+
+@pytest.fixture(autouse=True)
+def claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what clients sign in round 1, which verifiers rebuild from public values."""
+    from protocols import secagg_client
+
+    made = secagg_client.advertised_claim
+
+    def kept(setting: Any, party: str, *parts: Any) -> bytes:
+        claim = made(setting, party, *parts)
+        if setting.round == 1:
+            CLAIMS[party] = claim
+        return claim
+
+    CLAIMS.clear()
+    monkeypatch.setattr(secagg_client, "advertised_claim", kept)
+
+
+def audited(folder: Path, **fields: Any) -> tuple[FederationResult, set[int | bytes]]:
+    """A run, and every number and string of bytes in its record and in the view of each threat model."""
+    spec = Spec(**(SMALL | fields))
+    graph = spec.load_graph()
+    finished = execute(spec, graph, folder, attack=True)
+    result = run_federation(graph, spec.federation_options(), folder, make_exchange=make_exchange)
+    views = [
+        build_view(result, threat, colluder=graph.clients[0].name, leak=1.0, seed=spec.attack_options().seed)
+        for threat in THREAT_MODELS.values()
+    ]
+    record = json.loads(encode_record(finished.record))
+    texts = [path.read_text() for path in folder.glob("*.json")]
+    return result, {*leaves(record), *leaves(views), *leaves([json.loads(text) for text in texts])}
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,dp:clip=0.1,epsilon=8", "dp:clip=0.1,epsilon=8"])
+def test_from_a_view_and_a_record_no_secret_of_a_protocol_can_be_recomputed(defense: str, tmp_path: Path) -> None:
+    """Not from the seed, which the record states, nor from anything else: keys, identities and noise have another source."""
+    result, candidates = audited(tmp_path, defense=defense)
+    assert SEED in candidates, "the record states the seed, so the test must try it"
+    for candidate in candidates:
+        assert opened_by(candidate, result) == set(), f"{candidate!r} opens the run"
+    entropy = entropy_of(tmp_path, result)
+    expected = {"mask keys", "identities"} if "secagg" in defense else {"noise"}
+    assert opened_by(entropy, result) == expected, "the derivations that were tried must be those of the run"
+    assert entropy not in candidates
+
+
+def entropy_of(folder: Path, result: FederationResult) -> bytes:
+    tensors, _ = checkpoint.load(folder / CHECKPOINT, run_identity(result.graph, result.options))
+    return tensors["exchange.entropy"].numpy().tobytes()
+
+
+def test_a_record_says_when_the_protocols_randomness_was_fixed(tmp_path: Path) -> None:
+    """Then its number, which the record states like every option, opens the run."""
+    result, candidates = audited(tmp_path, defense="secagg", protocol_seed=77)
+    assert {found for found in candidates if opened_by(found, result)} == {77}
+    line = "protocol randomness: fixed for tests; whoever has protocol_seed opens every upload"
+    assert line in json.loads((tmp_path / "record.json").read_text())["protection"]
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8"])
+def test_values_do_not_depend_on_what_protocols_draw_but_for_noise(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
+    one, other = (run_federation(graph(3), options, make_exchange=make_exchange) for _ in range(2))
+    assert one.row_names == other.row_names
+    same = [
+        torch.equal(a.entities, b.entities) and torch.equal(a.relations, b.relations)
+        for a, b in zip(one.tables, other.tables, strict=True)
+    ]
+    assert same == [not defense.startswith("dp")] * 3
+    fresh = "dp: noise is fresh in every run, so that figures differ between runs of one seed"
+    assert (fresh in one.protection.lines()) == defense.startswith("dp")
+    if not defense.startswith("dp"):
+        assert one.transcript.frames[one.best_round] != other.transcript.frames[one.best_round], (
+            "masks of two runs are the same"
+        )
+    assert run_identity(one.graph, one.options) == run_identity(other.graph, other.options)
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledAfter(Observer):
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def round_started(self, round: int, num_steps: int) -> None:
+        if round > self._round:
+            raise Killed
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "dp:clip=0.1,epsilon=8"])
+def test_a_run_that_goes_on_draws_from_the_entropy_that_it_began_with(
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
+    monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(count))
+    whole = run_federation(graph(3), options, make_exchange=make_exchange)
+    with pytest.raises(Killed):
+        run_federation(graph(3), options, tmp_path, KilledAfter(1), 0.0, make_exchange)
+    monkeypatch.undo()  # what the operating system gives now is not what it gave then
+    resumed = run_federation(graph(3), options, tmp_path, make_exchange=make_exchange)
+    assert resumed.transcript.frames == whole.transcript.frames
+
+
+def test_a_checkpoint_without_entropy_is_refused(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    exchange = make_exchange(
+        Channel(), msgspec.structs.replace(options, defense="secagg"), ["client/a", "client/b"], ("entities",), "run"
+    )
+    with pytest.raises(RunError, match="the checkpoint lacks the entropy of its protocols"):
+        exchange.restore({}, {})
+
+
+def test_a_negative_protocol_seed_is_refused() -> None:
+    with pytest.raises(SpecError, match="protocol_seed must be at least 0; got -1"):
+        FederationOptions(protocol_seed=-1)
