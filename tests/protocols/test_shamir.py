@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from protocols.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
 from protocols.prg import seeded
-from protocols.shamir import PRIME, SHARE_BYTES, reconstruct, split
+from protocols.shamir import PRIME, SHARE_BYTES, correct, reconstruct, split
 
 SECRET = bytes(range(32))
 
@@ -88,7 +88,7 @@ def test_a_tampered_share_is_noticed(surplus: int) -> None:
     changed = dict(shares)
     changed[2] = ((number(shares[2]) + 1) % PRIME).to_bytes(SHARE_BYTES, "little")
     if surplus:
-        with pytest.raises(ReconstructionMismatch, match="does not fit"):
+        with pytest.raises(ReconstructionMismatch, match="lie on no polynomial"):
             reconstruct(changed, threshold=4)
     else:  # exactly the threshold: only the owner's commitment can tell
         assert reconstruct(changed, threshold=4) != SECRET
@@ -116,3 +116,41 @@ def test_wrong_arguments_are_refused() -> None:
     for threshold in (0, 3):
         with pytest.raises(SettingError, match=f"threshold {threshold}"):
             split(SECRET, threshold=threshold, holders=(1, 2), randomness=seeded(b""))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 8), st.data())
+def test_wrong_shares_within_half_of_the_surplus_are_corrected(
+    threshold: int, surplus: int, data: st.DataObject
+) -> None:
+    num_holders = threshold + surplus
+    holders = data.draw(st.lists(st.integers(1, 99), min_size=num_holders, max_size=num_holders, unique=True))
+    secret = data.draw(st.binary(min_size=32, max_size=32))
+    shares = split(secret, threshold=threshold, holders=holders, randomness=seeded(secret))
+    wrong = data.draw(st.lists(st.sampled_from(holders), max_size=surplus // 2, unique=True))
+    for holder in wrong:
+        shares[holder] = ((number(shares[holder]) + data.draw(st.integers(1, PRIME - 1))) % PRIME).to_bytes(
+            33, "little"
+        )
+    assert correct(shares, threshold=threshold) == (secret, frozenset(wrong))
+    if wrong:
+        with pytest.raises(ReconstructionMismatch, match="lie on no polynomial"):
+            reconstruct(shares, threshold=threshold)
+
+
+def test_more_wrong_shares_than_half_of_the_surplus_are_refused() -> None:
+    shares = split(SECRET, threshold=4, holders=range(1, 9), randomness=seeded(b"wrong"))
+    for holder in (1, 4, 6):
+        shares[holder] = ((number(shares[holder]) + holder) % PRIME).to_bytes(SHARE_BYTES, "little")
+    with pytest.raises(ReconstructionMismatch, match="more than 2 of the 8 shares"):
+        correct(shares, threshold=4)
+
+
+def test_every_surplus_share_is_checked() -> None:
+    """One wrong share in any place, by one in any bit, beyond or within the first of the threshold."""
+    shares = split(SECRET, threshold=3, holders=range(1, 9), randomness=seeded(b"every"))
+    for holder in shares:
+        for bit in (0, 100, 255):
+            changed = ((number(shares[holder]) + 2**bit) % PRIME).to_bytes(SHARE_BYTES, "little")
+            with pytest.raises(ReconstructionMismatch, match="lie on no polynomial"):
+                reconstruct({**shares, holder: changed}, threshold=3)
