@@ -19,6 +19,7 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 TAG_BYTES = 16
+_ANY_PRIVATE = bytes(KEY_BYTES)
 
 
 class KeyPair(NamedTuple):
@@ -56,6 +57,11 @@ def agree(private: bytes, public: bytes, *, peer: str) -> bytes:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise LowOrderPoint(f"the public key of {peer} has small order: {public.hex()}") from error
+
+
+def check_order(public: bytes, *, peer: str) -> None:
+    """Raises `LowOrderPoint` when `peer`'s key has small order, `WrongLength` for another length."""
+    agree(_ANY_PRIVATE, public, peer=peer)  # every private key is a multiple of 8, the order of the small subgroup
 
 
 def sign(identity: Ed25519PrivateKey, message: bytes) -> bytes:

@@ -128,7 +128,7 @@ def decode_message(frame: bytes) -> Message:
     """The message in `frame`: one of this protocol or of secure aggregation. Raises `MalformedMessage`."""
     try:
         return _decoder.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise MalformedMessage(f"{len(frame)} bytes cannot be read as a message: {error}") from error
 
 

@@ -1,8 +1,16 @@
-"""Secure aggregation, the client: five pure functions, each from a frozen state and a message to the next of both.
+"""Secure aggregation, the client: six functions, each from a frozen state and a message to the next of both.
 
-`advertise` -> `share` -> `mask` -> `confirm` -> `unmask`, the rounds of Bonawitz et al. 2017 Figure 4. A state is used
-once: running a function twice on one state with different messages is what an attacker would want of a client.
-Every function raises before it answers; after an error the client sends nothing more in this session.
+    advertised, message = advertise(setting, "client0", identity, randomness)   # to the server, whose answer is `keys`
+    shared, message = share(advertised, keys, randomness)
+    opened, message = receive(shared, inbox)
+    masked, message = mask(opened, cohort, {"rows": rows})
+    confirmed, message = confirm(masked, survivors)
+    message = unmask(confirmed, request)
+
+The rounds of Bonawitz et al. 2017 Figure 4, and `receive`, which tells the server whose shares did not open. A client takes
+each step once (`protocols.one_shot`): run twice on one state, `confirm` and `unmask` would reveal both kinds of share of one
+party, `mask` the difference of two inputs, `share` two sharings under one key. A step is spent before its message is read:
+after an error the client sends nothing more in this session.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import (
+    BadCiphertext,
     BadShare,
     BothSharesRequested,
     DuplicateSender,
@@ -27,8 +36,10 @@ from protocols.errors import (
 )
 from protocols.keys import KEY_BYTES, KeyPair, agree, generate, seal, sign, unseal
 from protocols.masking import mask_vector
+from protocols.one_shot import Taken
 from protocols.prg import Randomness, derive, draw, frame
 from protocols.secagg_bindings import (
+    View,
     adds_pair_mask,
     advertised_claim,
     checked_advertisements,
@@ -38,17 +49,18 @@ from protocols.secagg_bindings import (
     pair_mask_seed,
     self_mask_commitment,
     self_mask_seed,
-    view_digest,
+    survivor_bits,
 )
-from protocols.secagg_graph import require_connected
 from protocols.secagg_messages import (
     SERVER,
     Advertisement,
+    Cohort,
     Confirmation,
     KeyList,
     Kind,
     MaskedUpload,
     Message,
+    Receipt,
     RevealedShares,
     SealedShares,
     ShareInbox,
@@ -69,7 +81,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Own:
-    """What a client keeps to itself throughout: its keys and the seed b of its self mask."""
+    """What a client keeps to itself throughout: its keys, the seed b of its self mask, and the steps that it took."""
 
     setting: Setting
     party: str
@@ -77,6 +89,7 @@ class Own:
     mask_keys: KeyPair
     share_keys: KeyPair
     self_seed: bytes = field(repr=False)
+    taken: Taken = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Shared:
-    """After round 1: the peers' keys, the digest of their list, and the client's shares of its own secrets."""
+    """In round 1: the neighbours' keys and its own, the digest of their list, and the client's shares of its own secrets."""
 
     own: Own
     peers: Mapping[str, Advertisement]
@@ -98,8 +111,18 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Received:
+    """After round 1: the shares that the client could open, by their owner, its own included."""
+
+    own: Own
+    peers: Mapping[str, Advertisement]
+    keys_digest: bytes
+    shares: Mapping[str, Shares] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Masked:
-    """After round 2: the shares that the client holds, by their owner, its own included."""
+    """After round 2: the shares that the client holds of those that it masked with, its own included."""
 
     own: Own
     peers: Mapping[str, Advertisement]
@@ -109,12 +132,11 @@ class Masked:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """After round 3: the one set of survivors that the client signed, and the digest that it signed for it."""
+    """After round 3: the one view that the client signed."""
 
     own: Own
     shares: Mapping[str, Shares] = field(repr=False)
-    survivors: frozenset[str]
-    view: bytes
+    view: View
 
 
 def advertise(
@@ -127,7 +149,15 @@ def advertise(
     """
     if setting.identities.get(party) != identity.public_key().public_bytes_raw():
         raise SettingError(f"identities: the setting pins another public key for {party!r}, or none")
-    own = Own(setting, party, identity, generate(randomness), generate(randomness), draw(randomness, KEY_BYTES))
+    own = Own(
+        setting,
+        party,
+        identity,
+        generate(randomness),
+        generate(randomness),
+        draw(randomness, KEY_BYTES),
+        Taken(party),
+    )
     commitment = self_mask_commitment(setting, party, own.self_seed)
     claim = advertised_claim(setting, party, own.mask_keys.public, own.share_keys.public, commitment)
     advertisement = Advertisement(
@@ -143,30 +173,29 @@ def advertise(
 
 
 def share(state: Advertised, message: Message, randomness: Randomness) -> tuple[Shared, SealedShares]:
-    """Round 1, ShareKeys: check everybody's keys, then share b and the mask key among the neighbours.
+    """Round 1, ShareKeys: check the neighbours' keys, then share b and the mask key among them.
 
     Raises:
+        StateReused: a second call.
         SubstitutedKey: a key that its party's identity did not sign, that two parties share, or a changed own one.
         DuplicateSender, UnknownSender, ReplayedMessage, UnexpectedMessage: a list that names the wrong parties.
-        TooFewParties: fewer keys than survivors are needed, or fewer neighbours than the threshold.
+        TooFewParties: fewer neighbours with keys than the threshold, and on the complete graph than must survive.
         LowOrderPoint: a peer's key of small order.
 
     Source: Bonawitz et al. 2017 Figure 4, round 1; Bell et al. 2020 for the neighbours. Differs: none.
     """
     own, setting = state.own, state.own.setting
+    own.taken.mark("share")
     key_list = _from_server(setting, message, KeyList)
-    peers = checked_advertisements(setting, key_list.advertisements)
+    peers = checked_advertisements(setting, key_list.advertisements, senders=setting.around(own.party))
     if peers.get(own.party) != state.advertisement:
         raise SubstitutedKey(f"the key list holds other keys for {own.party} than it advertised")
-    if len(peers) < max(setting.fewest_survivors, setting.quorum):
-        raise TooFewParties(
-            f"{len(peers)} parties advertised keys; {max(setting.fewest_survivors, setting.quorum)} are needed"
-        )
-    neighbours = setting.in_order(setting.graph[own.party] & peers.keys())
-    if len(neighbours) + 1 < setting.threshold:
-        raise TooFewParties(f"{own.party} has {len(neighbours)} neighbours with keys; threshold {setting.threshold}")
+    least = setting.fewest_survivors if setting.neighbours is None else setting.threshold
+    if len(peers) < least:
+        where = "parties" if setting.neighbours is None else f"neighbours of {own.party} and itself"
+        raise TooFewParties(f"{len(peers)} {where} advertised keys; {least} are needed")
     shares = {}
-    holders = {setting.point[holder]: holder for holder in (own.party, *neighbours)}
+    holders = {setting.point[holder]: holder for holder in setting.in_order(peers)}
     by_kind = [
         split(secret, threshold=setting.threshold, holders=tuple(holders), randomness=randomness)
         for secret in (own.self_seed, own.mask_keys.private)
@@ -180,46 +209,74 @@ def share(state: Advertised, message: Message, randomness: Randomness) -> tuple[
             associated=_associated(setting, source=own.party, destination=peer),
             randomness=randomness,
         )
-        for peer in neighbours
+        for peer in holders.values()
+        if peer != own.party
     }
     reply = SealedShares(session=setting.session, round=setting.round, sender=own.party, sealed=sealed)
     return Shared(own, peers, keys_digest(setting, peers), shares[own.party]), reply
 
 
-def mask(state: Shared, message: Message, values: Mapping[str, np.ndarray]) -> tuple[Masked, MaskedUpload]:
-    """Round 2, MaskedInputCollection: open the shares of the neighbours, then upload every vector under its masks.
+def receive(state: Shared, message: Message) -> tuple[Received, Receipt]:
+    """End of round 1: open the neighbours' shares, and tell the server whose do not open.
+
+    A neighbour whose shares are damaged or none is as one that never shared: the client holds nothing of it, and masks with
+    it only if the server says so, which `mask` then refuses. Who is at fault, the one that sealed or the one that says it
+    could not open, nobody can tell; see `secagg_server.collect_receipts`.
+
+    Raises:
+        StateReused: a second call.
+        UnknownSender: shares of a party that is no neighbour with keys.
+
+    Source: Bonawitz et al. 2017 Figure 4, round 4, opens them. Differs: here, before anything is uploaded, and not the end.
+    """
+    own, setting = state.own, state.own.setting
+    own.taken.mark("receive")
+    inbox = _from_server(setting, message, ShareInbox)
+    strangers = inbox.sealed.keys() - (state.peers.keys() - {own.party})
+    if strangers:
+        raise UnknownSender(f"shares of {sorted(strangers)}, no neighbours of {own.party} with advertised keys")
+    shares, unopened = {own.party: state.own_shares}, []
+    for source, sealed in inbox.sealed.items():
+        key = _sealing_key(own, state.peers[source], source=source, destination=own.party)
+        associated = _associated(setting, source=source, destination=own.party)
+        try:
+            shares[source] = _parse_shares(unseal(key, sealed, associated=associated, source=source), source)
+        except (BadCiphertext, BadShare):
+            unopened.append(source)
+    receipt = Receipt(session=setting.session, round=setting.round, sender=own.party, unopened=tuple(unopened))
+    return Received(own, state.peers, state.keys_digest, shares), receipt
+
+
+def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) -> tuple[Masked, MaskedUpload]:
+    """Round 2, MaskedInputCollection: upload every vector under its masks.
 
     Args:
         values: for each vector of the setting its elements, `[length]`, dtype of its ring.
 
     Raises:
-        BadCiphertext, BadShare: a neighbour's shares were changed on the way, or are none; the message names it.
-        UnknownSender: shares of a party that is no neighbour with keys.
-        TooFewParties: fewer shares than the threshold.
+        StateReused: a second call.
+        SplitView: a cohort without this client, or with a party whose shares it does not hold.
+        TooFewParties: a cohort below the threshold.
         WrongType, WrongLength, OutOfRing: `values` that do not fit the setting.
         LowOrderPoint: a neighbour's mask key of small order.
 
-    Source: Bonawitz et al. 2017 Figure 4, round 2. Differs: shares are opened here and not in round 4, so that a
-    damaged one ends the session before anything was uploaded.
+    Source: Bonawitz et al. 2017 Figure 4, round 2. Differs: none.
     """
     own, setting = state.own, state.own.setting
-    inbox = _from_server(setting, message, ShareInbox)
-    shares = {own.party: state.own_shares}
-    for source, sealed in inbox.sealed.items():
-        if source not in setting.graph[own.party] or source not in state.peers:
-            raise UnknownSender(f"shares of {source!r}, which is no neighbour of {own.party} with advertised keys")
-        key = _sealing_key(own, state.peers[source], source=source, destination=own.party)
-        associated = _associated(setting, source=source, destination=own.party)
-        shares[source] = _parse_shares(unseal(key, sealed, associated=associated, source=source), source)
-    if len(shares) < setting.threshold:
-        raise TooFewParties(f"{own.party} holds the shares of {len(shares)} parties; threshold {setting.threshold}")
+    own.taken.mark("mask")
+    cohort = frozenset(_from_server(setting, message, Cohort).members)
+    if own.party not in cohort or not cohort <= state.shares.keys():
+        wrong = sorted(cohort - state.shares.keys()) or own.party
+        raise SplitView(f"cohort of {own.party}: {wrong}; it holds the shares of {setting.in_order(state.shares)}")
+    if len(cohort) < setting.threshold:
+        raise TooFewParties(f"{own.party} holds the shares of {len(cohort)} parties; threshold {setting.threshold}")
     if values.keys() != {vector.name for vector in setting.vectors}:
         raise WrongType(
             f"values of {own.party}: {sorted(values)}; the setting has {[vector.name for vector in setting.vectors]}"
         )
     secrets = {
         peer: agree(own.mask_keys.private, state.peers[peer].mask_key, peer=peer)
-        for peer in shares
+        for peer in setting.in_order(cohort)
         if peer != own.party
     }
     masked = {}
@@ -232,67 +289,73 @@ def mask(state: Shared, message: Message, values: Mapping[str, np.ndarray]) -> t
             (plus if adds_pair_mask(setting, own.party, peer) else minus).append(seed)
         masked[vector.name] = mask_vector(values[vector.name], plus, minus, vector.ring, setting.cipher).tobytes()
     reply = MaskedUpload(session=setting.session, round=setting.round, sender=own.party, vectors=masked)
-    return Masked(own, state.peers, state.keys_digest, shares), reply
+    held = {peer: state.shares[peer] for peer in setting.in_order(cohort)}
+    return Masked(own, state.peers, state.keys_digest, held), reply
 
 
 def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
     """Round 3, ConsistencyCheck: sign the survivors together with the keys and the setting that this client saw.
 
     Raises:
-        TooFewParties: fewer survivors than `setting.fewest_survivors`.
-        UnknownSender, DuplicateSender: a survivor without keys, or twice in the list.
-        SplitView: this client is not among them although it uploaded, or a neighbour that never shared is.
-        DisconnectedGraph: survivors that no mask joins.
+        StateReused: a second call, with the same survivors or others.
+        TooFewParties: fewer survivors than `setting.fewest_survivors`, or around this client than the threshold.
+        UnknownSender, DuplicateSender: a survivor that is no neighbour with keys, or twice in the list.
+        SplitView: this client is not among them although it uploaded, one that it did not mask with is, or, on the complete
+            graph, their number is another.
 
-    Source: Bonawitz et al. 2017 Figure 4, round 3. Differs: key list and setting are signed too; connectivity.
+    Source: Bonawitz et al. 2017 Figure 4, round 3. Differs: key list and setting are signed too. On a regular graph a
+    client is told of its neighbours and signs that; of the others it has only their number, which it cannot check.
     """
     own, setting = state.own, state.own.setting
-    told = _from_server(setting, message, Survivors).survivors
-    survivors = frozenset(told)
-    if len(survivors) != len(told):
-        raise DuplicateSender(f"survivors: a party is named twice in {told}")
+    own.taken.mark("confirm")
+    told = _from_server(setting, message, Survivors)
+    survivors = frozenset(told.survivors)
+    if len(survivors) != len(told.survivors):
+        raise DuplicateSender(f"survivors: a party is named twice in {told.survivors}")
     if not survivors <= state.peers.keys():
-        raise UnknownSender(f"survivors: {sorted(survivors - state.peers.keys())} never advertised keys")
+        raise UnknownSender(f"survivors: {sorted(survivors - state.peers.keys())} never advertised keys to {own.party}")
     if own.party not in survivors:
         raise SplitView(f"{own.party} uploaded, and is told that it did not survive")
-    strangers = (survivors & setting.graph[own.party]) - state.shares.keys()
+    strangers = survivors - state.shares.keys()
     if strangers:
         raise SplitView(f"survivors: {sorted(strangers)} sent {own.party} no shares, so their masks do not cancel")
-    if len(survivors) < setting.fewest_survivors:
-        raise TooFewParties(f"{len(survivors)} survivors; {setting.fewest_survivors} are needed to open the sum")
-    require_connected(setting.graph, survivors)
-    view = view_digest(setting, state.keys_digest, survivors)
-    reply = Confirmation(
-        session=setting.session,
-        round=setting.round,
-        sender=own.party,
-        view=view,
-        signature=sign(own.identity, confirmation_claim(setting, own.party, view)),
+    if told.num_survivors < len(survivors) or (setting.neighbours is None and told.num_survivors != len(survivors)):
+        raise SplitView(f"{own.party} is told of {told.num_survivors} survivors, and of the names of {len(survivors)}")
+    if told.num_survivors < setting.fewest_survivors:
+        raise TooFewParties(f"{told.num_survivors} survivors; {setting.fewest_survivors} are needed to open the sum")
+    if len(survivors) < setting.threshold:
+        raise TooFewParties(f"{len(survivors)} survivors around {own.party}; threshold {setting.threshold}")
+    view = View(own.party, state.keys_digest, told.num_survivors, survivors)
+    signed = view.keys, view.num_survivors, survivor_bits(setting, own.party, survivors)
+    signature = sign(own.identity, confirmation_claim(setting, own.party, *signed))
+    return Confirmed(own, state.shares, view), Confirmation(
+        setting.session, setting.round, own.party, *signed, signature
     )
-    return Confirmed(own, state.shares, survivors, view), reply
 
 
 def unmask(state: Confirmed, message: Message) -> RevealedShares:
     """Round 4, Unmasking: for each neighbour one share, of b when it survived and of its mask key when it did not.
 
     Raises:
+        StateReused: a second call.
         BothSharesRequested: a party for which both kinds are asked.
         SplitView: a confirmation of another view, or a request that does not follow from this client's survivors.
         BadSignature, DuplicateSender, UnknownSender: confirmations that prove nothing.
-        TooFewParties: fewer valid confirmations than `setting.quorum`.
+        TooFewParties: fewer valid confirmations than the threshold.
 
     Source: Bonawitz et al. 2017 Figure 4, round 4. Differs: the server says what it asks for, so that a request for
     both kinds is seen and not only prevented.
     """
-    own, setting = state.own, state.own.setting
+    own, setting, view = state.own, state.own.setting, state.view
+    own.taken.mark("unmask")
     request = _from_server(setting, message, UnmaskRequest)
     both = set(request.self_masks) & set(request.mask_keys)
     if both:
         raise BothSharesRequested(f"{own.party} is asked for both kinds of share of {', '.join(sorted(both))}")
-    confirmed = checked_confirmations(setting, request.confirmations, senders=state.survivors, view=state.view)
-    if len(confirmed) < setting.quorum:
-        raise TooFewParties(f"{len(confirmed)} parties confirmed the survivors; {setting.quorum} are needed")
-    alive, gone = state.shares.keys() & state.survivors, state.shares.keys() - state.survivors
+    confirmed = checked_confirmations(setting, request.confirmations, senders=view.survivors, view=view)
+    if len(confirmed) < setting.threshold:
+        raise TooFewParties(f"{len(confirmed)} parties confirmed the survivors; {setting.threshold} are needed")
+    alive, gone = state.shares.keys() & view.survivors, state.shares.keys() - view.survivors
     if set(request.self_masks) != alive or set(request.mask_keys) != gone:
         wrong = (set(request.self_masks) ^ alive) | (set(request.mask_keys) ^ gone)
         raise SplitView(f"the request for {sorted(wrong)} does not follow from the survivors that {own.party} signed")

@@ -6,7 +6,7 @@ Every message says its session, round and sender; a receiver checks all three be
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Advertisement(Message, frozen=True, tag="secagg-advertisement"):
 
 
 class KeyList(Message, frozen=True, tag="secagg-key-list"):
-    """Server to every client: all advertisements, in the order of the setting's parties."""
+    """Server to one client: the advertisements of itself and its neighbours, in the order of the setting's parties."""
 
     advertisements: tuple[Advertisement, ...]
 
@@ -45,9 +45,21 @@ class SealedShares(Message, frozen=True, tag="secagg-sealed-shares"):
 
 
 class ShareInbox(Message, frozen=True, tag="secagg-share-inbox"):
-    """Server to one client: what its neighbours sealed for it, by source. Who is in it is who takes part from here."""
+    """Server to one client: what its neighbours sealed for it, by source."""
 
     sealed: dict[str, bytes]
+
+
+class Receipt(Message, frozen=True, tag="secagg-receipt"):
+    """Client to server, end of round 1: the neighbours whose sealed shares it could not open, mostly none."""
+
+    unopened: tuple[str, ...]
+
+
+class Cohort(Message, frozen=True, tag="secagg-cohort"):
+    """Server to one client: who takes part from here, of itself and its neighbours. These, and no others, it masks with."""
+
+    members: tuple[str, ...]
 
 
 class MaskedUpload(Message, frozen=True, tag="secagg-masked-upload"):
@@ -57,20 +69,29 @@ class MaskedUpload(Message, frozen=True, tag="secagg-masked-upload"):
 
 
 class Survivors(Message, frozen=True, tag="secagg-survivors"):
-    """Server to every survivor: the parties whose upload is in the sum."""
+    """Server to one survivor: whose upload is in the sum, of itself and its neighbours; and how many are, of all."""
 
     survivors: tuple[str, ...]
+    num_survivors: int
 
 
 class Confirmation(Message, frozen=True, tag="secagg-confirmation"):
-    """Client to server, round 3: the signed digest of survivors, key list and setting (`secagg_client.view_digest`)."""
+    """Client to server, round 3: what the sender was told, signed.
 
-    view: bytes
+    Attributes:
+        keys: digest of its key list (`secagg_bindings.keys_digest`).
+        num_survivors: of all parties.
+        survivors: a bit for itself and each neighbour, in the setting's order (`secagg_bindings.survivor_bits`).
+    """
+
+    keys: bytes
+    num_survivors: int
+    survivors: bytes
     signature: bytes
 
 
 class UnmaskRequest(Message, frozen=True, tag="secagg-unmask-request"):
-    """Server to one client: the confirmations of the others, and whose shares of which kind it asks for."""
+    """Server to one client: the confirmations of its neighbours, and whose shares of which kind it asks for."""
 
     confirmations: tuple[Confirmation, ...]
     self_masks: tuple[str, ...]
@@ -89,12 +110,24 @@ AnyMessage = (
     | KeyList
     | SealedShares
     | ShareInbox
+    | Receipt
+    | Cohort
     | MaskedUpload
     | Survivors
     | Confirmation
     | UnmaskRequest
     | RevealedShares
 )
+
+
+class Failure(NamedTuple):
+    """In place of a client's message: why none arrived, as the channel or the client itself says."""
+
+    sender: str
+    reason: str
+
+
+Arrival = Message | Failure
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -108,11 +141,11 @@ def decode(frame: bytes) -> AnyMessage:
     """The message of secure aggregation in `frame`. Raises `MalformedMessage`."""
     try:
         return _decoder.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise MalformedMessage(f"{len(frame)} bytes cannot be read as a message: {error}") from error
 
 
-_CLIENT_ORDER = (Advertisement, SealedShares, MaskedUpload, Confirmation, RevealedShares)
+_CLIENT_ORDER = (Advertisement, SealedShares, Receipt, MaskedUpload, Confirmation, RevealedShares)
 Kind = TypeVar("Kind", bound=Message)
 
 

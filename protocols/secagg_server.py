@@ -1,57 +1,64 @@
-"""Secure aggregation, the server: five pure functions, each from a frozen state and the clients' messages to the next.
+"""Secure aggregation, the server: six functions, each from a frozen state and what came from the clients to the next.
 
-`collect_advertisements` -> `collect_shares` -> `collect_uploads` -> `collect_confirmations` -> `open_sum`. Each checks
-every message (session, round, kind, sender, once each) and returns what to send, by receiver. A client whose message
-is missing is given up: its later messages are refused.
+    keys, key_lists = collect_advertisements(setting, arrivals)   # what to send, by receiver
+    shares, inboxes = collect_shares(keys, arrivals)
+    cohort, cohorts = collect_receipts(shares, arrivals)
+    uploads, survivors = collect_uploads(cohort, arrivals)
+    confirmations, requests = collect_confirmations(uploads, arrivals)
+    total = open_sum(confirmations, arrivals)
+
+An arrival is a message or a `Failure` in its place. Each message is checked: session, round, kind, sender, content. One that is
+wrong drops its sender, named with the reason (`secagg_intake`); one that is missing drops it too. The session ends for all
+only when too few are left, when nothing joins the survivors, or when a secret stays closed.
+
+Repeating a step here tells the clients two things where they answer one: what protects them is that they take each step once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from protocols.errors import (
-    BadShare,
-    BothSharesRequested,
-    DuplicateSender,
-    ReconstructionMismatch,
-    TooFewParties,
-    WrongLength,
-    WrongType,
-)
-from protocols.keys import agree, public_key
+from protocols.errors import BadShare, BothSharesRequested, TooFewParties, UnknownSender, WrongLength, WrongType
+from protocols.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, public_key
 from protocols.masking import add_into, mask_vector
 from protocols.secagg_bindings import (
+    View,
     adds_pair_mask,
-    checked_advertisements,
-    checked_confirmations,
+    check_advertisement,
+    check_confirmation,
     keys_digest,
     pair_mask_seed,
     self_mask_commitment,
     self_mask_seed,
-    view_digest,
 )
 from protocols.secagg_graph import require_connected
+from protocols.secagg_intake import Intake, Roll, describe
 from protocols.secagg_messages import (
     SERVER,
     Advertisement,
+    Arrival,
+    Cohort,
+    Confirmation,
     KeyList,
-    Kind,
     MaskedUpload,
-    Message,
+    Receipt,
     RevealedShares,
     SealedShares,
     ShareInbox,
     Survivors,
     UnmaskRequest,
-    check_header,
 )
+from protocols.secagg_opening import ClosedSecret, open_secret
 from protocols.secagg_setting import Setting, Vector
-from protocols.shamir import reconstruct
+from protocols.shamir import PRIME, SHARE_BYTES
+
+_SEALED_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
 
 
 class Sum(NamedTuple):
@@ -72,159 +79,314 @@ class Sum(NamedTuple):
 class KeysCollected:
     """After round 0."""
 
-    setting: Setting
+    roll: Roll
     peers: Mapping[str, Advertisement]
 
 
 @dataclass(frozen=True)
 class SharesCollected:
-    """After round 1: who shared, and therefore masks."""
+    """In round 1: what each client sealed for its neighbours, by its name and theirs."""
 
-    setting: Setting
+    roll: Roll
     peers: Mapping[str, Advertisement]
-    sharers: frozenset[str]
+    sealed: Mapping[str, Mapping[str, bytes]]
+
+
+@dataclass(frozen=True)
+class CohortCollected:
+    """After round 1: who masks with its neighbours."""
+
+    roll: Roll
+    peers: Mapping[str, Advertisement]
+    cohort: frozenset[str]
 
 
 @dataclass(frozen=True)
 class UploadsCollected:
     """After round 2: the sum of the survivors' uploads, still masked."""
 
-    setting: Setting
+    roll: Roll
     peers: Mapping[str, Advertisement]
-    sharers: frozenset[str]
+    cohort: frozenset[str]
     survivors: frozenset[str]
     masked: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class ConfirmationsCollected:
-    """After round 3: who confirmed and is asked for shares."""
+    """After round 3: who is asked for shares."""
 
+    roll: Roll
     uploads: UploadsCollected
-    confirmed: frozenset[str]
+    asked: frozenset[str]
 
 
-def collect_advertisements(setting: Setting, messages: Iterable[Message]) -> tuple[KeysCollected, dict[str, KeyList]]:
-    """Round 0. Raises as `secagg_client.share` does, `TooFewParties` for fewer than may survive."""
-    peers = checked_advertisements(setting, messages)
-    _require(len(peers), max(setting.fewest_survivors, setting.quorum), "parties advertised keys")
-    listed = tuple(peers[party] for party in setting.in_order(peers))
-    key_list = KeyList(session=setting.session, round=setting.round, sender=SERVER, advertisements=listed)
-    return KeysCollected(setting, peers), dict.fromkeys(setting.in_order(peers), key_list)
+def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tuple[KeysCollected, dict[str, KeyList]]:
+    """Round 0. Of two clients with one key the second is dropped: the first cannot have copied it.
+
+    Raises `TooFewParties` for fewer than may survive.
+    """
+    peers: dict[str, Advertisement] = {}
+    owner_of_key: dict[bytes, str] = {}
+
+    def check(key: Advertisement) -> None:
+        check_advertisement(setting, key, owner_of_key)
+        for public in (key.mask_key, key.share_key):
+            check_order(public, peer=key.sender)
+
+    with Intake(Roll(setting)) as intake:
+        for key in intake.valid(arrivals, Advertisement, setting.parties, check):
+            owner_of_key |= {key.mask_key: key.sender, key.share_key: key.sender}
+            peers[key.sender] = key
+        peers = {party: peers[party] for party in setting.in_order(peers.keys() - intake.excluded.keys())}
+        _require(len(peers), setting.fewest_survivors, "parties advertised keys")
+    key_lists = {}
+    for party in peers:
+        listed = peers if setting.neighbours is None else setting.in_order(setting.around(party) & peers.keys())
+        key_lists[party] = KeyList(setting.session, setting.round, SERVER, tuple(peers[peer] for peer in listed))
+    return KeysCollected(intake.roll(), peers), key_lists
 
 
-def collect_shares(state: KeysCollected, messages: Iterable[Message]) -> tuple[SharesCollected, dict[str, ShareInbox]]:
-    """Round 1. Raises `BadShare` unless a client sealed for each of its neighbours with keys, and for nobody else."""
-    setting, sealed = state.setting, {}
-    for sealing in _each_once(setting, messages, SealedShares, state.peers):
+def collect_shares(state: KeysCollected, arrivals: Iterable[Arrival]) -> tuple[SharesCollected, dict[str, ShareInbox]]:
+    """Round 1. Drops a client unless it sealed for each of its neighbours with keys, and for nobody else.
+
+    Raises `TooFewParties` for fewer than may survive.
+    """
+    setting, sealed = state.roll.setting, {}
+
+    def check(sealing: SealedShares) -> None:
         expected = setting.graph[sealing.sender] & state.peers.keys()
         if sealing.sealed.keys() != expected:
             raise BadShare(f"{sealing.sender} sealed shares for the wrong parties: {expected ^ sealing.sealed.keys()}")
-        sealed[sealing.sender] = sealing.sealed
-    _require(len(sealed), max(setting.fewest_survivors, setting.quorum), "parties shared their secrets")
+        if any(len(one) != _SEALED_BYTES for one in sealing.sealed.values()):
+            raise BadShare(f"{sealing.sender} sealed shares of another length than {_SEALED_BYTES} bytes")
+
+    with Intake(state.roll) as intake:
+        for sealing in intake.valid(arrivals, SealedShares, _still_in(state.roll, state.peers), check):
+            sealed[sealing.sender] = sealing.sealed
+        sealed = {party: sealed[party] for party in setting.in_order(sealed.keys() - intake.excluded.keys())}
+        _require(len(sealed), setting.fewest_survivors, "parties shared their secrets")
     inboxes = {
         party: ShareInbox(
-            session=setting.session,
-            round=setting.round,
-            sender=SERVER,
-            sealed={source: sealed[source][party] for source in setting.in_order(setting.graph[party] & sealed.keys())},
+            setting.session,
+            setting.round,
+            SERVER,
+            {source: sealed[source][party] for source in setting.in_order(setting.graph[party] & sealed.keys())},
         )
-        for party in setting.in_order(sealed)
+        for party in sealed
     }
-    return SharesCollected(setting, state.peers, frozenset(sealed)), inboxes
+    return SharesCollected(intake.roll(), state.peers, sealed), inboxes
+
+
+def collect_receipts(state: SharesCollected, arrivals: Iterable[Arrival]) -> tuple[CohortCollected, dict[str, Cohort]]:
+    """End of round 1: settle who takes part, so that whoever does holds the shares of all its neighbours that do.
+
+    Where a client could not open a neighbour's shares, one of the two is at fault, and nobody can tell which. Of such pairs the
+    client that is in most of them is dropped until none is left, the one that sealed before the one that complains: one
+    bad client, whatever it seals or says, costs itself and at most one other.
+
+    Raises `TooFewParties` for fewer than may survive.
+    """
+    setting = state.roll.setting
+    complaints: set[tuple[str, str]] = set()
+    cohort: set[str] = set()
+
+    def check(receipt: Receipt) -> None:
+        strangers = set(receipt.unopened) - (setting.graph[receipt.sender] & state.sealed.keys())
+        if strangers:
+            raise UnknownSender(f"{receipt.sender} says that it could not open shares of {sorted(strangers)}")
+
+    with Intake(state.roll) as intake:
+        for receipt in intake.valid(arrivals, Receipt, _still_in(state.roll, state.sealed), check):
+            cohort.add(receipt.sender)
+            complaints |= {(receipt.sender, dealer) for dealer in receipt.unopened}
+        cohort -= intake.excluded.keys()
+        for party, reason in _settle(setting, {pair for pair in complaints if set(pair) <= cohort}).items():
+            intake.exclude(party, reason)
+        cohort -= intake.excluded.keys()
+        _require(len(cohort), setting.fewest_survivors, "parties hold each other's shares")
+        while lonely := [party for party in cohort if len(setting.around(party) & cohort) < setting.threshold]:
+            for party in lonely:
+                intake.exclude(party, f"TooFewParties: fewer than {setting.threshold} around it take part")
+            cohort -= set(lonely)
+        _require(len(cohort), setting.fewest_survivors, "parties have enough neighbours")
+    cohorts = {
+        party: Cohort(setting.session, setting.round, SERVER, tuple(setting.in_order(setting.around(party) & cohort)))
+        for party in setting.in_order(cohort)
+    }
+    return CohortCollected(intake.roll(), state.peers, frozenset(cohort)), cohorts
 
 
 def collect_uploads(
-    state: SharesCollected, messages: Iterable[Message]
+    state: CohortCollected, arrivals: Iterable[Arrival]
 ) -> tuple[UploadsCollected, dict[str, Survivors]]:
-    """Round 2. Adds each upload as it comes, so that `messages` may be a generator and only one is held at a time.
+    """Round 2. Adds each upload as it comes, so that `arrivals` may be a generator and only one is held at a time.
 
-    Raises `WrongType`, `WrongLength`, `OutOfRing` for an upload that does not fit the setting, `DisconnectedGraph` for
-    survivors that no mask joins.
+    A client that sends a second, different upload stays in the sum with its first, and is not heard again.
+
+    Raises `TooFewParties` for fewer than may survive, `DisconnectedGraph` for survivors that no mask joins.
     """
-    setting = state.setting
+    setting = state.roll.setting
     masked = {vector.name: vector.ring.zeros(vector.length) for vector in setting.vectors}
     survivors = set()
-    for upload in _each_once(setting, messages, MaskedUpload, state.sharers):
+
+    def check(upload: MaskedUpload) -> None:
         if upload.vectors.keys() != masked.keys():
             raise WrongType(f"upload of {upload.sender}: vectors {sorted(upload.vectors)}; not {sorted(masked)}")
-        values = {vector.name: _parse_vector(upload, vector) for vector in setting.vectors}
         for vector in setting.vectors:
-            add_into(masked[vector.name], values[vector.name], vector.ring)
-        survivors.add(upload.sender)
-    _require(len(survivors), setting.fewest_survivors, "parties uploaded")
-    require_connected(setting.graph, survivors)
-    told = Survivors(
-        session=setting.session, round=setting.round, sender=SERVER, survivors=tuple(setting.in_order(survivors))
-    )
-    collected = UploadsCollected(setting, state.peers, state.sharers, frozenset(survivors), masked)
-    return collected, dict.fromkeys(told.survivors, told)
+            _parse_vector(upload, vector)
+
+    with Intake(state.roll) as intake:
+        for upload in intake.valid(arrivals, MaskedUpload, state.cohort, check):
+            for vector in setting.vectors:
+                add_into(masked[vector.name], _parse_vector(upload, vector), vector.ring)
+            survivors.add(upload.sender)
+        _require(len(survivors), setting.fewest_survivors, "parties uploaded")
+        require_connected(setting.graph, survivors)
+    told = {
+        party: Survivors(
+            setting.session,
+            setting.round,
+            SERVER,
+            tuple(setting.in_order(setting.around(party) & survivors)),
+            len(survivors),
+        )
+        for party in setting.in_order(survivors - intake.excluded.keys())
+    }
+    collected = UploadsCollected(intake.roll(), state.peers, state.cohort, frozenset(survivors), masked)
+    return collected, told
 
 
 def collect_confirmations(
-    state: UploadsCollected, messages: Iterable[Message]
+    state: UploadsCollected, arrivals: Iterable[Arrival]
 ) -> tuple[ConfirmationsCollected, dict[str, UnmaskRequest]]:
-    """Round 3. Raises `SplitView` or `BadSignature` as `secagg_client.unmask` would at each client."""
-    setting = state.setting
-    view = view_digest(setting, keys_digest(setting, state.peers), state.survivors)
-    confirmed = checked_confirmations(setting, messages, senders=state.survivors, view=view)
-    _require(len(confirmed), setting.quorum, "parties confirmed the survivors")
-    evidence = tuple(confirmed[party] for party in setting.in_order(confirmed))
-    requests = {}
-    for party in setting.in_order(confirmed):
-        alive, gone = _asked_of(state, party)
-        requests[party] = UnmaskRequest(
-            session=setting.session,
-            round=setting.round,
-            sender=SERVER,
-            confirmations=evidence,
-            self_masks=tuple(setting.in_order(alive)),
-            mask_keys=tuple(setting.in_order(gone)),
-        )
-    return ConfirmationsCollected(state, frozenset(confirmed)), requests
+    """Round 3. Drops a client that signed anything but what it was told.
+
+    Raises `TooFewParties` when fewer than the threshold are left to ask.
+    """
+    setting = state.roll.setting
+    confirmed: dict[str, Confirmation] = {}
+
+    def check(one: Confirmation) -> None:
+        around = setting.around(one.sender)
+        keys = keys_digest(setting, {peer: state.peers[peer] for peer in around & state.peers.keys()})
+        check_confirmation(setting, one, View(one.sender, keys, len(state.survivors), around & state.survivors))
+
+    with Intake(state.roll) as intake:
+        for one in intake.valid(arrivals, Confirmation, _still_in(state.roll, state.survivors), check):
+            confirmed[one.sender] = one
+        confirmed = {party: confirmed[party] for party in setting.in_order(confirmed.keys() - intake.excluded.keys())}
+        _require(len(confirmed), setting.threshold, "parties confirmed the survivors")
+        requests = {}
+        for party in confirmed:
+            evidence = tuple(confirmed[one] for one in setting.in_order(setting.around(party) & confirmed.keys()))
+            if len(evidence) < setting.threshold:
+                intake.exclude(
+                    party, f"TooFewParties: {len(evidence)} around it confirmed; {setting.threshold} are needed"
+                )
+                continue
+            alive, gone = (tuple(setting.in_order(parties)) for parties in _asked_of(state, party))
+            requests[party] = UnmaskRequest(setting.session, setting.round, SERVER, evidence, alive, gone)
+    return ConfirmationsCollected(intake.roll(), state, frozenset(requests)), requests
 
 
-def open_sum(state: ConfirmationsCollected, messages: Iterable[Message]) -> Sum:
+def open_sum(state: ConfirmationsCollected, arrivals: Iterable[Arrival]) -> Sum:
     """Round 4: reconstruct b of every survivor and the mask key of every dropped client, and take their masks off.
 
+    Wrong shares are decoded around as far as the others reach (`secagg_opening`), and who sent them is named.
+
     Raises:
-        BothSharesRequested: a client that revealed both kinds of share of one party.
-        BadShare: shares of other parties than were asked for, or no elements of the field.
         TooFewParties: fewer shares of a secret than the threshold.
-        ReconstructionMismatch: shares that do not meet in the secret that its owner advertised.
+        ClosedSecret, a `ReconstructionMismatch`: shares that do not meet in the secret that its owner advertised.
 
-    Source: Bonawitz et al. 2017 Figure 4, round 4. Differs: reconstructed secrets are checked.
+    Source: Bonawitz et al. 2017 Figure 4, round 4. Differs: reconstructed secrets are checked, wrong shares corrected.
     """
-    uploads, setting = state.uploads, state.uploads.setting
-    self_shares: dict[str, dict[str, bytes]] = {party: {} for party in uploads.survivors}
-    key_shares: dict[str, dict[str, bytes]] = {party: {} for party in uploads.sharers - uploads.survivors}
-    for revealed in _each_once(setting, messages, RevealedShares, state.confirmed):
-        both = revealed.self_masks.keys() & revealed.mask_keys.keys()
-        if both:
-            raise BothSharesRequested(f"{revealed.sender} revealed both kinds of share of {', '.join(sorted(both))}")
-        alive, gone = _asked_of(uploads, revealed.sender)
-        if revealed.self_masks.keys() != alive or revealed.mask_keys.keys() != gone:
-            raise BadShare(f"{revealed.sender} revealed shares of other parties than it was asked for")
-        for party, one in revealed.self_masks.items():
-            self_shares[party][revealed.sender] = one
-        for party, one in revealed.mask_keys.items():
-            key_shares[party][revealed.sender] = one
+    uploads, setting = state.uploads, state.roll.setting
+    revealed: dict[str, RevealedShares] = {}
 
-    seeds = {party: _self_seed(uploads, party, self_shares[party]) for party in setting.in_order(self_shares)}
-    keys = {
-        party: _mask_key(uploads, party, key_shares[party])
-        for party in setting.in_order(key_shares)
-        if setting.graph[party] & uploads.survivors  # else its masks are in nobody's upload
-    }
+    def check(one: RevealedShares) -> None:
+        both = one.self_masks.keys() & one.mask_keys.keys()
+        if both:
+            raise BothSharesRequested(f"{one.sender} revealed both kinds of share of {', '.join(sorted(both))}")
+        alive, gone = _asked_of(uploads, one.sender)
+        if one.self_masks.keys() != alive or one.mask_keys.keys() != gone:
+            raise BadShare(f"{one.sender} revealed shares of other parties than it was asked for")
+        for share in (*one.self_masks.values(), *one.mask_keys.values()):
+            if len(share) != SHARE_BYTES or int.from_bytes(share, "little") >= PRIME:
+                raise BadShare(f"{one.sender} revealed {len(share)} bytes that are no share")
+
+    with Intake(state.roll) as intake:
+        for one in intake.valid(arrivals, RevealedShares, _still_in(state.roll, state.asked), check):
+            revealed[one.sender] = one
+        for party in revealed.keys() & intake.excluded.keys():
+            del revealed[party]
+        seeds, keys = _open_secrets(uploads, revealed, intake)
     opened = {vector.name: _unmask_vector(uploads, vector, seeds, keys) for vector in setting.vectors}
-    return Sum(opened, tuple(setting.in_order(uploads.survivors)))
+    return Sum(opened, tuple(setting.in_order(uploads.survivors)), intake.excluded)
+
+
+def _open_secrets(
+    state: UploadsCollected, revealed: Mapping[str, RevealedShares], intake: Intake
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """b of every survivor, and the mask key of every dropped client that a survivor masked with."""
+    setting = intake.setting
+    seeds: dict[str, bytes] = {}
+    keys: dict[str, bytes] = {}
+    liars: set[str] = set()
+    for party in setting.in_order(state.cohort):
+        key = state.peers[party]
+        holders = setting.around(party) & revealed.keys()
+        if party in state.survivors:
+            what, found = f"self mask of {party}", seeds
+            shares = {holder: revealed[holder].self_masks[party] for holder in holders}
+
+            def fits(secret: bytes, key: Advertisement = key) -> bool:
+                return self_mask_commitment(setting, key.sender, secret) == key.commitment
+        elif setting.graph[party] & state.survivors:
+            what, found = f"mask key of {party}", keys
+            shares = {holder: revealed[holder].mask_keys[party] for holder in holders}
+
+            def fits(secret: bytes, key: Advertisement = key) -> bool:
+                return public_key(secret) == key.mask_key
+        else:
+            continue  # its masks are in nobody's upload
+        honest = {holder: share for holder, share in shares.items() if holder not in liars}
+        try:
+            opened = open_secret(
+                setting, honest if len(honest) >= setting.threshold else shares, fits, owner=party, what=what
+            )
+        except ClosedSecret as error:
+            if error.dealer is not None:
+                intake.exclude(error.dealer, describe(error))
+            raise
+        for liar in setting.in_order(opened.liars):
+            intake.exclude(liar, f"BadShare: {liar} revealed a wrong share of the {what}")
+        liars |= opened.liars
+        found[party] = opened.secret
+    return seeds, keys
+
+
+def _settle(setting: Setting, complaints: set[tuple[str, str]]) -> dict[str, str]:
+    """Whom to drop, with the reason, so that none of the pairs (who complains, who sealed) is left."""
+    dropped = {}
+    while complaints:
+        pairs = Counter(party for pair in complaints for party in pair)
+        sealed = Counter(dealer for _, dealer in complaints)
+        worst = min(pairs, key=lambda party: (-pairs[party], -sealed[party], setting.point[party]))
+        accusers = setting.in_order({accuser for accuser, dealer in complaints if dealer == worst})
+        accused = setting.in_order({dealer for accuser, dealer in complaints if accuser == worst})
+        reasons = [f"{', '.join(accusers)} could not open its sealed shares"] if accusers else []
+        reasons += [f"it says that it could not open the sealed shares of {', '.join(accused)}"] if accused else []
+        dropped[worst] = f"BadCiphertext: {'; '.join(reasons)}"
+        complaints = {pair for pair in complaints if worst not in pair}
+    return dropped
 
 
 def _unmask_vector(
     state: UploadsCollected, vector: Vector, seeds: Mapping[str, bytes], keys: Mapping[str, bytes]
 ) -> np.ndarray:
     """The sum of one vector without the survivors' own masks and those that they share with dropped clients."""
-    setting = state.setting
+    setting = state.roll.setting
     plus, minus = [], [self_mask_seed(setting, party, seed, vector.name) for party, seed in seeds.items()]
     for gone, private in keys.items():
         for peer in setting.in_order(setting.graph[gone] & state.survivors):
@@ -236,30 +398,13 @@ def _unmask_vector(
 
 def _asked_of(state: UploadsCollected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
     """Whose self mask and whose mask key a holder is asked for: its surviving and its dropped neighbours, and itself."""
-    known = (state.setting.graph[holder] | {holder}) & state.sharers
+    known = state.roll.setting.around(holder) & state.cohort
     return known & state.survivors, known - state.survivors
 
 
-def _self_seed(state: UploadsCollected, party: str, shares: Mapping[str, bytes]) -> bytes:
-    seed = _reconstruct(state.setting, shares, f"self mask of {party}")
-    if self_mask_commitment(state.setting, party, seed) != state.peers[party].commitment:
-        raise ReconstructionMismatch(f"self mask of {party}: the shares give another seed than it committed to")
-    return seed
-
-
-def _mask_key(state: UploadsCollected, party: str, shares: Mapping[str, bytes]) -> bytes:
-    private = _reconstruct(state.setting, shares, f"mask key of {party}")
-    if public_key(private) != state.peers[party].mask_key:
-        raise ReconstructionMismatch(f"mask key of {party}: the shares give another key than it advertised")
-    return private
-
-
-def _reconstruct(setting: Setting, shares: Mapping[str, bytes], what: str) -> bytes:
-    """The secret; errors name the secret, and Shamir's holder numbers are the parties' places from 1."""
-    try:
-        return reconstruct({setting.point[holder]: one for holder, one in shares.items()}, threshold=setting.threshold)
-    except (TooFewParties, BadShare, ReconstructionMismatch) as error:
-        raise type(error)(f"{what}: {error}; shares came from {', '.join(setting.in_order(shares))}") from error
+def _still_in(roll: Roll, parties: Iterable[str]) -> frozenset[str]:
+    """Those whose messages are taken: a client that was excluded is not heard again."""
+    return frozenset(parties) - roll.excluded.keys()
 
 
 def _parse_vector(upload: MaskedUpload, vector: Vector) -> np.ndarray:
@@ -272,18 +417,6 @@ def _parse_vector(upload: MaskedUpload, vector: Vector) -> np.ndarray:
     values = np.frombuffer(data, dtype=vector.ring.dtype)
     vector.ring.check(values, vector.length, f"vector {vector.name!r} of {upload.sender}")
     return values
-
-
-def _each_once(
-    setting: Setting, messages: Iterable[Message], kind: type[Kind], senders: Container[str]
-) -> Iterable[Kind]:
-    seen = set()
-    for message in messages:
-        checked = check_header(message, kind, session=setting.session, round=setting.round, senders=senders)
-        if checked.sender in seen:
-            raise DuplicateSender(f"two messages {kind.__name__} of {checked.sender}")
-        seen.add(checked.sender)
-        yield checked
 
 
 def _require(count: int, least: int, what: str) -> None:

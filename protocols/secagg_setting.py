@@ -125,16 +125,15 @@ class Setting:
             return self.min_survivors
         return self.threshold if self.neighbours is None else safe_threshold(len(self.parties))
 
-    @property
-    def quorum(self) -> int:
-        """Confirmations of one and the same set that a client asks for before it reveals a share."""
-        return self.threshold if self.neighbours is None else safe_threshold(len(self.parties))
+    def around(self, party: str) -> frozenset[str]:
+        """A party and its neighbours: who holds its shares, and whose shares it holds."""
+        return self.graph[party] | {party}
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of everything above: clients that were told different settings notice it at once."""
         return digest(
-            "secagg setting",
+            "secagg setting, version 2",
             self.session,
             self.round,
             self.threshold,

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols import secagg_client as client
 from protocols import secagg_server as server
+from protocols.one_shot import Taken
 from protocols.prg import Randomness, Ring, derive, seeded
 from protocols.secagg import Message, Setting, Stage, Sum, Vector, aggregate, decode, encode, safe_threshold
 
@@ -112,6 +113,10 @@ class Steps:
     due: dict[str, Any] = field(default_factory=dict)
     collected: set[Stage] = field(default_factory=set)
     server: Any = None
+    shared: dict[str, Any] = field(default_factory=dict)  # a party's state when its inbox comes, within SHARE
+    inboxes: dict[str, Any] = field(default_factory=dict)
+    receipts: dict[str, Any] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     def alive(self, stage: Stage) -> Iterator[str]:
         known = self.cohort.setting.parties if stage is Stage.ADVERTISE else self.due
@@ -141,6 +146,11 @@ class Steps:
                 self.collect(one)
         return self
 
+    def fresh(self, party: str, states: Mapping[str, Any] | None = None) -> Any:
+        """A party's state with no step taken: what a client must not do, so that a test can try several messages on it."""
+        state = (self.states if states is None else states)[party]
+        return replace(state, own=replace(state.own, taken=Taken(party)))
+
     def collect(self, stage: Stage) -> None:
         """The server's part of a stage, from the messages in `sent`."""
         collect = (
@@ -151,7 +161,17 @@ class Steps:
         )[stage]
         before = self.cohort.setting if stage is Stage.ADVERTISE else self.server
         self.server, self.due = collect(before, list(self.sent[stage].values()))
+        if stage is Stage.SHARE:
+            self.open_inboxes()
+            self.server, self.due = server.collect_receipts(self.server, list(self.receipts.values()))
+        self.excluded = self.server.roll.excluded
         self.collected.add(stage)
+
+    def open_inboxes(self) -> None:
+        """The clients' second part of SHARE: what the server has sent them, and what they say to it."""
+        self.shared, self.inboxes = dict(self.states), self.due
+        for party in self.alive(Stage.SHARE):
+            self.states[party], self.receipts[party] = client.receive(self.states[party], self.due[party])
 
     def perform(self, stage: Stage) -> dict[str, Any]:
         """The clients' part of a stage: their messages, by party."""
