@@ -189,8 +189,17 @@ def _cells_table(experiment: Experiment, results: Results) -> Table:
         asked = (
             ["–", "–", cell.missing] if cell.spec is None else [cell.spec.algorithm, cell.spec.model, cell.spec.data]
         )
-        shown.add_row(cell.name, *asked, ", ".join(map(str, results.of(cell))))
+        shown.add_row(cell.name, *asked, ", ".join(_finished(cell, results)))
     return shown
+
+
+def _finished(cell: Cell, results: Results) -> list[str]:
+    """The seeds that a cell is finished for; "0 (2 of 3)" where two of three candidates are, for seed 0."""
+    number = len(cell.candidates)
+    return [
+        str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
+        for seed, records in results.tried(cell).items()
+    ]
 
 
 def _tell(failure: Failure) -> None:

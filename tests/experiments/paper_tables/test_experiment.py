@@ -623,6 +623,9 @@ def test_every_value_is_a_run_of_its_own_and_all_are_kept(tmp_path: Path) -> Non
     assert [record.spec.gamma for record in records] == [4, 8]
     best = max(records, key=lambda record: record.rounds[record.best_round].valid_mrr or 0)
     assert figure_of(outcome.table, "TransE FedR two", "mrr").ours == best.utility["mrr"]
+    status, out, _ = invoke("list", write(tmp_path, CHOOSING), "--runs", tmp_path / "out")
+    (line,) = (line for line in out.splitlines() if "FedR two" in line)
+    assert (status, line.split("consortium")[1].strip()) == (0, "0 (2 of 3)")
 
 
 def test_a_variant_that_states_the_option_leaves_nothing_to_choose(tmp_path: Path) -> None:
