@@ -241,6 +241,7 @@ class DefendedExchange(Exchange):
             randomness=sources,
             deliver=self._deliver(0, table),
             cap=self.defense.psu.cap,
+            max_attempts=self.defense.psu.max_attempts,
         )
 
     def _place(self, table: Table, held: Mapping[str, Holding]) -> None:

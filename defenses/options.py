@@ -12,6 +12,7 @@ from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
 from protocols.accounting import Accountant
 from protocols.prg import CipherName
+from protocols.psu import MAX_ATTEMPTS
 
 MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
 Unit = Literal["client", "row"]
@@ -28,12 +29,15 @@ class PsuOptions(_Options, frozen=True, kw_only=True):
     Attributes:
         cap: the union's size that the first table is made for; a larger union takes another, four times larger table.
             None: 1,024. See `protocols.psu.Plan`.
+        max_attempts: tables to try, each four times as large as the one before (a damaged one is tried at its size once more).
     """
 
     cap: int | None = None
+    max_attempts: int = MAX_ATTEMPTS
 
     def __post_init__(self) -> None:
         _check(self.cap is None or 1 <= self.cap <= 10**7, "cap", self.cap, "in 1..10,000,000")
+        _check(1 <= self.max_attempts <= MAX_ATTEMPTS, "max_attempts", self.max_attempts, f"in 1..{MAX_ATTEMPTS}")
 
 
 class SecaggOptions(_Options, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu_table`). Secure aggregation
 (`protocols.secagg`) opens the sum of the tables and nothing else. The server peels U from it. When the table was too small,
-the same cohort runs again with a fresh salt, fresh multipliers and four times the cells. At last every client receives U
-and checks that what it holds is in it.
+the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when it was damaged, once more with as
+many cells. At last every client receives U and checks that what it holds is in it.
 
 What each party sees, when all follow the protocol:
 
@@ -24,10 +24,12 @@ What each party sees, when all follow the protocol:
 What is assumed: a server that follows the protocol, may collude with clients, and fewer colluders than the threshold of
 secure aggregation. Against parties that stray:
 
-- A malicious client can add identifiers that nobody holds, or make every attempt fail (`PeelingError`, `MalformedTable`,
-  `InconsistentItems`); with two or more other honest clients nobody learns which client it was. Excluding clients to find it
-  is a union of a smaller cohort, and is differenced as such. It cannot remove what another holds without knowing its r. A
-  `cap` with a small `max_attempts` bounds what the retries cost.
+- A malicious client can add identifiers that nobody holds, or make every attempt fail. What it puts into a few cells is damage:
+  no larger table is tried, the same cohort tries once more at the same size, and then the union ends with `DamagedTable`. With
+  two or more other honest clients nobody learns which client it was, from however many attempts: only sums are opened.
+  Excluding clients to find it is a union of a smaller cohort, and is differenced as such. Who fills much of the table or adds
+  many items makes it grow: a `cap` with a small `max_attempts` bounds what that costs. It cannot remove what another holds
+  without knowing its r.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
   different ones open nothing. A server that leaves an identifier out of U meets the objection of whoever holds it, and that
   objection tells it who does (`MissingIdentifiers`). One that adds to U, or tells clients different U, is not noticed.
@@ -71,14 +73,29 @@ from protocols.errors import (
     TooFewParties,
     UnexpectedMessage,
 )
+from protocols.one_shot import Taken
 from protocols.prg import Randomness, Ring, digest, draw, seeded
-from protocols.psu_table import MAX_CELLS, SALT_BYTES, Parameters, PeelingError, cells_for, encode, peel, set_items
+from protocols.psu_table import (
+    MAX_CELLS,
+    SALT_BYTES,
+    InconsistentItems,
+    MalformedTable,
+    Parameters,
+    PeelingError,
+    cells_for,
+    encode,
+    peel,
+    set_items,
+)
 from protocols.secagg import SERVER, AnyMessage, Deliver, Message, Setting, Stage, Sum, Vector
 from protocols.secagg_messages import UnmaskRequest, check_header
 
 START_CAP = 1024
 GROWTH = 4
 MAX_ATTEMPTS = 6  # up to a million items from `START_CAP`
+MAX_REPEATS = (
+    1  # attempts at a size that was tried before: by chance a table fails once in a hundred, two once in ten thousand
+)
 _TABLE = "table"
 
 
@@ -102,6 +119,16 @@ class CohortChanged(ProtocolError):
         )
         super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
         self.opened = opened
+
+
+class DamagedTable(ProtocolError):
+    """Tables of a whole cohort that hold something else than items, each time anew. Who put it there cannot be told."""
+
+    def __init__(self, attempts: int, cause: Exception) -> None:
+        super().__init__(
+            f"{attempts} tables of the union were damaged (the last: {cause}); a client added something else than items, and "
+            "which one cannot be told from sums"
+        )
 
 
 class MissingIdentifiers(ProtocolError):
@@ -143,7 +170,7 @@ class Plan:
         cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A union beyond it
             takes more attempts. None: starts at 1,024. The tables before the last add a third to it, and it may be four
             times larger than one for the right cap.
-        max_attempts: tables to try, each four times the one before.
+        max_attempts: tables to try, each four times the one before, or of its size where that was damaged (`MAX_REPEATS`).
 
     Raises `NothingToHideBehind` for fewer than two parties, `SettingError` for other values that are not allowed.
     """
@@ -163,11 +190,11 @@ class Plan:
         self.num_cells(self.max_attempts - 1)
         self.setting(Parameters(self.session, bytes(SALT_BYTES), self.num_cells(0)), 0)
 
-    def num_cells(self, attempt: int) -> int:
-        """Cells of the table of an attempt, from 0. Raises `SettingError` past what a table can have."""
-        num_cells = cells_for(START_CAP if self.cap is None else self.cap) * GROWTH**attempt
+    def num_cells(self, growths: int) -> int:
+        """Cells of a table after it grew so many times. Raises `SettingError` past what a table can have."""
+        num_cells = cells_for(START_CAP if self.cap is None else self.cap) * GROWTH**growths
         if num_cells > MAX_CELLS:
-            raise SettingError(f"attempt {attempt} would take {num_cells} cells; at most {MAX_CELLS} are possible")
+            raise SettingError(f"attempt {growths} would take {num_cells} cells; at most {MAX_CELLS} are possible")
         return num_cells
 
     def setting(self, parameters: Parameters, attempt: int) -> Setting:
@@ -185,12 +212,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Client:
-    """A client's state: its set, and the salts of the attempts that it took part in. `repr` leaves the set out."""
+    """A client's state: its set, the salts of the attempts that it took part in, how often the table grew, and whether it
+    answered a list. `repr` leaves the set out.
+    """
 
     plan: Plan
     name: str
     identifiers: tuple[str, ...] = field(repr=False)
+    taken: Taken = field(repr=False, compare=False)
     salts: tuple[bytes, ...] = ()
+    growths: int = 0
 
 
 def join(plan: Plan, name: str, identifiers: Collection[str]) -> Client:
@@ -201,12 +232,13 @@ def join(plan: Plan, name: str, identifiers: Collection[str]) -> Client:
     if name not in plan.parties:
         raise SettingError(f"client {name!r} is not a party of this union: {plan.parties}")
     set_items(identifiers)
-    return Client(plan, name, tuple(sorted(identifiers)))  # the same set makes the same messages
+    return Client(plan, name, tuple(sorted(identifiers)), Taken(name))  # the same set makes the same messages
 
 
-def announce(plan: Plan, attempt: int, randomness: Randomness) -> Announcement:
-    """Server: the parameters of an attempt, with a fresh salt."""
-    return Announcement(plan.session, attempt, SERVER, draw(randomness, SALT_BYTES), plan.num_cells(attempt))
+def announce(plan: Plan, attempt: int, randomness: Randomness, growths: int | None = None) -> Announcement:
+    """Server: the parameters of an attempt, with a fresh salt; `growths`: how often the table grew, None: each time."""
+    num_cells = plan.num_cells(attempt if growths is None else growths)
+    return Announcement(plan.session, attempt, SERVER, draw(randomness, SALT_BYTES), num_cells)
 
 
 def contribute(
@@ -219,21 +251,24 @@ def contribute(
 
     Raises:
         ReplayedMessage: another session, an attempt out of turn, a salt that was used before.
-        SettingError: another number of cells than the plan's, or more attempts than it allows.
+        SettingError: another number of cells than the plan allows after the last, or more attempts.
         UnexpectedMessage, UnknownSender: another kind of message, or sender.
     """
     plan, attempt = client.plan, len(client.salts)
     told = check_header(announcement, Announcement, session=plan.session, round=attempt, senders=(SERVER,))
-    if attempt >= plan.max_attempts or told.num_cells != plan.num_cells(attempt):
-        raise SettingError(
-            f"announcement of attempt {attempt} with {told.num_cells} cells; the plan has "
-            f"{plan.max_attempts} attempts, this one of {plan.num_cells(attempt)} cells"
-        )
+    if attempt >= plan.max_attempts:
+        raise SettingError(f"announcement of attempt {attempt}; the plan has {plan.max_attempts} attempts")
+    repeated = [client.growths] if 0 < attempt <= client.growths + MAX_REPEATS else []
+    sizes = {plan.num_cells(growths): growths for growths in (client.growths + min(attempt, 1), *repeated)}
+    if told.num_cells not in sizes:
+        allowed = " or ".join(str(size) for size in sorted(sizes))
+        raise SettingError(f"announcement of attempt {attempt} with {told.num_cells} cells; the plan has {allowed}")
     if told.salt in client.salts:
         raise ReplayedMessage(f"the salt of attempt {attempt} was used before")
     parameters = Parameters(plan.session, told.salt, told.num_cells)
     table = encode(parameters, client.identifiers, randomness)
-    return replace(client, salts=(*client.salts, told.salt)), plan.setting(parameters, attempt), {_TABLE: table}
+    client = replace(client, salts=(*client.salts, told.salt), growths=sizes[told.num_cells])
+    return client, plan.setting(parameters, attempt), {_TABLE: table}
 
 
 def open_union(plan: Plan, announcement: Announcement, total: Sum) -> UnionList:
@@ -247,9 +282,10 @@ def accept(client: Client, message: Message) -> tuple[str, ...]:
     """Client: the union, once everything that it holds was found in it. A client answers one list, and then is done:
     whoever may ask again and again reads its set off the answers.
 
-    Raises `MissingIdentifiers`, `MalformedMessage` for a list that is not sorted and distinct, `UnexpectedMessage` for one
-    before the first table, and as `contribute`.
+    Raises `StateReused` for a second list, `MissingIdentifiers`, `MalformedMessage` for a list that is not sorted and distinct,
+    `UnexpectedMessage` for one before the first table, and as `contribute`.
     """
+    client.taken.mark("accept")
     if not client.salts:
         raise UnexpectedMessage(f"a union list came to {client.name} before any table was asked for")
     last = len(client.salts) - 1
@@ -293,7 +329,7 @@ def union(
     Raises:
         NothingToHideBehind, SettingError, BadIdentifier, DuplicateIdentifier: before anything is sent.
         CohortChanged: a client left. SplitView: clients were announced different tables.
-        PeelingError: no attempt was large enough. MalformedTable, InconsistentItems: a client strayed.
+        PeelingError: no attempt was large enough. DamagedTable: a client added something else than items.
         MissingIdentifiers: a client found its own identifiers missing from the final list.
         Other `ProtocolError`: as secure aggregation raises them.
     """
@@ -304,6 +340,7 @@ def union(
     client_randomness = {name: randomness[name] for name in plan.parties}
     clients = {name: join(plan, name, sets[name]) for name in plan.parties}
     failure: PeelingError | None = None
+    damages: list[Exception] = []
     shares_asked_for = False
 
     def watched(sender: str, receiver: str, message: Message) -> Message:
@@ -312,7 +349,7 @@ def union(
         return deliver(sender, receiver, message)
 
     for attempt in range(max_attempts):
-        announcement = announce(plan, attempt, randomness[SERVER])
+        announcement = announce(plan, attempt, randomness[SERVER], attempt - len(damages))
         expected = plan.setting(Parameters(session, announcement.salt, announcement.num_cells), attempt)
         tables: dict[str, dict[str, np.ndarray]] = {}
         for name, client in clients.items():
@@ -333,8 +370,13 @@ def union(
             raise CohortChanged(attempt, opened=shares_asked_for, cause=str(error)) from error
         try:
             found = open_union(plan, announcement, total)
-        except PeelingError as error:
-            failure = error
+        except (PeelingError, MalformedTable, InconsistentItems) as error:
+            if isinstance(error, PeelingError) and not error.damaged:
+                failure = error
+                continue
+            damages.append(error)
+            if len(damages) > MAX_REPEATS or attempt + 1 == max_attempts:
+                raise DamagedTable(len(damages), error) from error
             continue
         for name, client in clients.items():
             accept(client, deliver(SERVER, name, found))

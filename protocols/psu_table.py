@@ -41,6 +41,7 @@ ITEM_BYTES = 37
 SALT_BYTES = 32
 MIN_CELLS = 600
 MAX_CELLS = 2**31  # places come from 32 bits of a hash
+DAMAGE_SHARE = 0.15  # a residue up to this share of the cells is no table that is too small, see `PeelingError.damaged`
 
 _LIMB_BITS = 60
 _LIMB_MASK = np.uint64(2**_LIMB_BITS - 1)
@@ -64,11 +65,22 @@ class DuplicateIdentifier(ProtocolError):
 
 
 class PeelingError(ProtocolError):
-    """Cells that peeling could not empty: the table is too small for its items, or damaged. `remaining` says how many."""
+    """Cells that peeling could not empty: the table is too small for its items, or damaged. `remaining` says how many.
+
+    Attributes:
+        damaged: at most `DAMAGE_SHARE` of the cells remain. What peeling leaves of items alone is either a few that met in the
+            same cells by chance, or at once much of the table: 0.3 of it and more at 600 cells, 0.4 and more at 3,000, from
+            about 0.8 items a cell on (measured; Molloy 2005 on the 2-core of a random 3-uniform hypergraph). So a small residue
+            is a cell that somebody filled with no item, or such a chance: another salt tells them apart, a larger table does not.
+    """
 
     def __init__(self, remaining: int, num_cells: int) -> None:
-        super().__init__(f"{remaining} of {num_cells} cells remain after peeling; a larger table may hold the union")
         self.remaining = remaining
+        self.damaged = remaining <= DAMAGE_SHARE * num_cells
+        advice = (
+            "so few that the table is damaged, not too small" if self.damaged else "a larger table may hold the union"
+        )
+        super().__init__(f"{remaining} of {num_cells} cells remain after peeling; {advice}")
 
 
 class MalformedTable(ProtocolError):

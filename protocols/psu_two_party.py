@@ -50,6 +50,7 @@ import msgspec
 
 from protocols import oblivious_transfer, oprf
 from protocols.errors import MalformedMessage, SettingError
+from protocols.one_shot import Taken
 from protocols.prg import Randomness, draw
 from protocols.psu_two_party_table import (
     FIELD_BYTES,
@@ -137,6 +138,7 @@ class ReceiverOffered:
     setting: Setting
     salt: bytes
     bins: tuple[tuple[bytes, ...], ...] = field(repr=False)
+    taken: Taken = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class SenderQueried:
     slots: tuple[bytes, ...] = field(repr=False)
     blinds: tuple[bytes, ...] = field(repr=False)
     transfer_key: oblivious_transfer.TransferKey
+    taken: Taken = field(repr=False, compare=False)
 
 
 class TwoPartyUnion(NamedTuple):
@@ -168,7 +171,8 @@ class TwoPartyUnion(NamedTuple):
     learnt: tuple[str, ...]
 
 
-# The seven steps. Each raises `ReplayedMessage`, `UnexpectedMessage` or `UnknownSender` for a message of another run, kind
+# The seven steps. Steps 3 to 7 are taken once: a second answer from one state tells of the set what the first kept back, and
+# raises `StateReused`. Each raises `ReplayedMessage`, `UnexpectedMessage` or `UnknownSender` for a message of another run, kind
 # or party, `WrongLength` for parts of another length, and the errors of its parts.
 
 
@@ -182,7 +186,7 @@ def receiver_offer(
     items = pad_set(setting, identifiers)
     salt = draw(randomness, _SALT_BYTES)
     offer = Offer(setting.session, setting.round, setting.receiver, salt, setting.cap, setting.max_bytes)
-    return ReceiverOffered(setting, salt, fill_bins(setting, salt, items)), offer
+    return ReceiverOffered(setting, salt, fill_bins(setting, salt, items), Taken(setting.receiver)), offer
 
 
 def sender_query(
@@ -202,7 +206,7 @@ def sender_query(
     slots = shuffle_slots(setting, bins, randomness)
     blinded = [oprf.blind(item, randomness) for item in slots]
     key = oblivious_transfer.announce(randomness)
-    state = SenderQueried(setting, offer.salt, slots, tuple(each.blind for each in blinded), key)
+    state = SenderQueried(setting, offer.salt, slots, tuple(each.blind for each in blinded), key, Taken(setting.sender))
     elements = b"".join(each.element for each in blinded)
     return state, Queries(setting.session, setting.round, setting.sender, elements, key.element)
 
@@ -211,6 +215,7 @@ def receiver_program(
     state: ReceiverOffered, message: Message, randomness: Randomness
 ) -> tuple[ReceiverProgrammed, Programs]:
     """Step 3: evaluate the blinded elements, and program one polynomial for each slot. Raises `InvalidElement`."""
+    state.taken.mark("receiver_program")
     setting = state.setting
     queries = _check(setting, message, Queries)
     blinded = split(queries.blinded, oprf.ELEMENT_BYTES, setting.num_slots, "blinded elements")
@@ -256,6 +261,7 @@ def _mask(output: bytes) -> int:
 
 def sender_indicate(state: SenderQueried, message: Message) -> Indications:
     """Step 4: P_j(x) + F_{k_j}(x) for every slot. Raises `InvalidElement`, `OutOfRing`."""
+    state.taken.mark("sender_indicate")
     setting = state.setting
     programs = _check(setting, message, Programs)
     evaluated = split(programs.evaluated, oprf.ELEMENT_BYTES, setting.num_slots, "evaluated elements")
@@ -273,6 +279,7 @@ def receiver_choose(
     state: ReceiverProgrammed, message: Message, randomness: Randomness
 ) -> tuple[ReceiverChose, Choices]:
     """Step 5: choose the dummy where the test held, the item where it failed. Raises `OutOfRing`."""
+    state.offered.taken.mark("receiver_choose")
     setting = state.offered.setting
     received = _check(setting, message, Indications).indications
     split(received, FIELD_BYTES, setting.num_slots, "indications")
@@ -291,6 +298,7 @@ def receiver_choose(
 
 def sender_transfer(state: SenderQueried, message: Message, randomness: Randomness) -> Transfers:
     """Step 6: for every slot the item and the dummy, of which the receiver can open one. Raises `InvalidElement`."""
+    state.taken.mark("sender_transfer")
     setting = state.setting
     choices = _check(setting, message, Choices)
     elements = split(choices.elements, oprf.ELEMENT_BYTES, setting.num_slots, "chosen elements")
@@ -307,6 +315,7 @@ def sender_transfer(state: SenderQueried, message: Message, randomness: Randomne
 
 def receiver_finish(state: ReceiverChose, message: Message) -> TwoPartyUnion:
     """Step 7: open the transfers and join what is new to Y. Raises `BadCiphertext`, `MalformedMessage`."""
+    state.offered.taken.mark("receiver_finish")
     setting, salt = state.offered.setting, state.offered.salt
     transfers = _check(setting, message, Transfers)
     width = setting.item_bytes + oblivious_transfer.OVERHEAD_BYTES

@@ -31,7 +31,7 @@ replace = msgspec.structs.replace
 
 positive = st.floats(1e-6, 1e6)
 SETTINGS = {
-    "psu": st.fixed_dictionaries({}, optional={"cap": st.integers(1, 10**6)}),
+    "psu": st.fixed_dictionaries({}, optional={"cap": st.integers(1, 10**6), "max_attempts": st.integers(1, 6)}),
     "secagg": st.fixed_dictionaries(
         {},
         optional={
@@ -221,6 +221,8 @@ def test_the_exchange_is_the_one_that_was_asked_for(options: FederationOptions) 
     ("text", "says"),
     [
         ("psu:cap=0,secagg", "psu: cap must be in 1..10,000,000; got 0"),
+        ("psu:max_attempts=0,secagg", "psu: max_attempts must be in 1..6; got 0"),
+        ("psu:max_attempts=7,secagg", "psu: max_attempts must be in 1..6; got 7"),
         ("psu:cap=100000000,secagg", "psu: cap must be in 1..10,000,000"),
         ("dp:clip=1,noise_multiplier=1e-200", "noise_multiplier must be in 0.001..1,000,000"),
         ("dp:clip=1e300,epsilon=1", "clip must be above 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
@@ -14,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols import psu as psu_module
 from protocols import secagg_client, secagg_server
 from protocols.errors import (
     MalformedMessage,
@@ -21,15 +24,17 @@ from protocols.errors import (
     ReplayedMessage,
     SettingError,
     SplitView,
+    StateReused,
     TooFewParties,
     UnexpectedMessage,
     UnknownSender,
 )
-from protocols.prg import Ring, derive, seeded
+from protocols.prg import Randomness, Ring, derive, seeded
 from protocols.psu import (
     Announcement,
     Client,
     CohortChanged,
+    DamagedTable,
     MissingIdentifiers,
     NothingToHideBehind,
     Plan,
@@ -582,9 +587,85 @@ def test_clients_that_were_told_different_salts_open_nothing() -> None:
 )
 def test_union_lists_that_a_client_refuses(message: Message, error: type[Exception], text: str) -> None:
     client, _, _ = contribute(joined(), announce(plan_of(("a", "b")), 0, seeded(b"")), seeded(b""))
-    assert accept(client, UnionList(b"s", 0, SERVER, ("x", "y", "z"))) == ("x", "y", "z")
     with pytest.raises(error, match=text):
         accept(client, message)
+
+
+def test_a_client_answers_one_list() -> None:
+    """Who may ask again reads a set off the answers, one name at a time: also after a list that was refused."""
+    for first in (("x", "y", "z"), ("x",)):
+        client, _, _ = contribute(joined(), announce(plan_of(("a", "b")), 0, seeded(b"")), seeded(b""))
+        try:
+            assert accept(client, UnionList(b"s", 0, SERVER, first)) == first
+        except MissingIdentifiers:
+            assert first == ("x",)
+        for again in (client, dataclasses.replace(client), copy.deepcopy(client)):
+            with pytest.raises(StateReused, match="a: accept was taken before"):
+                accept(again, UnionList(b"s", 0, SERVER, ("x", "y")))
+
+
+def damaging(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The first client adds a five to one cell of its first so many tables."""
+    left = [times]
+    honest = psu_module.encode
+
+    def encode(parameters: Parameters, identifiers: Collection[str], randomness: Randomness) -> np.ndarray:
+        table = honest(parameters, identifiers, randomness)
+        if "mark" in identifiers and left[0]:
+            left[0] -= 1
+            table = Ring.MERSENNE61.add(table, np.eye(1, len(table), 3, dtype=np.uint64)[0] * np.uint64(5))
+        return table
+
+    monkeypatch.setattr(psu_module, "encode", encode)
+
+
+def test_one_wrong_cell_is_damage_and_makes_no_table_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that damages each table costs two of them, one that does it once costs one more."""
+    sets = {"client0": ["mark", "x"], "client1": ["x", "y"], "client2": ["z"]}
+    for times in (1, 10):
+        damaging(monkeypatch, times)
+        wire = PsuWire()
+        if times == 1:
+            assert run(sets, cap=100, deliver=wire) == Union(("mark", "x", "y", "z"), 2, 600)
+        else:
+            with pytest.raises(DamagedTable, match=r"2 tables .* 1 of 600 cells remain .* which one cannot be told"):
+                run(sets, cap=100, deliver=wire)
+        assert [told.num_cells for told in wire.of_kind(Announcement)] == [600] * 3 * 2
+        assert len({told.salt for told in wire.of_kind(Announcement)}) == 2
+        sent = [len(encode_message(message)) for message in wire.of_kind(MaskedUpload) if message.sender == "client0"]
+        assert sum(sent) < 80_000
+        monkeypatch.undo()
+
+
+def test_the_last_attempt_says_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaging(monkeypatch, 10)
+    with pytest.raises(DamagedTable, match="1 tables of the union were damaged"):
+        run({"a": ["mark"], "b": ["y"]}, cap=100, max_attempts=1)
+
+
+def test_a_client_takes_part_in_one_repetition_of_a_size() -> None:
+    client = joined(max_attempts=4)
+    for attempt, growths in ((0, 0), (1, 0)):
+        told = announce(client.plan, attempt, seeded(bytes([attempt])), growths)
+        client, _, _ = contribute(client, told, seeded(b""))
+    with pytest.raises(SettingError, match="attempt 2 with 600 cells; the plan has 2400"):
+        contribute(client, announce(client.plan, 2, seeded(b"c"), 0), seeded(b""))
+    client, _, _ = contribute(client, announce(client.plan, 2, seeded(b"c"), 1), seeded(b""))
+    with pytest.raises(SettingError, match="attempt 3 with 2400 cells; the plan has 9600"):
+        contribute(client, announce(client.plan, 3, seeded(b"d"), 1), seeded(b""))
+
+
+@pytest.mark.parametrize("load", [0.7, 0.78, 0.8, 0.82, 0.85, 1.0, 3.0])
+def test_a_table_that_is_too_small_is_not_taken_for_damaged(load: float) -> None:
+    failures = []
+    for seed in range(8):
+        parameters = Parameters(b"load", derive(b"load", "salt", seed), 600)
+        try:
+            peel(parameters, encode(parameters, [f"/m/{i}" for i in range(int(600 * load))], seeded(b"load")))
+        except PeelingError as error:
+            failures.append(error)
+    assert not any(error.damaged for error in failures), [error.remaining for error in failures]
+    assert len(failures) == 8 or load < 0.85
 
 
 def test_a_multiplier_that_sums_to_zero_is_noticed_by_the_holder() -> None:

@@ -24,6 +24,7 @@ from protocols.errors import (
     RandomnessError,
     ReplayedMessage,
     SettingError,
+    StateReused,
     UnexpectedMessage,
     UnknownSender,
     WrongLength,
@@ -622,3 +623,25 @@ def test_transfers_of_different_lengths_are_refused() -> None:
         oblivious_transfer.transfer(key, key.element, (b"a", b"bc"), context=b"", randomness=seeded(b"transfer"))
     with pytest.raises(oprf.InvalidElement):
         oblivious_transfer.transfer(key, key.element, (b"a", b"b"), context=b"", randomness=seeded(b"transfer"))
+
+
+def test_each_step_is_taken_once() -> None:
+    """Two answers from one state tell what one keeps back: with both choices of a slot, item and dummy."""
+    setting = Setting(session=b"once", round=0, sender="bob", receiver="alice", cap=3, max_bytes=8)
+    ours, theirs = seeded(b"alice"), seeded(b"bob")
+    offered, offer = receiver_offer(setting, ["x", "y"], ours)
+    queried, queries = sender_query(setting, ["y", "z"], offer, theirs)
+    programmed, programs = receiver_program(offered, queries, ours)
+    indications = sender_indicate(queried, programs)
+    chose, choices = receiver_choose(programmed, indications, ours)
+    transfers = sender_transfer(queried, choices, theirs)
+    assert receiver_finish(chose, transfers).learnt == ("z",)
+    for step, again in (
+        ("receiver_program", lambda: receiver_program(offered, queries, ours)),
+        ("sender_indicate", lambda: sender_indicate(queried, programs)),
+        ("receiver_choose", lambda: receiver_choose(programmed, indications, ours)),
+        ("sender_transfer", lambda: sender_transfer(queried, choices, theirs)),
+        ("receiver_finish", lambda: receiver_finish(chose, transfers)),
+    ):
+        with pytest.raises(StateReused, match=f"{step} was taken before"):
+            again()
