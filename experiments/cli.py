@@ -20,19 +20,21 @@ from experiments.compare import (
     protection_by_case,
     temperature_remark,
 )
+from experiments.compare import default_folder as default_comparison
 from experiments.console import expected_errors, make_console, print_tables
+from experiments.federation_files import write_federation
 from experiments.gate import cli as check_cli
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.paper_tables.cli import experiment_app
 from experiments.progress import RunProgress, observe_on
-from experiments.record import encode_record, write_atomically
+from experiments.record import encode_record
 from experiments.report import cli as report_cli
 from experiments.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.spec import Spec, make_spec
 from experiments.unlearning import cli as unlearn_cli
+from experiments.writing import Overwrite, write_new
 from fkgsec.data.catalogue import datasets
 from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.folders import write_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
@@ -73,10 +75,11 @@ def train(
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=False)
+    _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=False, overwrite=overwrite)
 
 
 @app.command(
@@ -95,19 +98,22 @@ def attack(
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
     if run is None:
-        _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=True)
+        _train_and_report(
+            make_spec(config, given), out, json, checkpoint_every, quiet, attack=True, overwrite=overwrite
+        )
         return
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
     if config is not None or wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong) if wrong else '--config'}")
     make_spec(None, given)  # the values are checked before anything is read
     changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    finished, graph = reuse(run, changes, out)
-    _print_finished(finished, json, quiet, warnings_of(graph))
+    finished, graph = reuse(run, changes, out, overwrite=overwrite)
+    _print_finished(finished, json, quiet, warnings_of(graph), overwrite=overwrite)
 
 
 @app.command(
@@ -128,9 +134,11 @@ def compare_cases(
         ),
     ] = None,
     config: Config = None,
-    out: Annotated[Path, typer.Option("--out", help="folder; each case gets one of its own in it")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="folder; each case gets one of its own in it (default: runs/compare-<data>-<hash>)"),
+    ] = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
@@ -141,7 +149,8 @@ def compare_cases(
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
     observe = observe_on(errors, enabled=not quiet, what="case")
-    comparison = compare(spec, graph, out, case or DEFAULT_CASES, observe=observe)
+    folder = out or default_comparison(spec, graph)
+    comparison = compare(spec, graph, folder, case or DEFAULT_CASES, observe=observe, overwrite=overwrite)
     if quiet:
         return
     console = make_console()
@@ -150,11 +159,18 @@ def compare_cases(
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
         console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"Written to {out}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
+    console.print(f"In {folder}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
 
 
 def _train_and_report(
-    spec: Spec, out: Path | None, json: str | None, checkpoint_every: float, quiet: bool, *, attack: bool
+    spec: Spec,
+    out: Path | None,
+    json: str | None,
+    checkpoint_every: float,
+    quiet: bool,
+    *,
+    attack: bool,
+    overwrite: bool,
 ) -> None:
     if json not in (None, "-") and not Path(json).parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
@@ -165,11 +181,19 @@ def _train_and_report(
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     folder = out or default_folder(spec, graph)
     with RunProgress(spec, errors, enabled=not quiet) as progress:
-        finished = execute(spec, graph, folder, attack=attack, observer=progress, checkpoint_every_s=checkpoint_every)
-    _print_finished(finished, json, quiet, [])
+        finished = execute(
+            spec,
+            graph,
+            folder,
+            attack=attack,
+            observer=progress,
+            checkpoint_every_s=checkpoint_every,
+            overwrite=overwrite,
+        )
+    _print_finished(finished, json, quiet, [], overwrite=overwrite)
 
 
-def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str]) -> None:
+def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str], *, overwrite: bool) -> None:
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     if not quiet:
@@ -178,14 +202,15 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         print_tables(console, tables.run_tables(finished.record))
         for line in tables.reading_aid(finished.record):
             console.print(line, soft_wrap=True, highlight=False)
-        console.print(
-            f"Written to {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True
-        )
+        where = "Finished before, and read from" if finished.reused else "Written to"
+        console.print(f"{where} {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True)
         console.print(", scores.parquet" if len(finished.scores) else "")
+        if finished.reused:
+            console.print("--overwrite makes it anew (what is trained stays).", highlight=False, soft_wrap=True)
     if json == "-":
         sys.stdout.write(encode_record(finished.record).decode())
     elif json is not None:
-        write_atomically(Path(json), encode_record(finished.record))
+        write_new(Path(json), encode_record(finished.record), overwrite=overwrite)
 
 
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
@@ -207,7 +232,9 @@ def data_list() -> None:
 @data_app.command("stats", epilog="Examples:\n\n  fkgsec data stats\n\n  fkgsec data stats --data DDB14-Fed5")
 @expected_errors
 @spec_options(DATA_FIELDS)
-def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = None) -> None:
+def data_stats(
+    *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
+) -> None:
     """Sizes, overlap, degrees and clustering of each client, and which test triples leak into train."""
     graph = make_spec(config, given).load_graph()
     statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
@@ -225,7 +252,7 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
         if json == "-":
             sys.stdout.write(content.decode() + "\n")
         else:
-            write_atomically(Path(json), content)
+            write_new(Path(json), content, overwrite=overwrite)
         return
     console = make_console()
     print_tables(console, tables.statistics_tables(graph, statistics, leaks))
@@ -241,16 +268,20 @@ def data_stats(*, given: dict[str, Any], config: Config = None, json: Json = Non
 @expected_errors
 @spec_options(DATA_FIELDS)
 def data_partition(
-    *, given: dict[str, Any], out: Annotated[Path, typer.Option("--out", help="folder to write")], config: Config = None
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    config: Config = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
     graph = make_spec(config, given).load_graph()
-    write_client_folders(graph, out)
+    written = write_federation(graph, out, overwrite=overwrite)
     console = make_console()
     print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    console.print(f"Written to {out}", highlight=False)
+    console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
 
 
 @data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
@@ -260,14 +291,15 @@ def data_generate(
     clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
     size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
     seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Generate the embedded consortium of hospitals and write it as client folders."""
     graph = generate_consortium(clients=clients, size=size, seed=seed)
-    write_client_folders(graph, out)
+    written = write_federation(graph, out, overwrite=overwrite)
     print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
     for warning in graph.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"Written to {out}")
+    typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,9 +24,11 @@ from experiments.record import Record, read_if_of, write_atomically
 from experiments.run import check_run, execute
 from experiments.spec import Spec
 from experiments.tables import attainable, inferences_of, make_table, protection_lines
+from experiments.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import run_identity
 from fkgsec.federation.recipes import RECIPES
 
 SCHEMA = "fkgsec/comparison/1"
@@ -84,13 +87,16 @@ def compare(
     cases: Sequence[str],
     *,
     observe: Observe,
+    overwrite: bool = False,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 
     Args:
         observe: gives each case its observer.
+        overwrite: write over a finished comparison of other cases or options; what is trained already is only attacked anew.
 
     Raises:
+        RunError: the folder has a finished comparison of something else.
         SpecError, ThreatModelError: a case that is named twice or makes no sense, before anything is trained.
     """
     if spec.defense:
@@ -103,6 +109,8 @@ def compare(
             raise SpecError(f"case: {name!r} is the same run as {(same or [name])[0]!r}; name each once")
         check_run(made, graph, attack=True)
         specs[name] = made
+    if (folder / COMPARISON_FILE).exists() and not overwrite:
+        return _finished(folder / COMPARISON_FILE, specs, graph)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -110,13 +118,35 @@ def compare(
     done = []
     for name, one in specs.items():
         with observe(one, name) as observer:
-            finished = execute(one, graph, folder / folder_name(name), attack=True, observer=observer)
+            finished = execute(
+                one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite
+            )
         done.append(Case(name, finished.record))
     comparison = Comparison(SCHEMA, done)
     content = msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
-    write_atomically(folder / COMPARISON_FILE, content)
     write_atomically(folder / PICTURE_FILE, draw_comparison(comparison))
+    write_atomically(folder / COMPARISON_FILE, content)
     return comparison
+
+
+def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
+    """runs/compare-<data>-<8 digits of options and data>: the same comparison finds its own folder again."""
+    digest = hashlib.sha256(
+        msgspec.json.encode([run_identity(graph, spec.federation_options()), spec.attack_options()])
+    )
+    return Path("runs") / f"compare-{Path(graph.name).stem}-{digest.hexdigest()[:8]}"
+
+
+def _finished(path: Path, specs: Mapping[str, Spec], graph: FederatedGraph) -> Comparison:
+    """The comparison in a file. Raises `RunError` when it is not of these cases, options and data."""
+    found = read_comparison(path)
+    cases = {} if found is None else {case.name: case.record for case in found.cases}
+    same = {name: record.spec.settled() for name, record in cases.items()} == {
+        name: spec.settled() for name, spec in specs.items()
+    }
+    if found is None or not same or any(record.data.hash != graph.hash for record in cases.values()):
+        raise refused(path, f"compares other cases, options or data ({', '.join(cases) or 'none'})")
+    return found
 
 
 def folder_name(case: str) -> str:

@@ -23,6 +23,7 @@ from experiments.compare import COMPARISON_FILE, Case, over_all, pooled, read_co
 from experiments.record import Record, read_record
 from experiments.run import RECORD_FILE
 from experiments.tables import make_table
+from experiments.writing import refused
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
 
@@ -333,11 +334,14 @@ def settings(record: Record) -> dict[str, str | int | float]:
     return {**plain, "data_hash": record.data.hash, "commit": str(record.environment.commit)}
 
 
-def log_tensorboard(records: Mapping[str, Record], folder: Path) -> None:
+def log_tensorboard(records: Mapping[str, Record], folder: Path, *, overwrite: bool = False) -> None:
     """Write an event file for each run into a folder of its name below `folder`.
 
+    Args:
+        overwrite: remove the event files of earlier runs there first, with which these would mix.
+
     Raises:
-        RunError: the extra is not installed, or the folder cannot be written.
+        RunError: the extra is not installed, the folder cannot be written, or it holds events.
     """
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -345,9 +349,12 @@ def log_tensorboard(records: Mapping[str, Record], folder: Path) -> None:
         raise RunError("tensorboard is not installed: pip install 'fkgsec[tensorboard]'") from error
     for name, record in records.items():
         below = "/".join(part for part in PurePath(name).parts if part not in ("/", ".."))
-        if any((folder / below).glob("events.*")):
-            raise RunError(f"{folder / below}: holds events already, which these would mix with; name another folder")
+        earlier = list((folder / below).glob("events.*"))
+        if earlier and not overwrite:
+            raise refused(folder / below, "holds events already, which these would mix with")
         try:
+            for file in earlier:
+                file.unlink()
             with SummaryWriter(str(folder / below)) as writer:
                 for number, values in curves(record):
                     for key, value in values.items():

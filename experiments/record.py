@@ -190,8 +190,22 @@ def describe_environment(result: FederationResult) -> Environment:
     )
 
 
+def is_plain_place(path: Path) -> bool:
+    """Whether a path is free or a plain file. A device, a pipe or a link is neither: it would be replaced, not written to."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`."""
+    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
+
+    What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
+    """
+    if not is_plain_place(path):
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+        return
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as handle:

@@ -11,7 +11,7 @@ import typer
 
 from experiments.console import make_console
 from experiments.listing import WIDE, find_records, listing, listing_table, log_mlflow, log_tensorboard, select, sort
-from experiments.record import write_atomically
+from experiments.writing import Overwrite, write_new
 from fkgsec.errors import RunError
 
 RESULTS_EXAMPLES = (
@@ -41,6 +41,7 @@ def results(
     mlflow: Annotated[
         str | None, typer.Option("--mlflow", help="log the runs to this tracking server (fkgsec\\[mlflow])")
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no table; errors only")] = False,
 ) -> None:
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
@@ -65,13 +66,13 @@ def results(
         if csv == "-":
             sys.stdout.write(content)
         else:
-            write_atomically(Path(csv), content.encode())
+            write_new(Path(csv), content.encode(), overwrite=overwrite)
     if parquet is not None:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
-        write_atomically(parquet, buffer.getvalue())
+        write_new(parquet, buffer.getvalue(), overwrite=overwrite)
     chosen = {name: found.records[name] for name in dict.fromkeys(frame["run"])}
     if tensorboard is not None:
-        log_tensorboard(chosen, tensorboard)
+        log_tensorboard(chosen, tensorboard, overwrite=overwrite)
     if mlflow is not None:
         log_mlflow(chosen, mlflow)

@@ -17,6 +17,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.partition import PARTITIONS, partition
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
@@ -70,6 +71,11 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The part that `attack_federation` takes."""
         options = AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
         return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
+
+    def settled(self) -> Spec:
+        """The same run with what is left to the algorithm spelled out; the device aside, which changes no option."""
+        changes: dict[str, Any] = {name: self.setting(name) for name in RECIPES[self.algorithm].settings}
+        return msgspec.structs.replace(self, device="auto", temperature=self.sampling_temperature, **changes)
 
     def load_graph(self) -> FederatedGraph:
         """The federation of graphs that `data`, `clients`, `partition` and `size` name.

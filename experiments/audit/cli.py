@@ -22,9 +22,9 @@ from experiments.audit.artefacts import (
 from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
 from experiments.console import make_console, print_tables
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from experiments.record import write_atomically
 from experiments.run import load_run
 from experiments.spec import Spec, make_spec
+from experiments.writing import Overwrite, write_new
 from fkgsec.errors import SpecError
 
 EXPORT_EXAMPLES = (
@@ -41,11 +41,14 @@ AUDIT_FIELDS = (*DATA_FIELDS, "algorithm", "model", "gamma", "init_epsilon", *AT
 def export(
     run: Annotated[Path, typer.Option("--run", help="a finished run")],
     out: Annotated[Path, typer.Option("--out", help="folder to write, or one file where it ends in .safetensors")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
     manifest, tables = collect_tables(*load_run(run))
-    write_tables(manifest, tables, out)
-    typer.echo(f"Written to {out}: tables of {len(tables)} clients, round {manifest.round}")
+    written = write_tables(manifest, tables, out, overwrite=overwrite)
+    typer.echo(
+        f"{'Written to' if written else 'The same is already in'} {out}: tables of {len(tables)} clients, round {manifest.round}"
+    )
 
 
 @spec_options(AUDIT_FIELDS)
@@ -57,6 +60,7 @@ def audit(
     ],
     json: Annotated[str | None, typer.Option("--json", help="also write the audit here; - for standard output")] = None,
     scores: Annotated[Path | None, typer.Option("--scores", help="also write every item's score here, Parquet")] = None,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
@@ -68,13 +72,13 @@ def audit(
     if scores is not None:
         content = io.BytesIO()
         items.to_parquet(content, index=False)
-        write_atomically(scores, content.getvalue())
+        write_new(scores, content.getvalue(), overwrite=overwrite)
     if json is not None:
         encoded = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
         if json == "-":
             sys.stdout.write(encoded.decode())
         else:
-            write_atomically(Path(json), encoded)
+            write_new(Path(json), encoded, overwrite=overwrite)
 
 
 def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tuple[Spec, Tables]:

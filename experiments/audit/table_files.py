@@ -35,8 +35,9 @@ from torch import Tensor
 
 from experiments.spec import Spec
 from experiments.stored import decode_stored
-from fkgsec.data.folders import client_folders, read_text
-from fkgsec.errors import DataError, RunError, SpecError
+from experiments.writing import must_write, put_in_place
+from fkgsec.data.folders import can_name_a_file, client_folders, read_text
+from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ModelName
 
@@ -104,25 +105,48 @@ def hash_tables(tables: Tables) -> str:
     return digest.hexdigest()
 
 
-def write_tables(manifest: Manifest, tables: Tables, out: Path) -> None:
-    """Write a folder, or one file where `out` ends in .safetensors; whole or not at all.
+def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bool = False) -> bool:
+    """Write a folder, or one file where `out` ends in .safetensors; whole or not at all. False where the same is there already.
+
+    Args:
+        overwrite: put it in the place of other tables that were exported there.
 
     Raises:
-        RunError: something is there already, it cannot be written, or a name cannot stand in the folder's layout.
+        RunError: something else is there, it cannot be written, or a name cannot stand in the folder's layout.
     """
-    if out.exists():
-        raise RunError(f"{out}: is there already; name a new folder or file")
     write = _write_file if out.suffix == SINGLE_FILE else _write_folder
     if write is _write_folder:
         _check_writable(tables, out)
+
+    def same() -> bool:
+        try:
+            known = read_manifest(out)
+            return known == manifest and hash_tables(read_tables(out, manifest.spec.model)) == hash_tables(tables)
+        except FkgsecError:
+            return False
+
+    if not must_write(out, same=same, ours=lambda: _is_export(out), overwrite=overwrite):
+        return False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
             whole = Path(scratch) / "out"
             write(manifest, tables, whole)
-            whole.replace(out)
+            put_in_place(whole, out)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{out}: cannot be written ({error})") from error
+    return True
+
+
+def _is_export(out: Path) -> bool:
+    """Whether `write_tables` wrote what is there, and nothing else lies in it."""
+    try:
+        if read_manifest(out) is None:
+            return False
+    except RunError:
+        return False
+    names = {f"{key}{suffix}" for key in KEYS for suffix in (".npy", ".dict")} | {MANIFEST_FILE}
+    return not out.is_dir() or all(path.is_dir() or path.name in names for path in out.rglob("*"))
 
 
 def _write_file(manifest: Manifest, tables: Tables, path: Path) -> None:
@@ -146,7 +170,7 @@ def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
 def _check_writable(tables: Tables, out: Path) -> None:
     hint = f"write one file, --out NAME{SINGLE_FILE}"
     for client, own in tables.items():
-        if client.startswith(".") or not client.strip() or any(sign in client for sign in "/\\\0"):
+        if not can_name_a_file(client):
             raise RunError(f"{out}: client name {client!r} cannot be a folder's name; {hint}")
         for name in (name for table in own.values() for name in table.names):
             if not name.strip() or any(letter in name for letter in "\t\n\r\0"):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from experiments.console import make_console, print_tables
 from experiments.gate.first_policy import write_first_policy
-from experiments.gate.judge import Checked, WhenInconclusive, check_policy
+from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, check_policy
 from experiments.gate.policy import read_policy
 from experiments.gate.verdict_formats import (
     detail_lines,
@@ -26,6 +26,7 @@ from experiments.gate.verdict_formats import (
 from experiments.progress import observe_on
 from experiments.record import write_atomically
 from experiments.spec import CONSORTIUM
+from experiments.writing import Overwrite, refused
 from fkgsec.errors import RunError, SpecError
 
 EPILOG = (
@@ -38,6 +39,10 @@ _FORMATS: dict[str, Callable[[Checked], bytes]] = {
     "sarif": to_sarif,
     "markdown": lambda checked: to_markdown(checked).encode(),
 }
+
+
+# What every report of a kind has in it.
+_MARKS = {"json": SCHEMA.encode(), "junit": b"<testsuite", "sarif": b'"fkgsec"', "markdown": b"## fkgsec check: "}
 
 
 def check(
@@ -72,19 +77,20 @@ def check(
     runs: Annotated[Path, typer.Option("--runs", help="folder; each run gets one of its own in it")] = Path(
         "runs/check"
     ),
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
     errors = make_console(stderr=True)
     observe = observe_on(errors, enabled=not quiet)
     if init:
-        write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe)
+        write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe, overwrite=overwrite)
         typer.echo(f"Written {policy}; now: fkgsec check {policy}")
         return
     if data is not None or clients is not None:
         raise SpecError("--data and --clients go with --init only; a policy names its data")
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "json": None if json in (None, "-") else Path(json)}
-    _make_way({name: file for name, file in files.items() if file is not None})
+    _make_way({name: file for name, file in files.items() if file is not None}, overwrite=overwrite)
     checked = check_policy(
         read_policy(policy),
         runs,
@@ -105,14 +111,23 @@ def check(
     raise typer.Exit(checked.exit_status)
 
 
-def _make_way(files: dict[str, Path]) -> None:
-    """Remove reports of an earlier check: one that ends in an error must not leave their verdict behind. Raises `RunError`."""
+def _make_way(files: dict[str, Path], *, overwrite: bool) -> None:
+    """Remove reports of an earlier check: one that ends in an error must not leave their verdict behind.
+
+    They are a build's, made anew each time, so this asks for no --overwrite; a file that is no such report does.
+
+    Raises:
+        RunError: a file that is something else, or cannot be removed.
+    """
     for name, file in files.items():
         if not file.absolute().parent.is_dir():
             raise RunError(f"--{name}: {file}: its folder does not exist")
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise RunError(f"--{name}: {file}: is no plain file")
         try:
+            content = file.read_bytes() if file.exists() else b""
+            if content and _MARKS[name] not in content and not overwrite:
+                raise refused(file, f"is no {name} report of an earlier check")
             file.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"--{name}: {file}: cannot be written ({error.strerror})") from error

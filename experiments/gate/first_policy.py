@@ -17,6 +17,7 @@ from experiments.progress import Observe
 from experiments.record import write_atomically
 from experiments.run import Finished, check_run, execute
 from experiments.spec import CONSORTIUM, Spec
+from experiments.writing import refused
 from fkgsec.errors import RunError
 
 _WIDTHS = 2
@@ -33,17 +34,20 @@ _HEAD = """\
 """
 
 
-def write_first_policy(path: Path, data: str, clients: int | None, runs: Path, *, observe: Observe) -> None:
+def write_first_policy(
+    path: Path, data: str, clients: int | None, runs: Path, *, observe: Observe, overwrite: bool = False
+) -> None:
     """Run a federation on the data with private alignment and secure aggregation, and write limits that it keeps.
 
     Args:
         data, clients: see `Spec`. runs: where the run goes, so that the first check finds it there.
+        overwrite: write over a policy that is there.
 
     Raises:
         RunError: the file exists or cannot be written. FkgsecError: the data cannot be read, or not attacked.
     """
-    if path.exists():
-        raise RunError(f"{path}: exists; remove it, or name another file")
+    if path.exists() and not overwrite:
+        raise refused(path, "is there already, and may have been edited")
     if not path.absolute().parent.is_dir():
         raise RunError(f"{path}: its folder does not exist")
     spec = Spec(data=data, clients=clients, defense="psu,secagg", device="cpu", **_SETTINGS)
@@ -52,7 +56,7 @@ def write_first_policy(path: Path, data: str, clients: int | None, runs: Path, *
     name = folder_name(data if data == CONSORTIUM else Path(graph.name).stem) or "federation"
     with observe(spec, f"federation {name}") as observer:
         folder = run_folder(runs, name, spec, graph, code_digest())
-        run = execute(spec, graph, folder, attack=True, observer=observer)
+        run = execute(spec, graph, folder, attack=True, observer=observer, overwrite=True)
     write_atomically(path, "\n".join(_lines(path, name, spec, run)).encode() + b"\n")
 
 

@@ -172,7 +172,10 @@ def run_policy(
             if fresh:
                 (folder / CHECKPOINT).unlink(missing_ok=True)
             with observe(one, f"federation {name}, seed {seed}") as observer:
-                finished[name][seed] = execute(one, graph, folder, attack=bool(threats_of(one)), observer=observer)
+                # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
+                finished[name][seed] = execute(
+                    one, graph, folder, attack=bool(threats_of(one)), observer=observer, overwrite=True
+                )
     return finished
 
 

@@ -17,6 +17,7 @@ from experiments.paper_tables.runner import (
     TABLE_FILE,
     Failure,
     Results,
+    check_table,
     find_results,
     run_experiment,
     table_of,
@@ -34,6 +35,7 @@ from experiments.paper_tables.spec import (
 from experiments.paper_tables.table import READING_AID, PaperTable, remark_lines, terminal_tables
 from experiments.progress import observe_on
 from experiments.tables import make_table
+from experiments.writing import Overwrite
 from fkgsec.errors import FkgsecError
 from protocols.errors import ProtocolError
 
@@ -77,6 +79,7 @@ def run(
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
@@ -98,7 +101,9 @@ def run(
         )
 
     observe = observe_on(errors, enabled=not quiet)
-    outcome = run_experiment(path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [])
+    outcome = run_experiment(
+        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite
+    )
     if not quiet:
         _print(outcome.table, cells)
         make_console().print(
@@ -150,6 +155,7 @@ def show(
     *,
     only: Only = "",
     out: Annotated[Path | None, typer.Option("--out", help="also write the table into this folder")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """The table from finished records alone; nothing is trained."""
     experiment = read_experiment(find_experiment(spec))
@@ -160,6 +166,7 @@ def show(
     table = table_of(experiment, results)
     _print(table, cells)
     if out:
+        check_table(table, out, overwrite=overwrite, growing=False)
         write_table(table, out)
         make_console().print(f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False)
 

@@ -16,9 +16,9 @@ from experiments.progress import Observe
 from experiments.record import Record, read_record, write_atomically
 from experiments.run import RECORD_FILE, execute
 from experiments.spec import Spec
+from experiments.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.recipes import RECIPES
 
 TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
 _ATTACK_FIELDS = tuple(name for name in AttackOptions.__struct_fields__ if name != "seed")
@@ -30,6 +30,14 @@ class Failure(NamedTuple):
     cell: str
     seed: int
     error: Exception
+
+
+class _Title(msgspec.Struct, frozen=True):
+    """What tells one experiment's table from another's."""
+
+    title: str
+    paper: str
+    table: str
 
 
 class Outcome(NamedTuple):
@@ -70,12 +78,11 @@ class Results:
         return self._records.get(self._key(spec), {})
 
     def _key(self, spec: Spec) -> Spec:
-        changes: dict[str, Any] = {"seed": 0, "device": "auto", "temperature": spec.sampling_temperature}
-        changes |= {name: spec.setting(name) for name in RECIPES[spec.algorithm].settings}
+        changes: dict[str, Any] = {"seed": 0}
         if not self._attack:
             plain = AttackOptions()
             changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS} | {"attack_seed": None}
-        return msgspec.structs.replace(spec, **changes)
+        return msgspec.structs.replace(spec.settled(), **changes)
 
 
 def _best(cell: Cell, records: Sequence[Record]) -> Record:
@@ -123,6 +130,7 @@ def run_experiment(
     only: str = "",
     seeds: Sequence[int] = (),
     reuse: Sequence[Path] = (),
+    overwrite: bool = False,
 ) -> Outcome:
     """Run the cells of a file that are not finished yet, and write the paper's table beside ours into `out`.
 
@@ -134,15 +142,18 @@ def run_experiment(
         observe: gives each run its observer.
         only: which cells to run, as for `select_cells`; the table has all of them.
         seeds: instead of the file's own.
+        overwrite: write over another experiment's table, and over runs of other options in folders of these names.
 
     Raises:
-        SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written.
+        SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written, or has another table.
     """
     experiment = read_experiment(path)
     cells = select_cells(experiment.cells, only)
     results, _ = find_results([*([out] if out.exists() else []), *reuse], attack=experiment.attack)
     failures: list[Failure] = []
-    write_table(table_of(experiment, results), out)
+    first = table_of(experiment, results)
+    check_table(first, out, overwrite=overwrite, growing=True)
+    write_table(first, out)
     graphs: dict[tuple[Any, ...], FederatedGraph] = {}
     for cell, spec in unfinished(cells, seeds or experiment.seeds, results):
         data = (spec.data, spec.clients, spec.partition, spec.size, spec.seed)
@@ -151,7 +162,10 @@ def run_experiment(
                 graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other
             with observe(spec, f"{cell.name}, seed {spec.seed}") as observer:
                 folder = out / run_name(cell, spec)
-                results.add(execute(spec, graphs[data], folder, attack=experiment.attack, observer=observer).record)
+                finished = execute(
+                    spec, graphs[data], folder, attack=experiment.attack, observer=observer, overwrite=overwrite
+                )
+                results.add(finished.record)
         except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
             failures.append(Failure(cell.name, spec.seed, error))
         write_table(table_of(experiment, results, failures), out)
@@ -194,12 +208,42 @@ def table_of(experiment: Experiment, results: Results, failures: Sequence[Failur
     )
 
 
+def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool) -> None:
+    """See that no other table is written over.
+
+    Args:
+        growing: the table of one experiment gets a figure with every run that finishes, which is no other table.
+
+    Raises:
+        RunError: `out` has the table of another experiment, or (unless `growing`) other figures of this one.
+    """
+    path = out / TABLE_FILE
+    if overwrite or not path.exists():
+        return
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        there = msgspec.json.decode(content, type=_Title)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        there = None
+    if there != _Title(table.title, table.paper, table.table):
+        raise refused(path, "is the table of another experiment")
+    if not growing and content != _encode(table):
+        raise refused(path)
+
+
+def _encode(table: PaperTable) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
+
+
 def write_table(table: PaperTable, out: Path) -> None:
     """Write table.json, table.md and table.png into a folder. Raises `RunError` when it cannot be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{out}: cannot be made ({error.strerror})") from error
-    write_atomically(out / TABLE_FILE, msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    write_atomically(out / TABLE_FILE, _encode(table))
     write_atomically(out / MARKDOWN_FILE, "\n".join(table_lines(table)).encode() + b"\n")
     write_atomically(out / PICTURE_FILE, draw_table(table))

@@ -15,16 +15,17 @@ from attacks.leakage import Item
 from attacks.view import ALL
 from experiments.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.console import expected_errors
-from experiments.record import Record, read_record, write_atomically
+from experiments.record import Record, read_record
 from experiments.report.model import Run
 from experiments.report.page import assemble, render
 from experiments.report.tables import attacked_items
 from experiments.report.words import attack_name, count
 from experiments.run import RECORD_FILE, SCORES_FILE
+from experiments.writing import Overwrite, write_new
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 
-EPILOG = "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/compare/comparison.json --out defenses.html"
+EPILOG = "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html"
 _COLUMNS = (
     "item", "victim", "threat_model", "leak", "head", "relation", "tail",
     "guessed_head", "guessed_relation", "guessed_tail", "score", "right",
@@ -36,13 +37,14 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="run folders, records, or comparisons (all cases of each)")],
     out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
     examples: Annotated[bool, typer.Option(help="show triples of the victims that the adversary claims")] = True,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
     if out.suffix not in (".html", ".htm"):
         raise SpecError(f"out must end with .html, so that no record is written over; got {out}")
     found = read_runs(runs)
     page = render(assemble(found, examples=examples)).encode()
-    write_atomically(out, page)
+    write_new(out, page, overwrite=overwrite)
     typer.echo(f"Written to {out}: {count(len(found), 'run')}, {len(page) / 1024:,.0f} KiB")
 
 

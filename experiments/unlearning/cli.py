@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -14,10 +15,12 @@ from experiments.progress import observe_on
 from experiments.record import write_atomically
 from experiments.tables import make_table
 from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
+from experiments.unlearning.summary import read_verification
 from experiments.unlearning.unlearn import unlearn_run
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import MIN_SHADOWS, Verification, encode
 from experiments.unlearning.verification import verify as verify_run
+from experiments.writing import Overwrite, refused, write_new
 from fkgsec.errors import RunError
 from fkgsec.federation.unlearning import UnlearnOptions
 
@@ -69,8 +72,9 @@ def unlearn(
         int | None, typer.Option("--batch-size", help="triples per step of unlearning (default: the run's)")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder to write; must not exist (default: RUN-METHOD beside the run)")
+        Path | None, typer.Option("--out", help="folder to write (default: RUN-METHOD beside the run)")
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
@@ -80,7 +84,7 @@ def unlearn(
     }  # fmt: skip
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
-    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out, observe=observe)
+    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out, observe=observe, overwrite=overwrite)
     if not quiet:
         asked = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
         mrr = unlearning.utility["mrr"]
@@ -118,17 +122,22 @@ def verify(
     json: Annotated[
         str | None, typer.Option("--json", help="also write the record here; - for standard output")
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
     target = out or run
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
+    thresholds = Thresholds(distinguishability=distinguishability, error=error)
+    earlier = None if overwrite else _earlier(target / RECORD_FILE)
+    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, seed):
+        raise refused(target / RECORD_FILE, "has other thresholds or another seed")
     made = verify_run(
         run,
         against,
         raw,
-        Thresholds(distinguishability=distinguishability, error=error),
+        thresholds,
         num_shadows=shadows,
         relearn_steps=relearn_steps,
         seed=seed,
@@ -138,16 +147,38 @@ def verify(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise RunError(f"{target}: cannot be made ({problem.strerror})") from problem
-    write_atomically(target / RECORD_FILE, encode(made))
-    write_atomically(target / MARKDOWN_FILE, to_markdown(made).encode())
-    write_atomically(target / HTML_FILE, to_html(made).encode())
+    if earlier is None:
+        write_atomically(target / MARKDOWN_FILE, to_markdown(made).encode())
+        write_atomically(target / HTML_FILE, to_html(made).encode())
+        write_atomically(target / RECORD_FILE, encode(made))
+    elif _says_the_same(made, earlier):
+        made = earlier
+    else:
+        raise refused(target / RECORD_FILE, "is of another verification")
     if json == "-":
         sys.stdout.write(encode(made).decode())
     elif json is not None:
-        write_atomically(Path(json), encode(made))
+        write_new(Path(json), encode(made), overwrite=overwrite)
     if not quiet:
         _show(made, make_console(stderr=json == "-"))
     raise typer.Exit(made.verdict.exit_status)
+
+
+def _earlier(path: Path) -> Verification | None:
+    """The verification in a file. Raises `RunError` for one that cannot be read."""
+    if not path.exists():
+        return None
+    found = read_verification(path)
+    if found is None:
+        raise refused(path, "is no verification of this version")
+    return found
+
+
+def _says_the_same(made: Verification, earlier: Verification) -> bool:
+    """Whether two verifications differ in nothing but where and when they were made."""
+    # Once through JSON, as the earlier one was: 0 and 0.0 are one value there.
+    again = msgspec.json.decode(encode(made), type=Verification)
+    return encode(msgspec.structs.replace(again, environment=earlier.environment)) == encode(earlier)
 
 
 def _show(made: Verification, console: Console) -> None:

@@ -27,8 +27,10 @@ from experiments.record import Environment, describe_environment, guarantees_of,
 from experiments.run import SPEC_FILE, load_run
 from experiments.spec import Spec
 from experiments.stored import decode_stored
+from experiments.writing import must_write, put_in_place
+from fkgsec.data.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
@@ -108,23 +110,40 @@ def unlearn_run(
     client: str | None = None,
     out: Path | None = None,
     observe: Observe = unobserved,
+    overwrite: bool = False,
 ) -> tuple[Path, Unlearning]:
     """Let a finished run forget.
 
     Args:
         run: its folder. forget_file: see `read_forget`. client: whose triples these are; None: the file's layout says.
-        out: a folder that does not exist yet; None: `default_folder`.
+        out: a folder; None: `default_folder`. The same unlearning is found there and not made again.
         observe: gives the unlearning its observer.
+        overwrite: put the outcome in the place of another unlearning.
 
     Raises:
-        RunError: no finished run, or a folder that is there already. DataError: the forget file. SpecError: the method does
-            not fit the run's algorithm.
+        RunError: no finished run, or a folder with something else. DataError: the forget file, or a client whose name cannot
+            be a file's. SpecError: the method does not fit the run's algorithm.
     """
     target = out or default_folder(run, options.method)
-    if target.exists():
-        raise RunError(f"{target}: is there already; choose another --out or delete it")
     spec, raw = load_run(run)
     forget = read_forget(forget_file, raw.graph, client)
+    for name in forget:
+        if not can_name_a_file(name):
+            raise DataError(f"{target}: client name {name!r} cannot be a file's name")
+    identity = run_identity(raw.graph, raw.options)
+
+    def same() -> bool:
+        known = _earlier(target)
+        return known is not None and (known.identity, known.options, known.forget_hash) == (
+            identity,
+            options,
+            retaining(raw.graph, forget).hash,
+        )
+
+    if not must_write(target, same=same, ours=lambda: _earlier(target) is not None, overwrite=overwrite):
+        known = _earlier(target)
+        assert known is not None
+        return target, known
     started = time.perf_counter()
     # Re-training has the run's rounds; all else is a single one.
     seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
@@ -132,7 +151,7 @@ def unlearn_run(
         result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
     unlearning = Unlearning(
         schema=SCHEMA,
-        identity=run_identity(raw.graph, raw.options),
+        identity=identity,
         options=options,
         asked={name: len(triples) for name, triples in forget.items()},
         forget_hash=result.graph.hash,
@@ -173,10 +192,18 @@ def _write(
             part / UNLEARNED_FILE,
             {"result": msgspec.json.encode(metadata).decode()},
         )
-        part.rename(target)
+        put_in_place(part, target)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise RunError(f"{target}: cannot be written ({error})") from error
+
+
+def _earlier(folder: Path) -> Unlearning | None:
+    """What an earlier unlearning in a folder says of itself; None where there is none, or nothing that can be read."""
+    try:
+        return msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:

@@ -14,6 +14,7 @@ from fkgsec.errors import DataError
 
 _TRIPLE_FIELDS = ("head", "relation", "tail")
 _DICT_FIELDS = ("id", "name")
+_LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes come behind
 
 
 def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGraph:
@@ -83,7 +84,7 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
             if not written.strip() or any(letter in written for letter in "\t\n\r\0"):
                 raise DataError(f"{folder}: {what} {written!r} cannot stand in a tab-separated file")
     for client in federated.clients:
-        if client.name.startswith(".") or not client.name.strip() or any(sign in client.name for sign in "/\\\0"):
+        if not can_name_a_file(client.name):
             raise DataError(f"{folder}: client name {client.name!r} cannot be a folder's name")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +94,16 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
             whole.replace(folder)
     except (OSError, UnicodeEncodeError) as error:
         raise DataError(f"{folder}: cannot be written ({error})") from error
+
+
+def can_name_a_file(name: str) -> bool:
+    """Whether a client's name can stand in a path: it neither leaves its folder nor hides in it, and fits with a suffix.
+
+    >>> can_name_a_file("hospital-1"), can_name_a_file("../x"), can_name_a_file("a/b"), can_name_a_file(".x")
+    (True, False, False, False)
+    """
+    plain = bool(name.strip()) and not name.startswith(".") and not any(sign in name for sign in "/\\\0")
+    return plain and len(name.encode(errors="replace")) <= _LONGEST_NAME
 
 
 def read_triple_file(path: Path | str) -> NamedTriples:

@@ -199,9 +199,19 @@ def test_other_data_are_refused(fede: tuple[Manifest, Tables, FederatedGraph], f
 
 def test_a_folder_appears_whole_or_not_at_all(fede: tuple[Manifest, Tables, FederatedGraph], tmp_path: Path) -> None:
     manifest, tables, _ = fede
-    write_tables(manifest, tables, tmp_path / "tables")
-    with pytest.raises(RunError, match="is there already"):
-        write_tables(manifest, tables, tmp_path / "tables")
+    assert write_tables(manifest, tables, tmp_path / "tables")
+    assert not write_tables(manifest, tables, tmp_path / "tables")
+    other = msgspec.structs.replace(manifest, round=manifest.round + 1)
+    with pytest.raises(
+        RunError, match=r"tables: is there already and differs; name another place, or give --overwrite$"
+    ):
+        write_tables(other, tables, tmp_path / "tables")
+    assert read_manifest(tmp_path / "tables") == manifest
+    assert write_tables(other, tables, tmp_path / "tables", overwrite=True)
+    assert read_manifest(tmp_path / "tables") == other
+    (tmp_path / "tables" / "mine.txt").touch()
+    with pytest.raises(RunError, match="tables: was not written by this command"):
+        write_tables(manifest, tables, tmp_path / "tables", overwrite=True)
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot be written"):
         write_tables(manifest, tables, tmp_path / "file" / "tables")

@@ -188,7 +188,7 @@ def test_wrong_input_exits_2_with_one_line_and_trains_nothing(tmp_path: Path, mo
         (GOOD.replace("rounds: 3", "data: nowhere"), "nowhere"),
     ):
         write(tmp_path, text)
-        (tmp_path / "check.xml").write_text("the verdict of an earlier check")
+        (tmp_path / "check.xml").write_text("<testsuites>the verdict of an earlier check</testsuites>")
         result = CliRunner().invoke(app, ["check", "policy.yaml", "--junit", "check.xml"])
         assert result.exit_code == 2, result.output
         assert result.stderr.startswith("fkgsec: ")
@@ -202,7 +202,7 @@ def test_wrong_input_exits_2_with_one_line_and_trains_nothing(tmp_path: Path, mo
     ("arguments", "says"),
     [
         (["nothing.yaml"], "nothing.yaml: cannot be read (No such file or directory)"),
-        (["--init", "policy.yaml"], "policy.yaml: exists; remove it, or name another file"),
+        (["--init", "policy.yaml"], "policy.yaml: is there already, and may have been edited; name another place"),
         (["--init", "none/policy.yaml"], "none/policy.yaml: its folder does not exist"),
         (["--data", "Nations"], "--data and --clients go with --init only"),
         (["--junit", "none/check.xml"], "--junit: none/check.xml: its folder does not exist"),

@@ -215,8 +215,16 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
     assert contents(run) == before
     unlearn_run(run, forget, options, client="hospital-1", out=target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-    with pytest.raises(RunError, match="is there already; choose another --out or delete it"):
-        unlearn_run(run, forget, options, client="hospital-1", out=target)
+    before = contents(target)
+    unlearn_run(run, forget, options, client="hospital-1", out=target)
+    assert contents(target) == before
+    other = UnlearnOptions(method="delete", epochs=3)
+    with pytest.raises(RunError, match=r"out: is there already and differs; name another place, or give --overwrite$"):
+        unlearn_run(run, forget, other, client="hospital-1", out=target)
+    assert contents(target) == before
+    unlearn_run(run, forget, other, client="hospital-1", out=target, overwrite=True)
+    assert contents(target) != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
