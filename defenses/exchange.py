@@ -39,6 +39,7 @@ from torch import Tensor
 
 from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, composed, local_noise, released, ring_noise, ring_of
+from defenses.server_models import withstood
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
@@ -66,6 +67,8 @@ LARGE_EPSILON = 20.0  # e^20: half a billion to one
 
 class DefendedExchange(Exchange):
     """See the module. Raises `SpecError` for a defense that does not fit the federation."""
+
+    binds_broadcasts = False  # whether clients that were sent different tables open nothing together
 
     def __init__(
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
@@ -188,7 +191,13 @@ class DefendedExchange(Exchange):
         remarks = self.statement()
         if any(guarantee.epsilon > LARGE_EPSILON for guarantee in guarantees.values()):
             remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
-        return Protection(tuple(remarks), guarantees)
+        withstands = withstood(
+            self.defense,
+            self.options.num_participants(len(self.parties)),
+            threshold=self._threshold(self.options.num_participants(len(self.parties))),
+            bound=self.binds_broadcasts,
+        )
+        return Protection(tuple(remarks), guarantees, withstands)
 
     def statement(self) -> list[str]:
         """A line for each protection and what it assumes."""
@@ -199,7 +208,6 @@ class DefendedExchange(Exchange):
             bounds = {table: encoding.bound for table, encoding in self._encodings.items()}
             errors = ", ".join(f"{bound:.2g} ({table})" for table, bound in bounds.items())
             lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
-            lines.append(self._assumption())
         if self.defense.suppress:
             lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
         if self._noise:
@@ -214,17 +222,6 @@ class DefendedExchange(Exchange):
         elif self._noise:
             lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
         return lines
-
-    def _assumption(self) -> str:
-        """Against whom the sums hold. Source: `protocols.secagg_setting.Setting.threshold`."""
-        assert self.defense.secagg is not None
-        count = self.options.num_participants(len(self.parties))
-        threshold = self._threshold(count)
-        colluders = 2 * threshold - count - 1
-        if self.defense.secagg.neighbours is not None or colluders < 1:
-            kept = f"secagg assumes a server that follows the protocol (threshold {threshold} of "
-            return f"{kept}{self.defense.secagg.neighbours or count - 1} neighbours and oneself)"
-        return f"secagg's masks hold against an active server with up to {colluders} colluders (threshold {threshold} of {count})"
 
     # Alignment.
 

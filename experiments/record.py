@@ -28,6 +28,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import utility
 from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.protection import Withstands
 from protocols.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/1"
@@ -79,6 +80,7 @@ class Record(msgspec.Struct, frozen=True):
         best_round: whose models were evaluated and attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
+        withstands: which server each part of the protection withstands, and with how many colluders.
     """
 
     schema: str
@@ -96,6 +98,7 @@ class Record(msgspec.Struct, frozen=True):
     protection: list[str] = []
     utility_shared: dict[str, Estimate] = {}
     guarantees: dict[str, Guarantee] = {}
+    withstands: tuple[Withstands, ...] = ()
 
     def __post_init__(self) -> None:
         if self.spec.temperature is None:
@@ -132,6 +135,7 @@ def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) ->
         protection=result.protection.lines(),
         utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
         guarantees=guarantees_of(result),
+        withstands=result.protection.withstands,
     )
 
 

@@ -39,7 +39,7 @@ from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.messages import Entry, Transcript
-from fkgsec.federation.protection import Protection
+from fkgsec.federation.protection import Protection, Withstands
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 from protocols.guarantee import Guarantee
@@ -94,6 +94,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     entries: list[Entry]
     remarks: tuple[str, ...]
     guarantees: dict[str, Guarantee]
+    withstands: tuple[Withstands, ...]
     row_names: dict[Table, list[str]]
 
 
@@ -185,6 +186,7 @@ def _write(
             result.transcript.entries,
             result.protection.remarks,
             guarantees_of(result),
+            result.protection.withstands,
             result.row_names,
         )
         save_file(
@@ -288,7 +290,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         ranks("test_ranks"),
         transcript,
         _inputs(graph, tensors),
-        Protection(metadata.remarks, metadata.guarantees),
+        Protection(metadata.remarks, metadata.guarantees, metadata.withstands),
         metadata.row_names,
         _observed(graph, tensors),
         tables("private"),

@@ -28,6 +28,7 @@ from protocols.prg import Randomness, Ring, seeded
 
 replace = msgspec.structs.replace
 MANY = 40_000
+SERVERS = ["which rows a client holds", "single uploads", "rows with few holders", "values under noise"]
 
 
 def dp(**settings: object) -> DpOptions:
@@ -296,15 +297,15 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
-    assert lines[1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
+    assert lines[-1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
     assert "losses, validation figures and counts in the record are of the clear data" in lines[0]
     lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
-    starts = ["psu: ", "secagg: ", "secagg's masks hold", "suppress: ", "dp covers", "dp, entities: "]
+    starts = ["psu: ", "secagg: ", "suppress: ", "dp covers", "protocol randomness", *SERVERS, "dp, entities: "]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
-    assert "active server with up to 2 colluders (threshold 4 of 5)" in lines[2]
-    assert "fewer than 2 holders" in lines[3]
-    assert lines[5].startswith("dp, entities: (3, 1e-05)-DP per client")
-    assert "2 releases, 3 or more clients, accountant KLS21" in lines[5]  # 4 survive at least, 1 may collude
+    assert "with up to 2 colluders, clients that it runs included (threshold 4 of 5)" in lines[6]
+    assert "fewer than 2 holders" in lines[2]
+    assert lines[-1].startswith("dp, entities: (3, 1e-05)-DP per client")
+    assert "2 releases, 3 or more clients, accountant KLS21" in lines[-1]  # 4 survive at least, 1 may collude
 
 
 def test_fewer_participants_are_a_smaller_cohort(
@@ -313,8 +314,8 @@ def test_fewer_participants_are_a_smaller_cohort(
     options = replace(options, participation=0.6)
     *_, line = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
-    _, assumed, *_, line = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
-    assert "assumes a server that follows the protocol" in assumed
+    *_, assumed, _, line = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    assert "single uploads: withstand a server that follows the protocol with up to 0 colluders" in assumed
     assert "1 or more clients" in line
     with pytest.raises(SpecError, match="with 3 colluders among at least 3 survivors"):
         statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))

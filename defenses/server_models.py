@@ -1,0 +1,102 @@
+"""Which server each part of a defense withstands, and with how many colluders: never more than holds.
+
+    >>> from defenses.options import parse_defense
+    >>> withstood(parse_defense("psu,secagg,suppress:t=2"), 5, threshold=4, bound=True)[1].describe()
+    'single uploads: withstand an active server with up to 2 colluders, clients that it runs included (threshold 4 of 5)'
+
+What is assumed throughout: clients know each other's identity keys from elsewhere (a server that hands them out runs clients
+of its own, which count as colluders), and colluders follow their own program.
+"""
+
+from __future__ import annotations
+
+from defenses.options import Defense
+from fkgsec.federation.protection import Withstands
+
+
+def withstood(defense: Defense, num_clients: int, *, threshold: int, bound: bool) -> tuple[Withstands, ...]:
+    """One entry for what a client holds, for its upload, for rare rows, and for what noise covers.
+
+    Sums: a threshold of t opens the sum of at least t clients, of whom the colluders know their own parts; two others must be
+    in it, so at most t - 2 collude. An active server can tell two groups of clients different survivors, and is stopped while
+    2 t exceeds clients and colluders together. It must not be able to send clients different tables, either, nor place one
+    client's rows apart from the others', which private set union and a bound broadcast exclude together.
+
+    Args:
+        num_clients, threshold: of a round's session.
+        bound: whether the broadcast that clients trained from is part of the session of their sum.
+    """
+    found = []
+    if defense.secagg is None:
+        if defense.dp is not None:
+            found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+            found.append(_local(num_clients))
+        return tuple(found)
+    shared = {"threshold": threshold, "num_clients": num_clients}
+    honest = max(0, threshold - 2)
+    if defense.psu:
+        limit = "private set union has no proof against an active server, which may tell clients different unions"
+        found.append(
+            Withstands(part="which rows a client holds", server="follows the protocol", colluders=honest, limit=limit)
+        )
+    else:
+        found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+    uploads = _uploads(defense, num_clients, threshold, bound=bound)
+    found.append(uploads)
+    if defense.suppress:
+        limit = "one that lies about the counts gets sums of rare rows"
+        server = "follows the protocol"
+        colluders = min(honest, defense.suppress.t - 2)
+        found.append(
+            Withstands(part="rows with few holders", server=server, colluders=colluders, limit=limit, **shared)
+        )
+    if defense.distributed_noise:
+        assert defense.dp is not None
+        told = 1 if defense.dp.colluders is None else defense.dp.colluders
+        limit = f"noise is enough with {told} colluders (dp:colluders)"
+        found.append(
+            Withstands(
+                part="values under noise",
+                server=uploads.server,
+                colluders=min(told, uploads.colluders),
+                limit=limit,
+                **shared,
+            )
+        )
+    elif defense.dp is not None:
+        found.append(_local(num_clients))
+    return tuple(found)
+
+
+def _local(num_clients: int) -> Withstands:
+    """Noise that each client adds by itself: whatever the server sent, and whoever the others are."""
+    return Withstands(part="values under noise", server="active", colluders=num_clients - 1)
+
+
+def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool) -> Withstands:
+    assert defense.secagg is not None
+    limits = [] if defense.suppress else ["a row with one holder is opened as it is"]
+    neighbours = defense.secagg.neighbours
+    split = 2 * threshold - num_clients - 1  # colluders with whom two groups of survivors cannot both be opened
+    honest = max(0, threshold - 2)
+    if neighbours is not None:
+        reasons = ["a regular graph of masks is for such a server and colluders at random places"]
+        num_clients, honest = neighbours + 1, 0
+    else:
+        reasons = [
+            text
+            for text, applies in (
+                ("one that sends clients different tables reads uploads off the sum", not bound),
+                ("one that gives one name different places reads rows off the sum", not defense.psu),
+                ("the threshold lets an active one open two sums", split < 0),
+            )
+            if applies
+        ]
+    return Withstands(
+        part="single uploads",
+        server="follows the protocol" if reasons else "active",
+        colluders=honest if reasons else min(honest, split),
+        threshold=threshold,
+        num_clients=num_clients,
+        limit="; ".join([*limits, *reasons]),
+    )
