@@ -48,12 +48,17 @@ _MARKS = {"json": SCHEMA.encode(), "junit": b"<testsuite", "sarif": b'"fkgsec"',
 def check(
     policy: Annotated[Path, typer.Argument(help="YAML file with federations and limits")] = Path("policy.yaml"),
     *,
-    init: Annotated[bool, typer.Option("--init", help="write a first policy, with limits from a measured run")] = False,
+    init: Annotated[
+        bool, typer.Option("--init", help="write a first policy: limits that notice when the defense is taken out")
+    ] = False,
     data: Annotated[
         str | None, typer.Option("--data", help="for --init: as of `fkgsec train` (default: consortium)")
     ] = None,
     clients: Annotated[
         int | None, typer.Option("--clients", help="for --init: clients to divide a graph among")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="for --init: how a graph is divided: triples or relations")
     ] = None,
     inconclusive: Annotated[
         WhenInconclusive, typer.Option("--inconclusive", help="what the exit status is then: 3, 0 or 1")
@@ -84,11 +89,13 @@ def check(
     errors = make_console(stderr=True)
     observe = observe_on(errors, enabled=not quiet)
     if init:
-        write_first_policy(policy, data or CONSORTIUM, clients, runs, observe=observe, overwrite=overwrite)
+        write_first_policy(
+            policy, data or CONSORTIUM, clients, runs, observe=observe, partition=partition, overwrite=overwrite
+        )
         typer.echo(f"Written {policy}; now: fkgsec check {policy}")
         return
-    if data is not None or clients is not None:
-        raise SpecError("--data and --clients go with --init only; a policy names its data")
+    if not (data is clients is partition is None):
+        raise SpecError("--data, --clients and --partition go with --init only; a policy names its data")
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "json": None if json in (None, "-") else Path(json)}
     _make_way({name: file for name, file in files.items() if file is not None}, overwrite=overwrite)
     checked = check_policy(

@@ -129,11 +129,13 @@ def check_policy(
 
 
 def exit_status(status: Status, when_inconclusive: WhenInconclusive) -> int:
-    """0, 1 or 3; inconclusive counts as `when_inconclusive` says.
+    """0, 1 or 3; inconclusive counts as `when_inconclusive` says, and a limit that nothing can break never as pass.
 
     >>> exit_status("inconclusive", "report"), exit_status("inconclusive", "fail"), exit_status("fail", "pass")
     (3, 1, 1)
     """
+    if status == "vacuous":
+        return int(Exit.FAIL if when_inconclusive == "fail" else Exit.INCONCLUSIVE)
     if status == "inconclusive" and when_inconclusive != "report":
         status = when_inconclusive
     return int({"pass": Exit.PASS, "fail": Exit.FAIL, "inconclusive": Exit.INCONCLUSIVE}[status])

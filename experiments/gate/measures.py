@@ -80,9 +80,18 @@ Audit = Callable[[Finished, Question, Observe], object]
 
 
 class Reach(NamedTuple):
-    """What an adversary has without the attack: a limit below `least` is broken, whatever the attack got."""
+    """What a figure can be at all, whatever the attack got.
+
+    Attributes:
+        least: what the adversary has by guessing: a limit below it is broken.
+        most: what it can reach with the names and relations that it knows: a limit at or above it cannot be broken. None
+            where the record does not say.
+        remark: why that is nothing, where it is.
+    """
 
     least: float
+    most: float | None
+    remark: str | None
 
 
 @dataclass(frozen=True)
@@ -171,10 +180,15 @@ def _advantage(name: Literal["err", "trr"]) -> Read:
     return read
 
 
-def _reach(name: Literal["err", "trr"]) -> Callable[[Finished, Question], Reach]:
+def _reach(name: Literal["err", "trr"], *, advantage: bool = False) -> Callable[[Finished, Question], Reach]:
     def read(run: Finished, question: Question) -> Reach:
-        """An adversary is free to ignore what it saw."""
-        return Reach(best_guess(find_leakage(run.record, question), name))
+        """An adversary is free to ignore what it saw, so it has the guess; of an advantage that is nothing.
+
+        The most is that of the figure for the advantage too: a defense moves the guess, and a limit is to hold without it.
+        """
+        row = find_leakage(run.record, question)
+        remark = row.remark if name == "trr" else None
+        return Reach(-1.0 if advantage else best_guess(row, name), getattr(row, f"{name}_attainable"), remark)
 
     return read
 
@@ -344,10 +358,16 @@ MEASURES: dict[str, Measure] = {
         _reach("trr"),
     ),
     "reconstruction.err_advantage": _attack(
-        "entities named beyond the guess without embeddings", "entities of the victims", _advantage("err")
+        "entities named beyond the guess without embeddings",
+        "entities of the victims",
+        _advantage("err"),
+        _reach("err", advantage=True),
     ),
     "reconstruction.trr_advantage": _attack(
-        "triples rebuilt beyond the guess without embeddings", "triples of the victims", _advantage("trr")
+        "triples rebuilt beyond the guess without embeddings",
+        "triples of the victims",
+        _advantage("trr"),
+        _reach("trr", advantage=True),
     ),
     **{
         f"utility.{name}": Measure(

@@ -10,7 +10,7 @@ import hashlib
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -20,11 +20,11 @@ from rich.text import Text
 from experiments.gate.judge import Checked
 from experiments.gate.measures import MEASURES
 from experiments.gate.policy import NO_WORSE
-from experiments.gate.verdicts import Verdict, show, show_figure
+from experiments.gate.verdicts import Status, Verdict, show, show_figure
 from experiments.tables import make_table
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_STYLES = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
+_STYLES = {"pass": "green", "fail": "bold red", "vacuous": "yellow", "inconclusive": "yellow"}
 _REPLACED, _QUOTE = "\ufffd", "'"
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -32,13 +32,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 def verdict_table(checked: Checked) -> Table:
     """A row for each limit; fits 80 columns."""
-    table = make_table(f"Policy {checked.policy}", "limit", "measured", "allowed", "verdict")
+    table = make_table(f"Policy {checked.policy}", "limit", "measured", "max", "allowed", "verdict")
     several = len(checked.data) > 1
     for verdict in checked.verdicts:
         name = verdict.about.replace(", ", ",\n  ", 1)
         table.add_row(
             f"{verdict.federation}:\n{name}" if several else name,
             _measured(verdict).replace(" [", "\n["),
+            _attainable(verdict),
             _allowed(verdict),
             Text(verdict.status, style=_STYLES[verdict.status]),
         )
@@ -47,9 +48,7 @@ def verdict_table(checked: Checked) -> Table:
 
 def summary_line(checked: Checked) -> str:
     """How many limits passed, failed, and could not be decided."""
-    counts = {
-        status: sum(one.status == status for one in checked.verdicts) for status in ("pass", "fail", "inconclusive")
-    }
+    counts = {status: sum(one.status == status for one in checked.verdicts) for status in get_args(Status)}
     parts = [f"{count} {status}" for status, count in counts.items() if count]
     return f"{checked.status}: {', '.join(parts)} of {len(checked.verdicts)} limits"
 
@@ -73,12 +72,13 @@ def to_junit(checked: Checked) -> bytes:
     """One suite for each federation, one test case for each limit.
 
     A limit that fails is a failure, one that could not be decided an error: a build is red without having been found wrong.
-    It is a failure, or skipped, where inconclusive counts as fail or as pass.
+    It is a failure, or skipped, where inconclusive counts as fail or as pass. A limit that nothing can break is never skipped.
 
     Source: Jenkins' junit-10.xsd, which GitLab's and GitHub's readers accept too.
     """
     undecided = {"report": "error", "fail": "failure", "pass": "skipped"}[checked.when_inconclusive]
-    tags = {"fail": "failure", "inconclusive": undecided}
+    vacuous = "failure" if checked.when_inconclusive == "fail" else "error"
+    tags = {"fail": "failure", "vacuous": vacuous, "inconclusive": undecided}
     root = ET.Element("testsuites", name="fkgsec check")
     counts: dict[str, int] = {"tests": 0, "failures": 0, "errors": 0}
     for federation in checked.data:
@@ -116,12 +116,14 @@ def to_sarif(checked: Checked) -> bytes:
     """
     rules = [*MEASURES, NO_WORSE]
     undecided = {"report": "warning", "fail": "error", "pass": "note"}[checked.when_inconclusive]
+    vacuous = "error" if checked.when_inconclusive == "fail" else "warning"
+    levels = {"fail": "error", "vacuous": vacuous, "inconclusive": undecided}
     policy = quote(checked.policy)
     results = [
         {
             "ruleId": verdict.rule,
             "ruleIndex": rules.index(verdict.rule),
-            "level": "error" if verdict.status == "fail" else undecided,
+            "level": levels[verdict.status],
             "message": {
                 "text": "\n".join([f"{verdict.federation}: {verdict.about}: {verdict.message}", *_evidence(verdict)])
             },
@@ -140,6 +142,7 @@ def to_sarif(checked: Checked) -> bytes:
                 "bound": verdict.bound,
                 "allowed": verdict.allowed,
                 "measured": msgspec.to_builtins(verdict.measured),
+                "attainable": verdict.attainable,
                 "records": verdict.records,
             },
         }
@@ -175,13 +178,19 @@ def to_markdown(checked: Checked) -> str:
         f"## fkgsec check: {checked.status}",
         "",
         f"{_code(summary_line(checked))}, {_code(checked.policy)}. Ranges are 95 % intervals; a limit holds when the whole "
-        "interval does.",
+        "interval does. `max` is the most that this adversary can reach at all with what it knows.",
         "",
-        "| verdict | federation | limit | measured | allowed |",
-        "|---|---|---|---|---|",
+        "| verdict | federation | limit | measured | max | allowed |",
+        "|---|---|---|---|---|---|",
     ]
     for verdict in checked.verdicts:
-        cells = [_cell(verdict.federation), _cell(verdict.about), _measured(verdict), _allowed(verdict)]
+        cells = [
+            _cell(verdict.federation),
+            _cell(verdict.about),
+            _measured(verdict),
+            _attainable(verdict),
+            _allowed(verdict),
+        ]
         lines.append(f"| {_bold(verdict)} | {' | '.join(cells)} |")
     for verdict in checked.verdicts:
         if verdict.status != "pass":
@@ -217,6 +226,10 @@ def _measured(verdict: Verdict) -> str:
     return show_figure(verdict.measured, verdict.kind)
 
 
+def _attainable(verdict: Verdict) -> str:
+    return "" if verdict.attainable is None else show(verdict.attainable, verdict.kind)
+
+
 def _allowed(verdict: Verdict) -> str:
     return f"{'at most' if verdict.bound == 'max' else 'at least'} {show(verdict.allowed, verdict.kind)}"
 
@@ -227,7 +240,8 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 def _case_lines(verdict: Verdict) -> list[str]:
     return [
-        f"{verdict.about}: measured {_measured(verdict)}, allowed {_allowed(verdict)}",
+        f"{verdict.about}: measured {_measured(verdict)}, allowed {_allowed(verdict)}"
+        + (f", attainable {_attainable(verdict)}" if verdict.attainable is not None else ""),
         verdict.message,
         *_evidence(verdict),
     ]

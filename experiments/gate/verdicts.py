@@ -3,7 +3,8 @@
 A limit holds when the whole 95 % interval lies on its right side, fails when the whole interval lies on the wrong one, and is
 inconclusive when the interval straddles it. Of samples whose true figure is at the limit, about 2.5 % therefore pass and as many
 fail; the others are inconclusive. What training adds from seed to seed is in the interval only where a policy names several
-seeds. What could not be measured fails.
+seeds. What could not be measured fails. A limit on leakage that lies at or above the most that the adversary can reach at all is
+vacuous: nothing can break it, so that it protects nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from scipy import stats
 
 from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, worse_by
 from experiments.gate.evidence import evidence_lines
-from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question
+from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach
 from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
 from experiments.intervals import over_seeds, width
 from experiments.run import RECORD_FILE, Finished
 from experiments.spec import CONSORTIUM
 from fkgsec.estimate import Estimate
 
-Status = Literal["pass", "fail", "inconclusive"]
+Status = Literal["pass", "fail", "vacuous", "inconclusive"]
 _EXAMPLES = 3  # of the embedded data, which are nobody's
 _MOST_SEEDS = 1000
 _NEAREST = 1e-12  # of a figure to its limit: closer, no sample tells them apart
@@ -43,6 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
         evidence: what stands behind it, for what does not pass.
         records: the record of each seed.
         line: where the policy says so.
+        attainable: the most that the adversary can reach with what it knows; None where that has no meaning.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Verdict(msgspec.Struct, frozen=True):
     evidence: list[str]
     records: list[str]
     line: int
+    attainable: float | None = None
 
 
 class Runs(NamedTuple):
@@ -82,9 +85,11 @@ def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Fail when anything fails or nothing was judged, else inconclusive when anything is, else pass."""
+    """Fail when anything fails or nothing was judged, else vacuous when anything is, else inconclusive, else pass."""
     if "fail" in statuses or not statuses:
         return "fail"
+    if "vacuous" in statuses:
+        return "vacuous"
     return "inconclusive" if "inconclusive" in statuses else "pass"
 
 
@@ -99,15 +104,39 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
     verdict = _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
     if verdict.measured is None or measure.reach is None:
         return verdict
-    least = max(measure.reach(one, limit.question).least for one in runs.by_seed.values())
-    if least <= limit.allowed or verdict.status == "fail":
-        return verdict
-    # The interval stays that of the attack: what it judged, not what it is clipped to.
-    message = (
-        f"{show_figure(verdict.measured, measure.kind)} by the attack, but without embeddings the same adversary guesses "
-        f"{show(least, measure.kind)}, which lies above {show(limit.allowed, measure.kind)}"
-    )
-    return msgspec.structs.replace(verdict, status="fail", message=message, evidence=_evidence(limit, runs))
+    reaches = [measure.reach(one, limit.question) for one in runs.by_seed.values()]
+    return _within_reach(verdict, max(one.least for one in reaches), _most(reaches), limit, runs)
+
+
+def _most(reaches: Sequence[Reach]) -> Reach | None:
+    """The one that reaches furthest; None where a record does not say how far."""
+    if any(one.most is None for one in reaches):
+        return None
+    return max(reaches, key=lambda one: one.most or 0.0)
+
+
+def _within_reach(verdict: Verdict, least: float, most: Reach | None, limit: Limit, runs: Runs) -> Verdict:
+    """The verdict when the adversary has `least` without attacking, and can have no more than `most`.
+
+    The interval stays that of the attack: it is what was judged, and is not clipped to either.
+    """
+    attainable = None if most is None else most.most
+    verdict = msgspec.structs.replace(verdict, attainable=attainable)
+    allowed = show(limit.allowed, verdict.kind)
+    if verdict.status != "fail" and least > limit.allowed:
+        message = (
+            f"{show_figure(verdict.measured, verdict.kind)} by the attack, but without embeddings the same adversary guesses "
+            f"{show(least, verdict.kind)}, which lies above {allowed}"
+        )
+        return msgspec.structs.replace(verdict, status="fail", message=message, evidence=_evidence(limit, runs))
+    if verdict.status != "fail" and most is not None and attainable is not None and attainable <= limit.allowed:
+        why = f"; {most.remark}" if most.remark else ""
+        message = (
+            f"nothing can break this limit: with what it knows this adversary reaches at most {show(attainable, verdict.kind)}, "
+            f"and {allowed} is allowed{why}. Set a limit below that, or judge a stronger adversary (a larger leak, identifiers)"
+        )
+        return msgspec.structs.replace(verdict, status="vacuous", message=message, evidence=_evidence(limit, runs))
+    return verdict
 
 
 def judge_no_worse(policy: Policy, rule: NoWorse, baseline: Baseline, name: str, runs: Runs) -> list[Verdict]:

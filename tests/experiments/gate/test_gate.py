@@ -17,7 +17,6 @@ from attacks.evaluation import Leakage
 from attacks.leakage import headline_rows
 from attacks.view import ALL
 from experiments.cli import app
-from experiments.gate import first_policy
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from experiments.gate.evidence import evidence_lines
@@ -39,8 +38,7 @@ federations:
 """
 LOOSE = """\
 limits:
-  reconstruction.trr: {max: 0.9, threat: collusion, leak: 0.5}
-  reconstruction.err: {max: 0.9, threat: collusion, leak: 0.5}
+  reconstruction.trr: {max: 0.9, threat: identifiers, leak: 0.5}
   utility.mrr: {min: 0.001}
   bytes.total: {max: 1 GB}
   no_worse_than: {baseline: old.json, by: 0.02}
@@ -122,7 +120,9 @@ def test_an_advantage_is_the_figure_shifted_by_the_guess(finished: Finished) -> 
 
 def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
     """Noise on uploads must not make a federation look better than guessing is; the interval shown is the attack's own."""
-    worse = msgspec.structs.replace(row_of(finished.record), trr=proportion(1, 100), trr_advantage=0.01 - 0.3)
+    worse = msgspec.structs.replace(
+        row_of(finished.record), trr=proportion(1, 100), trr_advantage=0.01 - 0.3, trr_attainable=0.9
+    )
     run = changed(finished, leakage=[worse])
     assert read("reconstruction.trr", run, COLLUSION) == proportion(1, 100)
     below, above = (
@@ -346,7 +346,9 @@ def test_at_the_limit_a_verdict_is_wrong_in_a_twentieth_of_samples() -> None:
 def test_statuses_together() -> None:
     assert overall([]) == "fail"
     assert overall(["pass", "inconclusive", "pass"]) == "inconclusive"
-    assert overall(["inconclusive", "fail"]) == "fail"
+    assert overall(["inconclusive", "fail", "vacuous"]) == "fail"
+    assert overall(["inconclusive", "vacuous", "pass"]) == "vacuous"
+    assert [exit_status("vacuous", when) for when in ("report", "pass", "fail")] == [3, 3, 1]
     assert [exit_status("inconclusive", when) for when in ("report", "pass", "fail")] == [3, 0, 1]
     assert [exit_status("fail", when) for when in ("report", "pass", "fail")] == [1, 1, 1]
     assert [exit_status("pass", when) for when in ("report", "pass", "fail")] == [0, 0, 0]
@@ -487,10 +489,10 @@ def test_damaged_items_are_refused(packed: str, project: Path, tmp_path: Path) -
 
 def test_a_figure_that_the_policy_no_longer_asks_for_fails(project: Path, tmp_path: Path) -> None:
     edited(project, tmp_path)
-    text = FEDERATION.replace("size: 600", "size: 600, threat: [collusion]") + LOOSE
+    text = FEDERATION.replace("size: 600", "size: 600, threat: [identifiers]") + LOOSE
     status, out, _ = check(tmp_path, "--json", "-", "--runs", str(project / "runs" / "check"), text=text)
     verdicts = {one["id"]: one for one in json.loads(out)["verdicts"]}
-    gone = verdicts["small/no_worse_than/reconstruction.trr/identifiers/0.5/all"]
+    gone = verdicts["small/no_worse_than/reconstruction.trr/collusion/0.5/all"]
     assert (status, gone["status"], gone["measured"]) == (1, "fail", None)
     assert "the policy does not ask for it any more" in gone["message"]
 
@@ -519,10 +521,10 @@ def test_other_code_does_not_find_the_run(project: Path, monkeypatch: pytest.Mon
 
 
 def test_exit_statuses_of_one_federation(project: Path) -> None:
-    _, (verdict,) = judged(project, "  reconstruction.err: {max: 0.9, threat: collusion}")
+    _, (verdict,) = judged(project, "  reconstruction.trr: {max: 0.9, threat: identifiers}")
     low, value, high = (verdict["measured"][name] for name in ("low", "value", "high"))
     for allowed, expected in ((high + 0.01, "pass"), (0.9 * low, "fail"), (value, "inconclusive")):
-        limits = f"  reconstruction.err: {{max: {allowed}, threat: collusion}}"
+        limits = f"  reconstruction.trr: {{max: {allowed}, threat: identifiers}}"
         status, (verdict,) = judged(project, limits)
         assert (status, verdict["status"]) == ({"pass": 0, "fail": 1, "inconclusive": 3}[expected], expected)
         assert bool(verdict["evidence"]) == (expected != "pass")
@@ -541,24 +543,64 @@ def test_an_attack_that_found_nothing_to_attack_is_no_pass(tmp_path: Path) -> No
     assert "not measured, so it cannot pass: nothing to attack: no sum" in verdict["message"]
 
 
+REACH = {
+    "above the ceiling": ("reconstruction.trr", "0.15", "collusion", "0.5"),
+    "ERR at its ceiling": ("reconstruction.err", "0.9", "collusion", "0.5"),
+    "an advantage above it": ("reconstruction.trr_advantage", "0.15", "collusion", "0.5"),
+    "one leaked entity": ("reconstruction.trr", "0.05", "collusion", "0.000001"),
+}
+
+
+@pytest.mark.parametrize(("measure", "allowed", "threat", "leak"), REACH.values(), ids=REACH)
+def test_a_limit_that_nothing_can_break_is_no_pass(
+    measure: str, allowed: str, threat: str, leak: str, project: Path
+) -> None:
+    """Whatever the attack got: the adversary cannot name and relate enough to reach the limit."""
+    limit = f"  {measure}: {{max: {allowed}, threat: {threat}, leak: {leak}}}"
+    status, (verdict,) = judged(project, limit, "--inconclusive", "pass")
+    assert (status, verdict["status"]) == (3, "vacuous")
+    assert verdict["attainable"] <= float(allowed)
+    assert verdict["message"].startswith(
+        "nothing can break this limit: with what it knows this adversary reaches at most "
+    )
+    assert f"and {float(allowed):.4f} is allowed" in verdict["message"]
+    assert verdict["measured"]["low"] < verdict["measured"]["high"]
+
+
+def test_where_no_relation_is_shared_a_zero_is_no_pass(tmp_path: Path) -> None:
+    """Every federation that is divided by relations: TRR is 0 by construction, and says nothing of protection."""
+    rng = np.random.default_rng(0)
+    rows = {f"e{head}\tr{relation}\te{tail}" for head, relation, tail in rng.integers(0, [30, 6, 30], size=(400, 3))}
+    (tmp_path / "triples.tsv").write_text("\n".join(["head\trelation\ttail", *sorted(rows)]) + "\n")
+    text = FEDERATION.replace("size: 600", "data: triples.tsv, partition: relations")
+    text += "limits: {reconstruction.trr: {max: 0.05}}\n"
+    status, out, err = check(tmp_path, "--json", "-", text=text)
+    assert status == 3, err
+    verdicts = json.loads(out)["verdicts"]
+    assert {one["status"] for one in verdicts} == {"vacuous"}
+    assert all(
+        one["attainable"] == 0 and "no relation is shared with the colluder" in one["message"] for one in verdicts
+    )
+
+
 def test_several_seeds_and_federations(tmp_path: Path) -> None:
     text = (
         "federations:\n  a:\n"
         + "    {size: 300, dim: 4, rounds: 1, num_negatives: 4, unlinked_heads: 0}\n"
         + "  b: {size: 300, dim: 4, rounds: 1, num_negatives: 4, algorithm: single}\n"
         + "seeds: [0, 1]\nlimits:\n  utility.mrr: {min: 0.9}\n"
-        + "  reconstruction.err: {max: 0.99, threat: collusion, federation: a}\n"
+        + "  reconstruction.trr: {max: 0.9, threat: identifiers, federation: a}\n"
     )
     status, out, _ = check(tmp_path, "--json", "-", text=text)
     content = json.loads(out)
     verdicts = {one["id"]: one for one in content["verdicts"]}
     assert status == 1
-    assert set(verdicts) == {"a/utility.mrr", "b/utility.mrr", "a/reconstruction.err/collusion/0.5/all"}
+    assert set(verdicts) == {"a/utility.mrr", "b/utility.mrr", "a/reconstruction.trr/identifiers/0.5/all"}
     assert len(set(content["data"]["a"].values())) == 2  # the embedded data follow the seed
     assert len(verdicts["a/utility.mrr"]["records"]) == 2
     assert verdicts["a/utility.mrr"]["measured"]["method"] == "bootstrap, 2 seeds"
     assert verdicts["a/utility.mrr"]["evidence"][0].startswith("seed 0: mrr by client: hospital-1 ")
-    assert verdicts["a/reconstruction.err/collusion/0.5/all"]["status"] == "pass"
+    assert verdicts["a/reconstruction.trr/identifiers/0.5/all"]["measured"]["method"].endswith(" leaks, 2 seeds")
 
 
 # Evidence.
@@ -593,25 +635,3 @@ def test_the_victims_own_data_are_spelt_out_only_when_asked_for(finished: Finish
 
 
 # A first policy.
-
-
-def test_a_first_policy_of_own_data_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_policy, "_SETTINGS", {**first_policy._SETTINGS, "rounds": 2, "dim": 8})
-    made = CliRunner().invoke(app, ["data", "generate", "--size", "600", "--out", str(tmp_path / "our data")])
-    assert made.exit_code == 0
-    status, out, err = check(tmp_path, "--init", "--data", "our data", "--quiet")
-    assert (status, out) == (0, "Written policy.yaml; now: fkgsec check policy.yaml\n"), err
-    text = (tmp_path / "policy.yaml").read_text()
-    assert "data: our data\n" in text
-    assert "defense: psu,secagg" in text
-    (run,) = (tmp_path / "runs" / "check").iterdir()
-    before = (run / "checkpoint.safetensors").stat().st_mtime_ns
-    status, out, err = check(tmp_path, "--json", "-")
-    assert status == 0, out
-    assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
-    verdicts = json.loads(out)["verdicts"]
-    for one in verdicts:
-        figure = one["measured"]
-        width = figure["high"] - figure["low"]
-        if one["kind"] == "share":
-            assert 2 * width <= abs(one["allowed"] - figure["value"])

@@ -204,7 +204,7 @@ def test_wrong_input_exits_2_with_one_line_and_trains_nothing(tmp_path: Path, mo
         (["nothing.yaml"], "nothing.yaml: cannot be read (No such file or directory)"),
         (["--init", "policy.yaml"], "policy.yaml: is there already, and may have been edited; name another place"),
         (["--init", "none/policy.yaml"], "none/policy.yaml: its folder does not exist"),
-        (["--data", "Nations"], "--data and --clients go with --init only"),
+        (["--data", "Nations"], "--data, --clients and --partition go with --init only"),
         (["--junit", "none/check.xml"], "--junit: none/check.xml: its folder does not exist"),
         (["--markdown", "."], "--markdown: .: is no plain file"),
         (["--update-baseline"], "limits.no_worse_than: missing; --update-baseline writes the file that it names"),

@@ -57,6 +57,7 @@ def checked(when: WhenInconclusive = "report", policy: str = "policies/our polic
         verdict("pass", proportion(3, 1000)),
         verdict("fail", proportion(300, 1000), evidence=[f"rebuilt, of b: {NASTY}"]),
         verdict("inconclusive", proportion(50, 1000), rule="no_worse_than"),
+        verdict("vacuous", proportion(1, 1000), attainable=0.0123),
         verdict("fail", None, id="relations/membership.auc", federation="relations", rule="membership.auc"),
         verdict(
             "pass",
@@ -94,7 +95,7 @@ def test_junit_is_valid_and_has_a_case_for_each_limit(when: WhenInconclusive) ->
     suites = {suite.get("name"): suite for suite in root}
     assert set(suites) == {"hospitals", "relations"}
     cases = {case.get("name"): case for case in suites["hospitals"].iter("testcase")}
-    assert len(cases) == 3
+    assert len(cases) == 4
     (failure,) = cases["reconstruction.trr/collusion/0.5/fail"].findall("failure")
     text = failure.text or ""
     assert "measured 0.3000 [0.2724, 0.3291], allowed at most 0.0500" in text
@@ -102,6 +103,9 @@ def test_junit_is_valid_and_has_a_case_for_each_limit(when: WhenInconclusive) ->
     assert "runs/check/hospitals-seed0-1/record.json" in text
     (undecided,) = [child.tag for child in cases["reconstruction.trr/collusion/0.5/inconclusive"]]
     assert undecided == {"report": "error", "fail": "failure", "pass": "skipped"}[when]
+    (vacuous,) = cases["reconstruction.trr/collusion/0.5/vacuous"]
+    assert vacuous.tag == {"report": "error", "fail": "failure", "pass": "error"}[when]
+    assert ", allowed at most 0.0500, attainable 0.0123" in (vacuous.text or "")
     assert [child.tag for child in cases["reconstruction.trr/collusion/0.5/pass"]] == ["system-out"]
     (unmeasured,) = suites["relations"].iter("failure")
     assert unmeasured.get("type") == "not measured"
@@ -125,19 +129,23 @@ def test_sarif_is_valid_and_has_a_result_for_each_limit_that_does_not_pass(when:
     (run,) = log["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == [*MEASURES, "no_worse_than"]
-    assert [result["ruleId"] for result in run["results"]] == ["reconstruction.trr", "no_worse_than", "membership.auc"]
+    assert [result["ruleId"] for result in run["results"]] == [
+        "reconstruction.trr", "no_worse_than", "reconstruction.trr", "membership.auc"
+    ]  # fmt: skip
     for result in run["results"]:
         assert rules[result["ruleIndex"]] == result["ruleId"]
         place = result["locations"][0]["physicalLocation"]
         assert place == {"artifactLocation": {"uri": "policies/our%20policy.yaml"}, "region": {"startLine": 7}}
-    failed, undecided, unmeasured = run["results"]
+    failed, undecided, vacuous, unmeasured = run["results"]
+    assert vacuous["level"] == {"report": "warning", "fail": "error", "pass": "warning"}[when]
+    assert vacuous["properties"]["attainable"] == 0.0123
     assert failed["level"] == unmeasured["level"] == "error"
     assert undecided["level"] == {"report": "warning", "fail": "error", "pass": "note"}[when]
     assert failed["properties"]["measured"]["high"] == proportion(300, 1000).high
     assert unmeasured["properties"]["measured"] is None
     assert "rebuilt, of b" in failed["message"]["text"]
     prints = {result["partialFingerprints"]["fkgsecLimit/v1"] for result in run["results"]}
-    assert len(prints) == 3
+    assert len(prints) == 4
 
 
 def test_a_finding_keeps_its_fingerprint_when_figures_change() -> None:
@@ -163,8 +171,8 @@ def test_markdown_lets_nothing_of_the_data_be_syntax() -> None:
     assert lines[0] == "## fkgsec check: fail"
     assert [line for line in lines if line.startswith("#")] == lines[:1]
     table = [line for line in lines if line.startswith("| ")]
-    assert len(table) == 1 + 5
-    row = "| **fail** | `hospitals` | `reconstruction.trr, collusion, leak 0.5` | 0.3000 [0.2724, 0.3291] | at most 0.0500 |"
+    assert len(table) == 1 + 6
+    row = "| **fail** | `hospitals` | `reconstruction.trr, collusion, leak 0.5` | 0.3000 [0.2724, 0.3291] |  | at most 0.0500 |"
     assert row in table
     (nasty,) = [line for line in lines if "everyone" in line]
     assert nasty == "- `rebuilt, of b: a|b 'c' <script> & \ufffd[31m @everyone \ufffd\ufffd ]]> ## d`"
@@ -197,7 +205,7 @@ def test_the_table_fits_80_columns_and_names_what_does_not_pass() -> None:
         "inconclusive",
     ):
         assert word in shown
-    assert summary_line(checked()) == "fail: 2 pass, 2 fail, 1 inconclusive of 5 limits"
+    assert summary_line(checked()) == "fail: 2 pass, 2 fail, 1 vacuous, 1 inconclusive of 6 limits"
     details = detail_lines(checked())
     assert "fail: hospitals/reconstruction.trr/collusion/0.5/fail (line 7): a message on fail" in details
     assert not any("bytes.total" in line for line in details)
