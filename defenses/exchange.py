@@ -230,7 +230,7 @@ class DefendedExchange(Exchange):
         sources = {
             party: self._randomness("psu", table, 0, place) for place, party in enumerate([*self.parties, SERVER])
         }
-        return psu.union(
+        union = psu.union(
             {party: holding.names for party, holding in held.items()},
             self._identities,
             session=self._session("psu", table),
@@ -240,6 +240,10 @@ class DefendedExchange(Exchange):
             cap=self.defense.psu.cap,
             max_attempts=self.defense.psu.max_attempts,
         )
+        if union.excluded:
+            told = ", ".join(f"{party} ({reason})" for party, reason in union.excluded.items())
+            raise TooFewParties(f"psu: the union of {table} is without {told}; start the federation without them")
+        return union
 
     def _place(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Each client finds its rows in the list of names."""

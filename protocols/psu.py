@@ -19,7 +19,8 @@ What each party sees, when all follow the protocol:
 - Whoever reads the channel: U, in the final list. Encrypt it.
 - Anybody who sees U: identifiers as they are. Names hashed or encoded before the union stay as guessable as they were.
 - Successive unions can be differenced. What appears when a client joins, or is missing when one leaves, is that client's.
-  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`).
+  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`); before anything
+  was opened, one whose message is at fault is left out instead, and the others begin anew.
 
 What is assumed: a server that follows the protocol, may collude with clients, and fewer colluders than the threshold of
 secure aggregation. Against parties that stray:
@@ -107,10 +108,11 @@ class CohortChanged(ProtocolError):
     """A client left in the middle. `opened` says whether a table of the whole cohort may have been opened before.
 
     It may have been once shares were asked for: the server then holds every upload, and a share that it did not get from
-    its sender it may get from a colluder, or later.
+    its sender it may get from a colluder, or later. `excluded` names those whose messages were at fault, with the reason; clients
+    that fell silent are not in it.
     """
 
-    def __init__(self, attempt: int, opened: bool, cause: str) -> None:
+    def __init__(self, attempt: int, opened: bool, cause: ProtocolError) -> None:
         advice = (
             "a table of the whole cohort may have been opened, and a union of fewer clients could be differenced with it "
             "to learn what only the missing ones hold: wait for them"
@@ -119,6 +121,7 @@ class CohortChanged(ProtocolError):
         )
         super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
         self.opened = opened
+        self.excluded = cause.excluded
 
 
 class DamagedTable(ProtocolError):
@@ -298,11 +301,14 @@ def accept(client: Client, message: Message) -> tuple[str, ...]:
 
 
 class Union(NamedTuple):
-    """The outcome: the union sorted by code point, the tables it took, the cells of the last one."""
+    """The outcome: the union sorted by code point, the tables it took, the cells of the last one; and by client the reason why
+    a message of it left it out before any table was opened, so that its identifiers are not in the union.
+    """
 
     identifiers: tuple[str, ...]
     attempts: int
     num_cells: int
+    excluded: Mapping[str, str] = MappingProxyType({})
 
 
 def union(
@@ -319,6 +325,9 @@ def union(
 ) -> Union:
     """Run one union in one process, every message through `deliver`.
 
+    A client whose message is at fault before any table was opened is left out, and the others begin a new session while they
+    are as many as the threshold: nothing was opened that their union could be differenced with. Afterwards it ends the union.
+
     Args:
         sets: each client's distinct identifiers; may be empty. Its order is the order of the parties.
         identities: each client's signing key.
@@ -328,11 +337,52 @@ def union(
 
     Raises:
         NothingToHideBehind, SettingError, BadIdentifier, DuplicateIdentifier: before anything is sent.
-        CohortChanged: a client left. SplitView: clients were announced different tables.
+        CohortChanged: a client left, or was at fault when it could not be left out any more.
+        SplitView: clients were announced different tables.
         PeelingError: no attempt was large enough. DamagedTable: a client added something else than items.
         MissingIdentifiers: a client found its own identifiers missing from the final list.
         Other `ProtocolError`: as secure aggregation raises them.
     """
+    excluded: dict[str, str] = {}
+    while True:
+        present = {name: own for name, own in sets.items() if name not in excluded}
+        try:
+            outcome = _union_of_cohort(
+                present,
+                {name: key for name, key in identities.items() if name not in excluded},
+                session=digest("private set union without", session, *sorted(excluded)) if excluded else session,
+                threshold=threshold,
+                randomness=randomness,
+                deliver=deliver,
+                cap=cap,
+                max_attempts=max_attempts,
+                dropouts={
+                    attempt: {name: stage for name, stage in silent.items() if name in present}
+                    for attempt, silent in dropouts.items()
+                },
+            )
+        except CohortChanged as error:
+            left = len(present) - len(error.excluded)
+            if error.opened or not error.excluded or left < max(2, threshold):
+                raise
+            excluded |= error.excluded
+            continue
+        return outcome._replace(excluded=excluded)
+
+
+def _union_of_cohort(
+    sets: Mapping[str, Collection[str]],
+    identities: Mapping[str, Ed25519PrivateKey],
+    *,
+    session: bytes,
+    threshold: int,
+    randomness: Mapping[str, Randomness],
+    deliver: Deliver,
+    cap: int | None,
+    max_attempts: int,
+    dropouts: Mapping[int, Mapping[str, Stage]],
+) -> Union:
+    """All attempts of one cohort. Raises as `union`, and `CohortChanged` for every client that is lost."""
     public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
     plan = Plan(session, tuple(sets), threshold, public, cap, max_attempts)
     if absent := {*plan.parties, SERVER} - set(randomness):
@@ -367,7 +417,7 @@ def union(
                 dropouts=dropouts.get(attempt, {}),
             )
         except (TooFewParties, DisconnectedGraph) as error:
-            raise CohortChanged(attempt, opened=shares_asked_for, cause=str(error)) from error
+            raise CohortChanged(attempt, opened=shares_asked_for, cause=error) from error
         try:
             found = open_union(plan, announcement, total)
         except (PeelingError, MalformedTable, InconsistentItems) as error:

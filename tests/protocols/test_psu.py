@@ -454,8 +454,8 @@ def test_retries_with_larger_tables_fresh_salts_and_the_same_cohort() -> None:
 
 
 def test_without_a_cap_the_table_grows_from_1024_items() -> None:
-    assert run(many(40), cap=None)[1:] == (1, cells_for(1024))
-    assert run(many(1500), cap=None)[1:] == (2, 4 * cells_for(1024))
+    assert run(many(40), cap=None)[1:3] == (1, cells_for(1024))
+    assert run(many(1500), cap=None)[1:3] == (2, 4 * cells_for(1024))
 
 
 def test_a_client_beyond_the_cap_behaves_like_the_others() -> None:
@@ -477,6 +477,38 @@ def test_a_dropout_before_its_upload_ends_the_union(stage: Stage, attempt: int) 
     assert caught.value.opened == (attempt == 1)
     lost = [message for message in wire.of_kind(UnmaskRequest, RevealedShares) if message.round == attempt]
     assert lost == []
+
+
+def garbling(sender: str, attempt: int) -> Callable[[str, str, Any], Message]:
+    """An upload of one client in one attempt arrives with its vectors cut."""
+
+    def tamper(source: str, receiver: str, message: Any) -> Message:
+        if isinstance(message, MaskedUpload) and (source, message.round) == (sender, attempt):
+            return MaskedUpload(message.session, message.round, message.sender, {"table": b"cut"})
+        return message
+
+    return tamper
+
+
+def test_a_client_at_fault_is_left_out_before_anything_was_opened() -> None:
+    sets = {**many(50), "client9": ["of client9 alone"]}
+    wire = PsuWire(garbling("client9", 0))
+    found = run(sets, threshold=4, deliver=wire)
+    assert found.identifiers == tuple(sorted(f"/m/{i}" for i in range(50)))
+    assert list(found.excluded) == ["client9"]
+    sessions = [message.session for message in wire.of_kind(MaskedUpload)]
+    assert len(set(sessions)) == 2
+    assert {message.session for message in wire.of_kind(UnmaskRequest, RevealedShares)} == {sessions[-1]}
+
+
+def test_a_client_at_fault_ends_the_union_where_a_smaller_one_could_be_differenced() -> None:
+    sets = {**many(2000), "client9": ["of client9 alone"]}
+    with pytest.raises(CohortChanged, match="differenced") as caught:
+        run(sets, cap=1, threshold=4, deliver=PsuWire(garbling("client9", 1)))
+    assert (caught.value.opened, list(caught.value.excluded)) == (True, ["client9"])
+    with pytest.raises(CohortChanged, match="no table was opened") as caught:  # too few would be left
+        run({**many(50), "client9": ["x"]}, threshold=5, deliver=PsuWire(garbling("client9", 0)))
+    assert list(caught.value.excluded) == ["client9"]
 
 
 def test_a_dropout_after_its_upload_is_recovered_while_enough_remain() -> None:
