@@ -38,6 +38,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
 	$(BIN)/python -m experiments.bench.rounds
 	$(BIN)/python -m experiments.bench.protocols
+	$(BIN)/python -m experiments.bench.sessions
 	$(BIN)/python -m experiments.bench.unlearning
 
 clean:

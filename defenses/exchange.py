@@ -61,6 +61,7 @@ from protocols.errors import (
 from protocols.fixed_point import FixedPoint
 from protocols.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
+from protocols.secagg_bounds import require_small_risk
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one
 
@@ -208,6 +209,9 @@ class DefendedExchange(Exchange):
             bounds = {table: encoding.bound for table, encoding in self._encodings.items()}
             errors = ", ".join(f"{bound:.2g} ({table})" for table, bound in bounds.items())
             lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
+            if self.defense.secagg.neighbours is not None:
+                count = self.options.num_participants(len(self.parties))
+                lines.append(self._graph_risk(count, self.defense.secagg.neighbours))
         if self.defense.suppress:
             lines.append(f"suppress: rows with fewer than {self.defense.suppress.t} holders stay with their clients")
         if self._noise:
@@ -222,6 +226,17 @@ class DefendedExchange(Exchange):
         elif self._noise:
             lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
         return lines
+
+    def _graph_risk(self, count: int, neighbours: int) -> str:
+        """What the k-regular graph withstands in one session. Raises `SettingError` for one that is too thin."""
+        assert self.defense.secagg is not None
+        dropout, given = self.defense.secagg.dropout, self.defense.secagg.colluders
+        colluders = 1 if given is None else given
+        risk = require_small_risk(
+            count, neighbours, threshold=self._threshold(count), colluders=colluders, dropout=dropout
+        )
+        assumed = f"with {colluders} colluders at random places and dropout {dropout:g}"
+        return f"secagg: {neighbours} neighbours of {count - 1}; {assumed} a session {risk.describe()}"
 
     # Alignment.
 
@@ -456,6 +471,8 @@ class DefendedExchange(Exchange):
         vectors = (Vector("check", 1, Ring.UINT32),)
         try:
             self._setting(b"check", 0, self.parties[:count], self._threshold(count), vectors)
+            if self.defense.secagg.neighbours is not None:
+                self._graph_risk(count, self.defense.secagg.neighbours)
             FixedPoint.finest(count, self.defense.secagg.clip, ring=ring_of(self.defense))
         except (SettingError, DisconnectedGraph, OutOfRing) as error:
             raise SpecError(f"defense: secagg: {error}") from error

@@ -48,7 +48,9 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
         bits: of the ring that is summed in, 32 or 64.
         threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
-            follows the protocol.
+            follows the protocol. Refused where `protocols.secagg_bounds` finds the graph too thin.
+        colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
+            None: 1.
         cipher: of the masks.
         dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
     """
@@ -57,6 +59,7 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
     bits: Literal[32, 64] = 32
     threshold: int | None = None
     neighbours: int | None = None
+    colluders: int | None = None
     cipher: CipherName = "aes-256-ctr"
     dropout: float = 0.0
 
@@ -66,6 +69,9 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
         for name, least in (("threshold", 2), ("neighbours", 3)):
             value = getattr(self, name)
             _check(value is None or value >= least, name, value, f"at least {least}")
+        _check(self.colluders is None or self.colluders >= 0, "colluders", self.colluders, "at least 0")
+        if self.colluders is not None and self.neighbours is None:
+            raise SpecError("colluders applies to neighbours; between all clients the threshold says how many")
 
 
 class SuppressOptions(_Options, frozen=True, kw_only=True):

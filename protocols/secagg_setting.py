@@ -58,10 +58,12 @@ class Setting:
         vectors: what one session sums.
         identities: raw Ed25519 public keys by party, pinned beforehand.
         neighbours: None for the complete graph; k for the k-regular graph, against a semi-honest server only. The holders of
-            a party's shares are its neighbours and itself, so the threshold is counted among k + 1, and at most k.
+            a party's shares are its neighbours and itself, so the threshold is counted among k + 1, and at most k. Whether k
+            is enough for the colluders and dropouts to expect, `secagg_bounds.require_small_risk` says, which a caller asks.
         cipher: of the masks.
         min_survivors: clients refuse to unmask a smaller set. None: the threshold on the complete graph, and
-            `safe_threshold` of all parties on a regular one, whose threshold says nothing of the whole.
+            `safe_threshold` of all parties on a regular one, whose threshold says nothing of the whole; there a client has
+            the number of survivors from the server.
 
     Raises `SettingError` for each value that is not allowed, `DisconnectedGraph` for a graph that falls apart.
     """

@@ -39,6 +39,7 @@ SETTINGS = {
             "bits": st.sampled_from([32, 64]),
             "threshold": st.integers(2, 50),
             "neighbours": st.integers(3, 50),
+            "colluders": st.integers(0, 50),
             "cipher": st.sampled_from(["aes-256-ctr", "chacha20"]),
             "dropout": st.floats(0, 0.999),
         },
@@ -69,6 +70,8 @@ def test_what_is_written_is_what_is_read(data: st.DataObject) -> None:
         dp.pop("colluders" if dp.get("noise") == "gaussian" else "accountant", None)
     if "suppress" in given_settings:
         given_settings["secagg"].pop("neighbours", None)
+    if "neighbours" not in given_settings["secagg"]:
+        given_settings["secagg"].pop("colluders", None)
     text = ",".join(
         f"{name}:" + ",".join(f"{key}={value}" for key, value in chosen.items()) if chosen else name
         for name, chosen in given_settings.items()
@@ -143,6 +146,8 @@ def test_blanks_around_pieces_do_not_count() -> None:
         ("secagg:dropout=nan", "secagg: dropout must be"),
         ("secagg:threshold=1", "secagg: threshold must be at least 2; got 1"),
         ("secagg:neighbours=2", "secagg: neighbours must be at least 3; got 2"),
+        ("secagg:neighbours=4,colluders=-1", "secagg: colluders must be at least 0; got -1"),
+        ("secagg:colluders=1", "secagg: colluders applies to neighbours"),
         ("secagg,suppress:t=1", "suppress: t must be at least 2; got 1"),
         ("secagg,suppress:t=-3", "suppress: t must be at least 2; got -3"),
         ("dp:clip=0,epsilon=1", "dp: clip must be above 0 and at most 1,000,000; got 0"),

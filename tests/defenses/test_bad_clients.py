@@ -1,0 +1,121 @@
+"""A federation under secure aggregation goes on without a client that strays, and its record names the client."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from defenses.exchange import DefendedExchange
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.messages import Channel, ProtocolMessage, client_party
+from fkgsec.federation.options import FederationOptions
+
+PARTIES = [f"client {number}" for number in range(7)]
+BAD = PARTIES[3]
+
+
+def spoil(channel: Channel, step: str, change: Callable[[bytes], bytes], rounds: set[int]) -> None:
+    """From here on what the bad client sends at that step of those rounds arrives changed."""
+    send = channel.send
+
+    def spoiled(message):
+        if (
+            isinstance(message, ProtocolMessage)
+            and (message.sender, message.step) == (BAD, step)
+            and message.round in rounds
+        ):
+            message = msgspec.structs.replace(message, content=change(message.content))
+        return send(message)
+
+    channel.send = spoiled  # ty: ignore
+
+
+@pytest.mark.parametrize(
+    ("step", "in_the_sum"),
+    [
+        ("secagg-advertisement", False),
+        ("secagg-sealed-shares", False),
+        ("secagg-receipt", False),
+        ("secagg-masked-upload", False),
+        ("secagg-confirmation", True),
+        ("secagg-revealed-shares", True),
+    ],
+)
+def test_the_mean_is_that_of_the_others(by_hand: Callable, step: str, in_the_sum: bool) -> None:
+    held = {party: ["common", f"own {place}"] for place, party in enumerate(PARTIES)}
+    exchange = by_hand("secagg", held)
+    rows = {party: torch.full((2, 3), float(place)) for place, party in enumerate(PARTIES)}
+    spoil(exchange.channel, step, lambda content: content[:-3], {1})
+    outcome = exchange.upload(1, "entities", rows)
+    assert outcome.excluded.keys() == {BAD}
+    assert outcome.excluded[BAD].startswith("entities: MalformedMessage: ")
+    assert outcome.num_survivors == 6 + in_the_sum
+    table = dict(zip(exchange.server["entities"].names, exchange.server["entities"].rows, strict=True))
+    mean = np.mean([place for place in range(7) if in_the_sum or PARTIES[place] != BAD])
+    assert table["common"].numpy() == pytest.approx(mean, abs=1e-5)
+
+
+def test_the_record_names_the_client_and_a_round_of_too_few_goes_on(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable, monkeypatch
+) -> None:
+    """Of five clients with a threshold of four one may stray in round 1; in round 2 two of them leave too few."""
+    made = graph(5)
+    names = [client_party(client.name) for client in made.clients]
+    bad = {1: set(names[:1]), 2: set(names[:2])}
+    send = Channel.send
+
+    def spoiled(self, message):
+        if (
+            isinstance(message, ProtocolMessage)
+            and message.step == "secagg-masked-upload"
+            and message.sender in bad.get(message.round, ())
+        ):
+            message = msgspec.structs.replace(message, content=b"garbage")
+        return send(self, message)
+
+    monkeypatch.setattr(Channel, "send", spoiled)
+    result, _ = remembered(made, msgspec.structs.replace(options, defense="secagg"))
+    first, second = result.rounds[1:3]
+    assert (first.num_survivors, set(first.excluded)) == (4, bad[1])
+    assert (second.num_survivors, set(second.excluded)) == (0, bad[2])
+    assert "entities: MalformedMessage: 7 bytes cannot be read as a message" in first.excluded[names[0]]
+    read = msgspec.json.decode(msgspec.json.encode(first), type=type(first))
+    assert read == first
+
+
+# The k-regular graph.
+
+
+def exchange_of(num_clients: int, defense: str, options: FederationOptions) -> DefendedExchange:
+    parties = [f"client {number}" for number in range(num_clients)]
+    return DefendedExchange(Channel(), msgspec.structs.replace(options, defense=defense), parties, ["entities"], "run")
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "settings", "named"),
+    [
+        (
+            1000,
+            "neighbours=20,colluders=100,dropout=0.01",
+            "20 of 1000 clients, threshold 15, 100 colluders, dropout 0.01",
+        ),
+        (1000, "neighbours=20,dropout=0.1", "1 colluders, dropout 0.1"),
+        (1000, "neighbours=4,colluders=6", "4 of 1000 clients, threshold 4, 6 colluders, dropout 0"),
+        (20, "neighbours=6,colluders=20", "colluders: 20; it must lie in 0..19"),
+    ],
+)
+def test_a_graph_that_is_too_thin_is_refused(num_clients: int, settings: str, named: str, options) -> None:
+    with pytest.raises(SpecError, match=f"^defense: secagg: .*{named}") as caught:
+        exchange_of(num_clients, f"secagg:{settings}", options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_graph_withstands_is_stated(options) -> None:
+    lines = exchange_of(1000, "secagg:neighbours=20,colluders=50,dropout=0.01", options).statement()
+    assert (
+        "secagg: 20 neighbours of 999; with 50 colluders at random places and dropout 0.01 a session exposes an upload with "
+        "probability at most 2^-44 and fails with at most 3.4e-05"
+    ) in lines
