@@ -97,6 +97,7 @@ def aggregate(
     randomness: Mapping[str, Randomness],
     deliver: Deliver = direct,
     dropouts: Mapping[str, Stage] = MappingProxyType({}),
+    believed: Mapping[str, Setting] = MappingProxyType({}),
 ) -> Sum:
     """One session of all parties in one process: the sum of every vector over the clients whose upload arrived.
 
@@ -107,6 +108,8 @@ def aggregate(
         deliver: takes every message, in the order of sending. Uploads are delivered one after the other. Where it raises a
             `ProtocolError`, the client at one end falls silent, and is named in `Sum.excluded` with that reason.
         dropouts: from which stage on a party sends nothing.
+        believed: the setting by party, where a client does not take it to be the server's `setting`. Clients that differ
+            derive other masks and sign other keys, and open nothing together.
 
     Raises the `ProtocolError` of a client that finds the server at fault, or the server's when it cannot go on, with
     `excluded` naming whom it had dropped; `SettingError` for a party without input, identity or randomness, or a dropout
@@ -138,7 +141,8 @@ def aggregate(
         return answer
 
     def advertise(party: str) -> Message:
-        states[party], message = client.advertise(setting, party, identities[party], randomness[party])
+        own = believed.get(party, setting)
+        states[party], message = client.advertise(own, party, identities[party], randomness[party])
         return message
 
     speaking = [party for party in setting.parties if dropouts.get(party, len(Stage)) > Stage.ADVERTISE]

@@ -18,6 +18,7 @@ from protocols.errors import (
     LowOrderPoint,
     MalformedMessage,
     OutOfRing,
+    ProtocolError,
     RandomnessError,
     ReconstructionMismatch,
     ReplayedMessage,
@@ -594,3 +595,27 @@ def test_a_client_with_too_few_neighbours_drops_out_before_it_uploads(cohort, st
     assert "client0" not in [one.sender for one in recorded.of_kind(MaskedUpload)]
     assert result.excluded["client0"] == "TooFewParties: fewer than 3 around it take part"
     assert result.vectors["v0"].tolist() == made.clear_sum("v0", result.survivors)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_clients_that_believe_different_settings_are_in_no_sum_together(cohort, hidden: bool) -> None:
+    """`hidden`: the server rewrites the header of every message, so that only signatures and masks tell."""
+    group = cohort(5)
+    target, *others = group.setting.parties
+    sessions = {target: b"one", **dict.fromkeys(others, b"other")}
+    believed = {party: replace(group.setting, session=session) for party, session in sessions.items()}
+
+    def deliver(sender: str, receiver: str, message):
+        if not hidden:
+            return message
+        message = change(message, session=sessions.get(receiver, group.setting.session))
+        if isinstance(message, KeyList):
+            listed = tuple(change(one, session=message.session) for one in message.advertisements)
+            message = change(message, advertisements=listed)
+        return message
+
+    try:
+        total = group.run(believed=believed, deliver=deliver)
+    except ProtocolError:
+        return
+    assert target not in total.survivors
