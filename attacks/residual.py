@@ -10,7 +10,7 @@ Source: ours. fedr.txt 4.2 claims that nothing leaks "once PSU and SecAgg are ap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +20,9 @@ from torch import Tensor
 from fkgsec.federation.messages import Opened
 
 UNKNOWN = -1
-SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess")
+SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess", "known parts")
 """How a holding was found, by number: not; alignment in clear; one victim in the sum; as many holders as victims in the sum;
-other rounds with other survivors; a draw among those who may hold it."""
+other rounds with other survivors; a draw among those who may hold it; the others' parts of the sum are known to the server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,8 @@ class SecureTable:
         own_input: float64 `[n, W]`, what the colluder put into the first of `opened`; only `leaked` rows may be used.
         all_leaked: whether these are all that the colluder holds.
         holdings: for each party the rows it holds, where alignment was in clear.
+        known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
+            `FederationResult.known`. All of them have the same.
     """
 
     parties: tuple[str, ...]
@@ -48,6 +50,7 @@ class SecureTable:
     own_input: Tensor | None
     all_leaked: bool
     holdings: dict[str, np.ndarray]
+    known: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Claims(NamedTuple):
@@ -56,6 +59,7 @@ class Claims(NamedTuple):
     Attributes:
         rows: int64 `[k]`, ascending. embeddings: float32 `[k, W]`, what it takes for the victim's embeddings of them.
         names: object `[k]`. certainty: float `[k]`, 1 where it is not a guess. sources: int `[k]`, see `SOURCES`.
+        alone: bool `[k]`, rows whose residual is this victim's part and nothing else.
     """
 
     rows: np.ndarray
@@ -63,6 +67,7 @@ class Claims(NamedTuple):
     names: np.ndarray
     certainty: np.ndarray
     sources: np.ndarray
+    alone: np.ndarray
 
 
 def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims]:
@@ -75,10 +80,12 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
         return {}
     total, holders = table.opened[0].sums()
     residual, count = torch.from_numpy(total.copy()), holders.copy()
-    if table.own_input is not None and table.colluder in table.opened[0].survivors:
+    in_sum = table.opened[0].survivors
+    if table.own_input is not None and table.colluder in in_sum and table.colluder not in table.known:
         own = table.own_input[table.leaked]
         residual[table.leaked] -= own
         count[table.leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
+    exposed = _subtract_known(table, residual, count)
     for older in table.opened[
         1:
     ]:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
@@ -90,6 +97,12 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
     mean[torch.from_numpy(count <= 0)] = torch.nan  # in no sum, so without an embedding
     held, sources, certainty = attribute_holders(table, rng)
+    if exposed is not None:
+        place = table.parties.index(exposed.victim)
+        open_rows = sources[place] != SOURCES.index("alignment")
+        held[place, open_rows] = exposed.holds[open_rows]
+        sources[place, open_rows] = np.where(exposed.holds, SOURCES.index("known parts"), 0)[open_rows]
+        certainty[place, open_rows] = 1.0
     claims = {}
     for victim in table.victims:
         if victim not in table.holdings and not any(victim in opened.survivors for opened in table.opened):
@@ -97,8 +110,46 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
         place = table.parties.index(victim)
         # A row without an embedding is claimed only where its holder was told in clear.
         rows = np.nonzero((held[place] == 1) & ((count > 0) | (victim in table.holdings)))[0]
-        claims[victim] = Claims(rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows])
+        alone = (count[rows] == 1) & (certainty[place, rows] == 1)
+        claims[victim] = Claims(
+            rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows], alone
+        )
     return claims
+
+
+class _Exposed(NamedTuple):
+    """The one client in a sum whose part is not known, and which rows `[n]` it holds."""
+
+    victim: str
+    holds: np.ndarray
+
+
+def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> _Exposed | None:
+    """Subtract the parts that the server knows from the newest sum. In place; returns whom that exposes.
+
+    Where alignment was in clear and every holder sent a row, it knows how many of these parts are in it. Else it can tell if
+    there is but one client more: a row that is not all known parts is held by that client.
+    """
+    known = [party for party in table.opened[0].survivors if party in table.known]
+    others = [party for party in table.opened[0].survivors if party not in table.known]
+    if table.own_input is not None and table.all_leaked:
+        others = [party for party in others if party != table.colluder]
+    if not known or not others:
+        return None
+    part, num_known = table.known[known[0]], np.zeros_like(count)
+    if len(others) == 1:
+        off = (residual - part * torch.from_numpy(count)[:, None]).abs().amax(dim=1).numpy()
+        num_known = count - (off > 2 * table.opened[0].error)
+    if table.holdings:
+        held_by_known, held_by_others = (
+            sum(np.isin(np.arange(len(count)), table.holdings[party]).astype(np.int64) for party in parties)
+            for parties in (known, others)
+        )
+        whole = held_by_known + held_by_others == count  # every holder sent the row
+        num_known = np.where(whole, held_by_known, num_known)
+    residual -= part * torch.from_numpy(num_known)[:, None]
+    count -= num_known
+    return _Exposed(others[0], (count > 0).astype(np.int8)) if len(others) == 1 else None
 
 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -273,6 +273,7 @@ def _secure_table(
         own_input,
         leak >= 1,
         holdings,
+        result.known.get(table, {}),
     )
 
 

@@ -31,18 +31,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from defenses.bound_broadcasts import BoundBroadcasts
 from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, composed, local_noise, released, ring_noise, ring_of
 from defenses.server_models import withstood
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
-from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows
+from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
@@ -64,6 +66,7 @@ from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
 from protocols.secagg_bounds import require_small_risk
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one
+MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
 
 
 class DefendedExchange(Exchange):
@@ -78,6 +81,7 @@ class DefendedExchange(Exchange):
         check_defense(options)
         self.defense = parse_defense(options.defense)
         self._draw_from(_entropy(options))
+        self.sums = self.defense.secagg is not None
         if self.defense.secagg:
             self._check_setting()
         if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
@@ -90,6 +94,7 @@ class DefendedExchange(Exchange):
         self._sent_rows: dict[Table, np.ndarray] = {}  # of the round: rows that were not suppressed, none if it failed
         self._encodings: dict[Table, FixedPoint] = {}
         self._noise: dict[Table, LocalNoise | RingNoise] = {}
+        self._bound = BoundBroadcasts(channel, parties, whole=self.defense.psu is not None)
         self._notable: dict[int, np.ndarray] = {}  # rounds whose survivors tell something new, and who they were
 
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
@@ -101,12 +106,20 @@ class DefendedExchange(Exchange):
         self._place(table, held)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """As in clear; then encoding and noise fit the table's size."""
+        """As in clear; then encoding and noise fit the table's size. Raises `SpecError` for values beyond the clip."""
         super().initialise(table, rows)
         self._prepare(table)
+        if not self.defense.secagg:
+            return
+        largest = float(rows.abs().max()) if rows.numel() else 0.0
+        if largest > self._largest_value(table):
+            raise SpecError(
+                f"defense: secagg: clip must be at least {largest:.3g}, which the first rows of {table} reach; got "
+                f"{self._encodings[table].clip:g}, to which every such value would be cut, as the server knows"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
-        """As in clear; the entropy of the protocols; and where changes are clipped, what each client received last."""
+        """As in clear; the entropy of the protocols; what each party was sent so far; and, to clip, what it received."""
         received = {
             f"received.{table}.{self._places[party]}": torch.from_numpy(rows)
             for table, parties in self._received.items()
@@ -114,7 +127,34 @@ class DefendedExchange(Exchange):
             if self.defense.dp
         }
         entropy = torch.from_numpy(np.frombuffer(self._entropy, dtype=np.uint8).copy())
-        return super().tensors() | received | {"entropy": entropy}
+        return super().tensors() | received | {"entropy": entropy, "broadcasts": self._bound.tensor()}
+
+    def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        """Under secure aggregation as many as in any round, if a sum of them hides its parts, whoever asked."""
+        if not self.defense.secagg:
+            return super().senders(requesting, colluders)
+        count = self.options.num_participants(len(self.parties))
+        if len(requesting) > count:
+            raise SpecError(
+                f"defense: {count} clients take part in a round, and {len(requesting)} asked; unlearn in several rounds"
+            )
+        fewest = self._fewest_survivors(count)
+        if fewest < MIN_UNKNOWN + colluders:
+            raise SpecError(
+                f"defense: a sum of {fewest} clients (the fewest that open one) of whom colluders={colluders} tell the server "
+                f"their part hides no upload: {MIN_UNKNOWN} others are needed; unlearn with more clients or fewer colluders"
+            )
+        others = [place for place in range(len(self.parties)) if place not in requesting]
+        return sorted([*requesting, *others[: count - len(requesting)]])
+
+    def carried(self) -> dict[str, Tensor]:
+        """The server's tables, and what each party was sent so far."""
+        rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
+        return rows | {"broadcasts": self._bound.tensor()}
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """Parties were sent what the run sent them. The tables are those that the first rows were set to."""
+        self._bound.load(tensors["broadcasts"])
 
     def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
         """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript.
@@ -130,6 +170,7 @@ class DefendedExchange(Exchange):
                 assert isinstance(told, psu.UnionList)
                 self.server[message.table].names = list(told.identifiers)
         super().restore(held, tensors)
+        self._bound.load(tensors["broadcasts"])
         for table, holdings in held.items():
             self._place(table, holdings)
             self._prepare(table)
@@ -141,15 +182,16 @@ class DefendedExchange(Exchange):
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """After private alignment everybody receives the whole table; suppressed rows stay each client's own."""
-        if self.defense.psu:
-            # The server cannot tell who holds what: everybody receives the whole table.
+        if not self.defense.secagg:
+            received = super().broadcast(round, table, parties)
+        else:
+            names, largest = self.server[table].names, self._largest_value(table)
             received = {}
             for party in parties:
-                message = self.channel.send(Rows.pack(round, SERVER, party, table, self.server[table].rows))
-                assert isinstance(message, Rows)
-                received[party] = Received(message.unpack()[torch.from_numpy(self._held[table][party])])
-        else:
-            received = super().broadcast(round, table, parties)
+                # After private alignment the server cannot tell who holds what: everybody receives the whole table.
+                sent, places = self._table_for(round, table, party), torch.from_numpy(self._held[table][party])
+                received[party] = Received(self._bound.send(round, table, party, names, sent, places, largest))
+            self._bound.close(round, table, parties, self._bound.commit(names, self.server[table].rows))
         for party, own in received.items():
             self._received[table][party] = own.rows.numpy()
         if round and self.defense.suppress:
@@ -160,11 +202,29 @@ class DefendedExchange(Exchange):
             }
         return received
 
+    def _table_for(self, round: int, table: Table, party: str) -> Tensor:
+        """The table that the server sends a client rows of: its own."""
+        return self.server[table].rows
+
+    def _largest_value(self, table: Table) -> float:
+        """The largest absolute value that a mean of uploads can have: the clip, with noise in the ring all that it can carry."""
+        encoding = self._encodings[table]
+        if isinstance(self._noise.get(table), RingNoise):
+            return encoding.ring.modulus / 2 * 2.0**-encoding.fraction_bits
+        return encoding.clip * (1 + 1e-6) + 2.0**-encoding.fraction_bits
+
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Clipped and noisy where `dp` says so, summed where `secagg` does. When too many drop out the table stays."""
         values = {party: self._private(round, table, party, own) for party, own in rows.items()}
         if not self.defense.secagg:
             return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
+        # Who sends back what the server sent it adds nothing that the server does not know.
+        sent = self.server[table].rows
+        self.known[table] = {
+            party: sent.double()
+            for party, own in rows.items()
+            if torch.equal(own, sent[torch.from_numpy(self._held[table][party][: len(own)])])
+        }
         placed = {party: (self._held[table][party][: len(own)], own) for party, own in values.items()}
         return self._add_up(round, table, placed)
 
@@ -340,6 +400,7 @@ class DefendedExchange(Exchange):
     def _sum(self, round: int, table: Table, encoded: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Sum:
         """The sums of rows and holders over the survivors. Raises `TooFewParties`, `DisconnectedGraph`."""
         dropouts = self._dropouts(round, list(encoded))
+        self._compare_broadcasts(round, table, list(encoded), dropouts)
         if not self.defense.suppress:
             return self._session_of(
                 round,
@@ -363,6 +424,8 @@ class DefendedExchange(Exchange):
             assert isinstance(received, ProtocolMessage)
             if received.content != told:
                 raise SplitView(f"{party} was told to send other rows")
+            self._bound.extend(party, "rows to send", round, received.content)
+        self._bound.extend(SERVER, "rows to send", round, told)
         inputs = {}
         for party in members:
             rows, holds = (np.where(sent[:, None] if part.ndim == 2 else sent, part, 0) for part in encoded[party])
@@ -376,6 +439,16 @@ class DefendedExchange(Exchange):
         self._sent_rows[table] = sent
         return total._replace(excluded={**counted.excluded, **total.excluded})
 
+    def _compare_broadcasts(
+        self, round: int, table: Table, parties: Sequence[str], dropouts: Mapping[str, Stage]
+    ) -> None:
+        """Participants compare what they were sent. Raises `BroadcastError` where it was not the same."""
+        session = digest("fkgsec exchange", self._session("broadcasts", table))
+        vectors = (Vector("broadcasts", 0, Ring.UINT32),)
+        setting = self._setting(session, round, tuple(parties), self._threshold(len(parties)), vectors)
+        silent = {party for party, stage in dropouts.items() if stage is Stage.ADVERTISE}
+        self._bound.compare(setting, table, session, self._identities, silent)
+
     def _session_of(
         self,
         round: int,
@@ -388,18 +461,24 @@ class DefendedExchange(Exchange):
         min_survivors: int | None = None,
         context: bytes = b"",
     ) -> Sum:
-        """One secure aggregation of the given vectors; `context` is what the parties must agree on beside them."""
+        """One secure aggregation of the given vectors; `context` is what the parties must agree on beside them.
+
+        Everything that a party was sent so far is part of the session as it believes it to be.
+        """
         parties = tuple(inputs)
         rings = {"rows": self._encodings[table].ring, "holders": Ring.UINT32}
         example = inputs[parties[0]]
         setting = self._setting(
-            digest("fkgsec exchange", self._session(purpose, table), context),
+            self._bound_session(purpose, table, context, SERVER),
             round,
             parties,
             threshold or self._threshold(len(parties)),
             tuple(Vector(name, len(values), rings[name]) for name, values in example.items()),
             min_survivors,
         )
+        believed = {
+            party: replace(setting, session=self._bound_session(purpose, table, context, party)) for party in parties
+        }
         sources = {party: self._randomness(purpose, table, round, self._places[party]) for party in parties}
         return secagg.aggregate(
             setting,
@@ -408,7 +487,12 @@ class DefendedExchange(Exchange):
             randomness=sources,
             deliver=self._deliver(round, table),
             dropouts=dropouts,
+            believed=believed,
         )
+
+    def _bound_session(self, purpose: str, table: Table, context: bytes, party: str) -> bytes:
+        """The session of a sum as a party (or the server) believes it to be."""
+        return digest("fkgsec exchange", self._session(purpose, table), context, self._bound.history[party])
 
     def _open(self, round: int, table: Table, total: Sum) -> np.ndarray:
         """The server's side: divide by the holders, and note what it saw. Returns the summed rows, float64 `[n, width]`."""

@@ -22,6 +22,7 @@ Source: ours; feds.txt has no secure form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class SparseSums(DefendedExchange):
         # Of the round: which of its rows each client in the sum chose, and what the server opened, float32 and int64.
         self._chosen: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
         self._opened: dict[Table, tuple[Tensor, Tensor] | None] = dict.fromkeys(tables)
+        self._sums: dict[Table, Tensor] = {}  # both side by side, `[N, W + 1]`, as the server commits to them
         self._since_synchronised: set[int] = set()
 
     def initialise(self, table: Table, rows: Tensor) -> None:
@@ -88,26 +90,61 @@ class SparseSums(DefendedExchange):
         opened = self._opened[table]
         if round and opened is None:  # too many dropped out
             return {}
-        if is_synchronised(round, self._sync_every):
-            fresh = torch.ones(len(server.names), dtype=torch.bool) if opened is None else opened[1] > 0
-            return {party: send_shared(self.channel, round, server, selection, party, fresh) for party in parties}
-        assert opened is not None
         received = {}
+        everything, largest = is_synchronised(round, self._sync_every), self._largest_value(table)
+        fresh = torch.ones(len(server.names), dtype=torch.bool) if opened is None else opened[1] > 0
         for party in parties:
-            held = server.holdings[party]
-            sums, counts = (part[held] for part in opened)
-            rng = generator(self.options.seed, "download ties", table, round, self._places[party])
-            chosen = most_uploaded(counts * selection.shared[party], selection.count(party), rng)
-            arrived = self.channel.send(
-                SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen])
-            )
-            assert isinstance(arrived, SparseRows)
-            received[party] = self._without_own(table, party, arrived)
+            sent = self._table_for(round, table, party)
+            if everything:
+                received[party] = send_shared(self.channel, round, replace(server, rows=sent), selection, party, fresh)
+                taken = received[party].taken
+                assert taken is not None
+                self._bound.check(round, table, party, received[party].rows, largest)
+                places, rows = torch.nonzero(taken)[:, 0], received[party].rows[taken]
+            else:
+                arrived = self._send_sums(round, table, party, sent)
+                places, sums, counts = arrived.unpack()
+                self._bound.check(round, table, party, sums, largest * counts.numpy())
+                rows = torch.column_stack([sums, counts.float()])
+                received[party] = self._without_own(table, party, arrived)
+            held = torch.from_numpy(self._held[table][party])
+            self._bound.prove(round, table, party, server.names, sent, held[places], rows)
+        own = server.rows if everything else self._sums[table]
+        self._bound.close(round, table, parties, self._bound.commit(server.names, own))
         return received
+
+    def _send_sums(self, round: int, table: Table, party: str, whole: Tensor) -> SparseRows:
+        """The sums and counts of the client's rows that most others sent, of `whole` `[N, W + 1]`, counts last."""
+        held, selection = self.server[table].holdings[party], self._selection[table]
+        sums, counts = whole[held, :-1], whole[held, -1].long()
+        rng = generator(self.options.seed, "download ties", table, round, self._places[party])
+        chosen = most_uploaded(counts * selection.shared[party], selection.count(party), rng)
+        arrived = self.channel.send(SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen]))
+        assert isinstance(arrived, SparseRows)
+        return arrived
+
+    def _table_for(self, round: int, table: Table, party: str) -> Tensor:
+        """The mean over holders in rounds in which all rows are sent, else what was opened: sums and, last, counts."""
+        if is_synchronised(round, self._sync_every):
+            return super()._table_for(round, table, party)
+        return self._sums[table]
 
     def rounds_worth_noting(self) -> set[int]:
         """Also those since all rows were summed: each opened some that the others did not."""
         return super().rounds_worth_noting() | self._since_synchronised
+
+    def carried(self) -> dict[str, Tensor]:
+        """As for a mean, and what each client sent."""
+        kept = super().carried()
+        for table, selection in self._selection.items():
+            kept |= {name: rows.clone() for name, rows in selection.tensors(f"sent.{table}", self.parties).items()}
+        return kept
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """As for a mean; a client measures changes against what it sent in the run."""
+        super().carry_on(tensors)
+        for table, selection in self._selection.items():
+            selection.restore(f"sent.{table}", self.parties, tensors)
 
     def tensors(self) -> dict[str, Tensor]:
         """As for a mean, and what each client sent."""
@@ -132,7 +169,9 @@ class SparseSums(DefendedExchange):
     def _open(self, round: int, table: Table, total: Sum) -> np.ndarray:
         rows = super()._open(round, table, total)
         counts = torch.from_numpy(total.vectors["holders"].astype(np.int64))
-        self._opened[table] = torch.from_numpy(rows.astype(np.float32)), counts
+        sums = torch.from_numpy(rows.astype(np.float32))
+        self._opened[table] = sums, counts
+        self._sums[table] = torch.column_stack([sums, counts.float()])
         self._chosen[table] = {party: self._chosen[table][party] for party in total.survivors}
         return rows
 

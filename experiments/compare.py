@@ -15,12 +15,15 @@ from rich.table import Table
 
 from attacks.evaluation import Leakage
 from attacks.leakage import headline_rows, inference_label
+from attacks.update_recovery import UpdateRecovery
 from attacks.view import ALL, THREAT_MODELS
+from defenses.exchanges import make_exchange
 from defenses.options import check_defense
 from experiments.convergence import convergence, relative_cost
 from experiments.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.progress import Observe
 from experiments.record import Record, read_if_of, write_atomically
+from experiments.recovery import Unlearning, recovered_from_unlearning, recovery_table
 from experiments.run import check_run, execute
 from experiments.spec import Spec
 from experiments.tables import attainable, inferences_of, make_table, protection_lines
@@ -28,6 +31,7 @@ from experiments.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.federation.exchange import MakeExchange
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.recipes import RECIPES
 
@@ -45,17 +49,19 @@ DEFAULT_CASES = (
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One configuration: how the user called it, and its record."""
+    """One configuration: how the user called it, its record, and what is known of each victim's change when clients then unlearnt."""
 
     name: str
     record: Record
+    unlearned: list[UpdateRecovery] = []
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All of them; the first is what the others are compared with."""
+    """All of them; the first is what the others are compared with. `unlearning` is of what was unlearnt, empty if nothing was."""
 
     schema: str
     cases: list[Case]
+    unlearning: str = ""
 
 
 def read_comparison(path: Path) -> Comparison | None:
@@ -88,12 +94,15 @@ def compare(
     *,
     observe: Observe,
     overwrite: bool = False,
+    unlearning: Unlearning | None = None,
+    exchange: MakeExchange = make_exchange,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 
     Args:
-        observe: gives each case its observer.
+        observe: gives each case its observer. unlearning: what every case is to forget afterwards.
         overwrite: write over a finished comparison of other cases or options; what is trained already is only attacked anew.
+        exchange: how tables cross; tests and experiments give one with an adversary in it.
 
     Raises:
         RunError: the folder has a finished comparison of something else.
@@ -109,8 +118,12 @@ def compare(
             raise SpecError(f"case: {name!r} is the same run as {(same or [name])[0]!r}; name each once")
         check_run(made, graph, attack=True)
         specs[name] = made
+    asked = unlearning.digest if unlearning else ""
     if (folder / COMPARISON_FILE).exists() and not overwrite:
-        return _finished(folder / COMPARISON_FILE, specs, graph)
+        found = _finished(folder / COMPARISON_FILE, specs, graph)
+        if found.unlearning == asked:
+            return found
+        raise refused(folder / COMPARISON_FILE, "unlearnt something else, or nothing")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -119,14 +132,27 @@ def compare(
     for name, one in specs.items():
         with observe(one, name) as observer:
             finished = execute(
-                one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite
-            )
-        done.append(Case(name, finished.record))
-    comparison = Comparison(SCHEMA, done)
+                one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite,
+                exchange=exchange,
+            )  # fmt: skip
+            run = folder / folder_name(name)
+            updates = recovered_from_unlearning(run, one, unlearning, exchange, observer) if unlearning else []
+        done.append(Case(name, finished.record, updates))
+    comparison = Comparison(SCHEMA, done, asked)
     content = msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
     write_atomically(folder / PICTURE_FILE, draw_comparison(comparison))
     write_atomically(folder / COMPARISON_FILE, content)
     return comparison
+
+
+def update_table(comparison: Comparison) -> Table:
+    """Update recovery in the best round of each case, and in the round in which clients unlearnt where they did."""
+    rounds = [
+        (case.name, kind, updates)
+        for case in comparison.cases
+        for kind, updates in (("training", case.record.update_recovery), ("unlearning", case.unlearned))
+    ]
+    return recovery_table(rounds)
 
 
 def default_folder(spec: Spec, graph: FederatedGraph) -> Path:

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 
 import fkgsec
 from attacks.evaluation import Leakage
+from attacks.update_recovery import UpdateRecovery
 from experiments.spec import Spec
 from experiments.stored import decode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -78,6 +80,7 @@ class Record(msgspec.Struct, frozen=True):
             broadcast; else empty.
         utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
         best_round: whose models were evaluated and attacked.
+        update_recovery: what of its change in the best round each victim's adversary knows; empty where nothing was attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
         withstands: which server each part of the protection withstands, and with how many colluders.
@@ -97,6 +100,7 @@ class Record(msgspec.Struct, frozen=True):
     best_round: int
     protection: list[str] = []
     utility_shared: dict[str, Estimate] = {}
+    update_recovery: list[UpdateRecovery] = []
     guarantees: dict[str, Guarantee] = {}
     withstands: tuple[Withstands, ...] = ()
 
@@ -106,7 +110,9 @@ class Record(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "spec", spec)
 
 
-def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) -> Record:
+def make_record(
+    spec: Spec, result: FederationResult, leakage: list[Leakage], updates: Sequence[UpdateRecovery] = ()
+) -> Record:
     """The record of a finished run and, when it was attacked, of what leaked."""
     graph, seed = result.graph, spec.seed
     ranks = np.concatenate(result.test_ranks)
@@ -134,6 +140,7 @@ def make_record(spec: Spec, result: FederationResult, leakage: list[Leakage]) ->
         best_round=result.best_round,
         protection=result.protection.lines(),
         utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+        update_recovery=list(updates),
         guarantees=guarantees_of(result),
         withstands=result.protection.withstands,
     )

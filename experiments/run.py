@@ -17,7 +17,8 @@ import msgspec
 import pandas as pd
 from pyarrow import ArrowException
 
-from attacks.evaluation import AttackOptions, Leakage, attack_federation
+from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
+from attacks.update_recovery import UpdateRecovery, attack_updates
 from attacks.view import check_attackable
 from defenses.exchanges import make_exchange
 from defenses.options import KINDS, parse_defense
@@ -30,6 +31,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation import checkpoint
+from fkgsec.federation.exchange import MakeExchange
 from fkgsec.federation.loop import (
     CHECKPOINT,
     CHECKPOINT_EVERY_S,
@@ -89,6 +91,7 @@ def execute(
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     overwrite: bool = False,
+    exchange: MakeExchange = make_exchange,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -97,6 +100,7 @@ def execute(
 
     Args:
         overwrite: write over what differs: a run of other options or data is trained anew, an attack is made again.
+        exchange: how tables cross; tests and experiments give one with an adversary in it.
 
     Raises:
         RunError: the folder cannot be written, or holds another run.
@@ -121,7 +125,7 @@ def execute(
             return earlier
     else:
         write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    result = run_federation(graph, options, folder, observer, checkpoint_every_s, make_exchange)
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
     return _report(spec, result, target, attack=attack)
 
 
@@ -222,7 +226,9 @@ def _make_folder(folder: Path) -> None:
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
-def load_run(folder: Path, observer: Observer | None = None) -> tuple[Spec, FederationResult]:
+def load_run(
+    folder: Path, observer: Observer | None = None, exchange: MakeExchange = make_exchange
+) -> tuple[Spec, FederationResult]:
     """A finished run, from its checkpoint.
 
     Raises:
@@ -242,16 +248,24 @@ def load_run(folder: Path, observer: Observer | None = None) -> tuple[Spec, Fede
         raise RunError(
             f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
         )
-    return spec, run_federation(graph, options, folder, observer, make_exchange=make_exchange)
+    return spec, run_federation(graph, options, folder, observer, make_exchange=exchange)
 
 
 def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
     leakage: list[Leakage] = []
     scores = pd.DataFrame()
+    updates: list[UpdateRecovery] = []
     if attack:
         leakage, scores = attack_federation(result, spec.attack_options())
-    record = make_record(spec, result, leakage)
+        updates = attack_updates(
+            result,
+            spec.attack_options().threat or default_threats(spec.algorithm),
+            colluder=spec.colluder,
+            leak=max(spec.attack_options().leak),
+            seed=spec.attack_options().seed,
+        )
+    record = make_record(spec, result, leakage, updates)
     picture = draw_picture(record)
     _make_folder(folder)
     _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack

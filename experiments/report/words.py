@@ -35,6 +35,7 @@ FOUND: dict[str, str] = dict(
             "because every victim in the sum held the row",
             "by comparing rounds with other survivors",
             "drawn among those who may hold the row",
+            "because the server knew every other part of the sum",
         ),
         strict=True,
     )

@@ -102,6 +102,9 @@ class Exchange:
         self.server: dict[Table, SharedTable] = {table: SharedTable(table) for table in tables}
         # What each participant put into the last upload, where that is not what crossed; see `FederationResult.inputs`.
         self.inputs: dict[Table, dict[str, Tensor]] = {}
+        self.sums = False  # whether the server learns sums of uploads, not each
+        # What the server knows beforehand of participants' parts of the last sum; see `FederationResult.known`.
+        self.known: dict[Table, dict[str, Tensor]] = {}
 
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Round 0: afterwards `server[table].names` is the union of what clients hold."""
@@ -142,6 +145,24 @@ class Exchange:
                 self.server[message.table].align(message)
         for table, shared in self.server.items():
             shared.initialise(tensors[f"rows.{table}"])
+
+    def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        """Who uploads in a round in which these clients (by place) forget: they alone, where uploads are not summed.
+
+        Args:
+            colluders: clients that may tell the server their part of a sum.
+
+        Raises:
+            SpecError: a sum of so few would show the server what one of them sent.
+        """
+        return list(requesting)
+
+    def carried(self) -> dict[str, Tensor]:
+        """What a round after the run, such as one of unlearning, goes on from beside what clients hold; nothing in clear."""
+        return {}
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on, after `initialise`, from what another exchange's `carried` gave."""
 
     def observed(self, table: Table) -> dict[str, Observed]:
         """What the server knows of each client's rows; empty where each upload says all of it in one message."""

@@ -66,6 +66,11 @@ class FederationResult:
             single message holds it.
         private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
             its ranks, and `shared_test_ranks` those of the shared model.
+        started: by table and party, the shared rows that its training of that round started from, in its own order.
+        known: by table and party, what the server knew beforehand of its part of that round's sum: float64 `[n, width]`, the
+            part's value in each row of the shared table, where the client holds it. Empty unless something is wrong: clients
+            that send the server's broadcast back, or that were sent what the clip cuts to a value the server can tell.
+        carried: what the exchange goes on from in a round after that one.
     """
 
     graph: FederatedGraph
@@ -82,6 +87,9 @@ class FederationResult:
     observed: dict[Table, dict[str, Observed]] = field(default_factory=dict)
     private: list[ClientTables] = field(default_factory=list)
     shared_test_ranks: list[np.ndarray] = field(default_factory=list)
+    started: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
+    known: dict[Table, dict[str, Tensor]] = field(default_factory=dict)
+    carried: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Federation:
@@ -201,11 +209,27 @@ class Federation:
         drawn = generator(self.options.seed, "participants", round).choice(len(self.parties), size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
+    def started(self, prefix: str) -> dict[str, Tensor]:
+        """Each client's shared rows, copied, under names that begin with `prefix`."""
+        return {
+            f"{prefix}.{table}.{client}": self.stack.rows(table, client).detach().cpu().clone()
+            for table in self.recipe.shared
+            for client in range(len(self.parties))
+        }
+
     def inputs(self, prefix: str) -> dict[str, Tensor]:
         """What each participant put into this round's exchange, under names that begin with `prefix`."""
         return {
             f"{prefix}.{table}.{self.parties.index(party)}": rows
             for table, own in self.exchange.inputs.items()
+            for party, rows in own.items()
+        }
+
+    def known(self, prefix: str) -> dict[str, Tensor]:
+        """What the server knew beforehand of participants' parts of this round's sum, under names that begin with `prefix`."""
+        return {
+            f"{prefix}.{table}.{self.parties.index(party)}": rows
+            for table, own in self.exchange.known.items()
             for party, rows in own.items()
         }
 
@@ -298,6 +322,7 @@ def run_federation(
         )
         observer.round_started(number, federation.trainer.num_steps(participants))
         federation.trainer.begin_round()
+        rows_before = federation.started("best_started")
         losses = federation.trainer.train_round(number, participants, observer.step_done)
         trained = federation.tensors("best_trained")
         check = number % options.eval_every == 0 or number == options.rounds
@@ -316,7 +341,10 @@ def run_federation(
                     **federation.tensors("best"),
                     **trained,
                     **federation.private_tensors("best_private"),
+                    **rows_before,
                     **federation.inputs("best_input"),
+                    **federation.known("best_known"),
+                    **{f"best_carried.{name}": rows for name, rows in federation.exchange.carried().items()},
                     **federation.observed("best_observed"),
                 }
             else:
@@ -422,13 +450,16 @@ def _result(
     test_ranks = federation.evaluator.ranks("test") if federation.private else shared_test_ranks
     transcript = federation.channel.transcript
     _retain(federation, progress.best_round, progress.rounds[-1].round)
-    inputs: dict[Table, dict[str, Tensor]] = {
-        table: {
-            party: best[f"best_input.{table}.{place}"]
-            for place, party in enumerate(parties)
-            if f"best_input.{table}.{place}" in best
+    by_party: dict[str, dict[Table, dict[str, Tensor]]] = {
+        kind: {
+            table: {
+                party: best[f"best_{kind}.{table}.{place}"]
+                for place, party in enumerate(parties)
+                if f"best_{kind}.{table}.{place}" in best
+            }
+            for table in recipe.shared
         }
-        for table in recipe.shared
+        for kind in ("input", "started", "known")
     }
     observed: dict[Table, dict[str, Observed]] = {
         table: {
@@ -447,12 +478,15 @@ def _result(
         trained,
         test_ranks,
         transcript,
-        inputs,
+        by_party["input"],
         federation.exchange.protection(released),
         {table: list(shared.names) for table, shared in federation.exchange.server.items()},
         observed,
         private,
         shared_test_ranks if federation.private else [],
+        by_party["started"],
+        by_party["known"],
+        _below("best_carried.", best),
     )
 
 

@@ -3,7 +3,7 @@
 Two words: a client *asks* when the forget sets name triples of it; what it *retains* is the rest of its training triples.
 
 Every method but re-training is one more round after the finished run: the clients that asked train, upload, and every client
-receives the outcome. Whether anything was forgotten is for attacks to say, not for this module.
+receives the outcome (`fkgsec.federation.unlearning_round`). Whether anything was forgotten is for attacks to say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import msgspec
@@ -33,11 +33,19 @@ from fkgsec.federation.loop import Federation, FederationResult, Observer, run_f
 from fkgsec.federation.options import FederationOptions, Form
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.training import Learner, LocalTrainer, Visits, corrupting_entities
+from fkgsec.federation.unlearning_round import (
+    ROUND,
+    align_again,
+    along_statement,
+    exchange_rows,
+    senders_of,
+    shared_rows,
+    train_along,
+)
 from fkgsec.kge.models import Side
 from fkgsec.randomness import generator
 
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
-ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
 
 
 class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +65,8 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         learning_rate, batch_size: None: the run's. A forget set that fits in one batch is one step an epoch; FedLU's code has
             batches of 256 here.
         seed: of the order and the negatives of unlearning.
+        colluders: of the clients in a secure sum, how many may tell the server their part; None: 1. The sum needs two more. Only
+            for runs that were defended.
     """
 
     method: Method = "fedlu"
@@ -69,6 +79,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     learning_rate: float | None = None
     batch_size: int | None = None
     seed: int = 0
+    colluders: int | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("method", Method), ("form", Form)):
@@ -78,7 +89,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise SpecError("hard, soft: at least one must be true; interference without either forgets nothing")
         if not (math.isfinite(self.mu_soft) and self.mu_soft >= 0):
             raise SpecError(f"mu_soft must be at least 0; got {self.mu_soft}")
-        for name, least in (("epochs", 1), ("decay_epochs", 0), ("batch_size", 1), ("seed", 0)):
+        for name, least in (("epochs", 1), ("decay_epochs", 0), ("batch_size", 1), ("seed", 0), ("colluders", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SpecError(f"{name} must be at least {least}; got {value}")
@@ -108,8 +119,13 @@ def unlearn(
     "retrain" gives the whole new run instead.
 
     The server takes the mean over the clients that asked and hold a row, so what they forgot is not averaged away. Two
-    exceptions: under a defense others send what they have in the same round, so that a sum hides its parts, and the mean is
-    over them too; a server that keeps everybody's last upload (PFedEG) has those of the others as they were.
+    exceptions: under secure aggregation the others train one real round (the run's local epochs, on all their triples) and the
+    mean is over them too; a server that keeps everybody's last upload (PFedEG) has those of the others as they were.
+
+    Under secure aggregation the server must not know the sum but for one part: at least two clients beside the assumed colluders
+    are in it, or the request is refused before anything is trained. Others that sent back what they have would add nothing that
+    the server does not know. What the others draw depends on the request, so that two requests have no parts in common; for the
+    same reason "retrain" draws afresh, where the run's own draws would make the others' first uploads those of the run.
 
     Args:
         result: a finished run.
@@ -126,7 +142,8 @@ def unlearn(
 
     Raises:
         DataError: forget sets that do not fit the graph, see `retaining`.
-        SpecError: "fedlu" for a recipe without private entities; a defense without its exchange.
+        SpecError: "fedlu" for a recipe without private entities; a defense without its exchange; a sum that hides nothing.
+        RunError: a defended run of an earlier version, which did not keep what its clients were sent.
         TrainingError: a loss is not finite.
     """
     recipe, run_options = RECIPES[result.options.algorithm], result.options
@@ -136,9 +153,16 @@ def unlearn(
     if not forget:
         raise DataError(f"{result.graph.name}: no client asks for anything to be forgotten")
     retained = retaining(result.graph, forget)
+    colluders = 1 if options.colluders is None else options.colluders
+    if options.colluders is not None and not run_options.defense:
+        raise SpecError(f"colluders={options.colluders} does not apply to a run without a defense; leave it out")
+    identity = _identity(result, retained, options)
     if options.method == "retrain":
         if recipe.pooled:
             _check_pooled(retained)
+        if run_options.defense:
+            seed = int(generator(options.seed, "retraining", identity).integers(2**31))
+            run_options = msgspec.structs.replace(run_options, seed=seed)
         return run_federation(
             retained, run_options, observer=observer, make_exchange=make_exchange, released=result.protection
         )
@@ -146,8 +170,9 @@ def unlearn(
     federation = Federation(result.graph, run_options, make_exchange)
     _load(federation, result)
     sends = options.method != "delete" and not (options.method == "fedlu" and options.form == "published")
+    senders = senders_of(federation, list(forget), colluders) if sends else []
     if sends:
-        _align(federation, make_exchange, _identity(result, retained, options))
+        align_again(federation, make_exchange, identity, result)
     rounds = [_entry(federation, 0, None, None, [], started)]
     observer.round_done(rounds[0])
 
@@ -157,18 +182,22 @@ def unlearn(
     if federation.private:
         evaluator = Evaluator(retained, federation.private, run_options, recipe.pooled)
     work = _Work(federation, options, _forgotten_rows(federation, forget), evaluator, observer)
+    rows_before = shared_rows(federation)
     loss = _METHODS[options.method](work)
+    along = [place for place in senders if place not in work.asking] if federation.exchange.sums else []
+    train_along(federation, along, _seed_along(options, identity), observer)
     trained = _tables(federation, shared_evaluator)
     before = run_options.evaluates_before_broadcast
     mrr, test_ranks = (evaluator.mrr("valid"), evaluator.ranks("test")) if before else (None, [])
     shared_test_ranks = shared_evaluator.ranks("test") if before and federation.private else []
-    outcomes = _exchange(work, result) if sends else []
+    outcomes = exchange_rows(federation, result, work.asking, senders) if sends else []
     if not before:
         mrr, test_ranks = evaluator.mrr("valid"), evaluator.ranks("test")
         shared_test_ranks = shared_evaluator.ranks("test") if federation.private else []
     rounds.append(_entry(federation, ROUND, loss, mrr, outcomes, started))
     observer.round_done(rounds[-1])
     exchange = federation.exchange
+    protection = exchange.protection(result.protection, rounds=ROUND)
     return FederationResult(
         retained,
         run_options,
@@ -179,13 +208,20 @@ def unlearn(
         test_ranks,
         federation.channel.transcript,
         inputs=dict(exchange.inputs),
-        protection=exchange.protection(result.protection, rounds=ROUND) if sends else result.protection,
+        protection=replace(
+            protection, remarks=(*protection.remarks, *along_statement(federation, work.asking, along, colluders))
+        )
+        if sends
+        else result.protection,
         row_names={table: list(shared.names) for table, shared in exchange.server.items()}
         if sends
         else result.row_names,
         observed={table: exchange.observed(table) for table in exchange.server},
         private=_tables(federation, evaluator) if federation.private else [],
         shared_test_ranks=shared_test_ranks,
+        started=rows_before if sends else {},
+        known=dict(exchange.known),
+        carried=exchange.carried(),
     )
 
 
@@ -416,61 +452,13 @@ def _forgotten_rows(federation: Federation, forget: Forget) -> list[np.ndarray]:
 
 def _identity(result: FederationResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
     """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
-    fields = [run_identity(result.graph, result.options), retained.hash, msgspec.structs.asdict(options)]
+    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
+    fields = [run_identity(result.graph, result.options), retained.hash, given]
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
-def _align(federation: Federation, make_exchange: MakeExchange, run: str) -> None:
-    """Round 0: parties align as in the run, and the server sends what it has, the mean of what holders received."""
-    federation.exchange = exchange = make_exchange(
-        federation.channel, federation.options, federation.parties, federation.recipe.shared, run
-    )
-    for table, shared in exchange.server.items():
-        exchange.align(table, federation.holdings(table))
-        place = {name: number for number, name in enumerate(shared.names)}
-        width = federation.stack.tables[table].shape[1]
-        total, holders = torch.zeros(len(place), width, dtype=torch.float64), torch.zeros(len(place), 1)
-        for client, (_, holding) in enumerate(federation.holdings(table).items()):
-            rows = torch.tensor([place[name] for name in holding.names])
-            total.index_add_(0, rows, federation.stack.rows(table, client).detach().cpu().double())
-            holders.index_add_(0, rows, torch.ones(len(rows), 1))
-        # In float64 the mean of equal rows is the row itself.
-        exchange.initialise(table, (total / holders).float())
-        exchange.broadcast(0, table, federation.parties)  # clients keep what they have
-
-
-def _exchange(work: _Work, result: FederationResult) -> list[Uploaded]:
-    """Round 1, once the parties that asked have trained: they upload, everybody receives. See `unlearn` for who else uploads."""
-    federation, exchange = work.federation, work.federation.exchange
-    senders = _senders(work)
-    outcomes = []
-    for table in exchange.server:
-        uploads = {}
-        for client in senders:
-            rows = federation.stack.rows(table, client).detach()
-            if federation.recipe.exchange == "affinity" and client not in work.asking:
-                rows = getattr(result.trained[client], table)
-            uploads[federation.parties[client]] = rows[: federation.num_uploaded[client][table]].cpu()
-        outcomes.append(exchange.upload(ROUND, table, uploads))
-        for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
-            own = federation.stack.rows(table, federation.parties.index(party)).detach()
-            own.copy_(received.merged(own))
-    return outcomes
-
-
-def _senders(work: _Work) -> list[int]:
-    federation, asking = work.federation, work.asking
-    others = [place for place in range(len(federation.parties)) if place not in asking]
-    if federation.recipe.exchange == "affinity":
-        return sorted([*asking, *others])
-    if not federation.options.defense:
-        return asking
-    count = federation.options.num_participants(len(federation.parties))
-    if len(asking) > count:
-        raise SpecError(
-            f"defense: {count} clients take part in a round, and {len(asking)} asked; unlearn in several rounds"
-        )
-    return sorted([*asking, *others[: count - len(asking)]])
+def _seed_along(options: UnlearnOptions, identity: str) -> int:
+    return int(generator(options.seed, "training along", identity).integers(2**31))
 
 
 def _tables(federation: Federation, evaluator: Evaluator) -> list[ClientTables]:

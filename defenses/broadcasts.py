@@ -1,0 +1,219 @@
+"""Broadcasts that clients can check: all of a round train from one table, or no sum is opened.
+
+A server that sends different clients different tables knows what some of them will upload: one that received values far beyond
+the clip uploads exactly the clip, and the sum without these parts is the upload of the one client that received a proper table
+(Pasquini et al. 2022). Clients therefore commit to what they received:
+
+    >>> tree = BroadcastTree(names, rows)                        # the server's table, a leaf for each row
+    >>> proof = tree.prove(places)                               # sent along with rows[places]
+    >>> commitment_of_rows(names, rows, places, total, proof)    # the client's side: the root if these are rows of the table
+
+With private set union every client receives the whole table and hashes it (`commitment_of_table`). Without it a client receives
+its own rows, and a Merkle root stands for the table.
+
+A client's history is a hash chain over the commitments to all that it was sent, from the first round on
+(`defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a round out is
+told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the same history.
+
+`check_values` refuses what no honest sum gives; `check_claims` compares what clients say under their signatures that they
+received, so that a split is named. What makes a split harmless is not that comparison, which a server could withhold, but the
+session: clients with different histories derive other masks and sign other keys, and open nothing together.
+
+Not covered: a server that sends all clients the same malicious table. It learns the sum of what they make of that, and the bound
+keeps the values of the table within what clients upload. Nor what a server tells when it places rows: without private set union
+it can give one name different places for different clients (see `DefendedExchange.statement`).
+
+Source: Merkle 1987 for the tree (leaves and inner nodes are hashed apart, as in RFC 6962); the use is ours, after Pasquini,
+Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fkgsec.errors import FkgsecError
+from protocols.errors import BadSignature
+from protocols.keys import sign, verify
+from protocols.prg import digest
+
+HASH_BYTES = 32
+
+
+class BroadcastError(FkgsecError):
+    """A broadcast that a client does not train from: values that no sum gives, or another table than others got."""
+
+
+# What was received.
+
+
+def commitment_of_table(names: Sequence[str], rows: np.ndarray) -> bytes:
+    """Digest of a whole table: names, and rows float32 `[n, width]` in their order."""
+    return digest("fkgsec broadcast table", _digest_of_names(names), *rows.shape, _bytes(rows))
+
+
+def _digest_of_names(names: Sequence[str]) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(list(names))).digest()
+
+
+def _leaf(place: int, name: str, row: bytes) -> bytes:
+    encoded = name.encode()
+    return hashlib.sha256(b"\0" + place.to_bytes(8, "big") + len(encoded).to_bytes(4, "big") + encoded + row).digest()
+
+
+def _inner(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+def _root(top: bytes, num_rows: int) -> bytes:
+    return digest("fkgsec broadcast rows", num_rows, top)
+
+
+class BroadcastTree:
+    """The server's side: a Merkle tree over the rows of a table; an inner node without a sibling moves up as it is.
+
+    Args:
+        names: of the rows. rows: `[n, ...]` of any dtype, each hashed as its bytes; at least one.
+    """
+
+    def __init__(self, names: Sequence[str], rows: np.ndarray) -> None:
+        content = _bytes(rows)
+        width = len(content) // len(names)
+        leaves = [_leaf(place, name, content[place * width : (place + 1) * width]) for place, name in enumerate(names)]
+        self._levels = [leaves]
+        while len(self._levels[-1]) > 1:
+            level = self._levels[-1]
+            paired = [_inner(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+            self._levels.append([*paired, *level[len(level) // 2 * 2 :]])
+
+    @property
+    def root(self) -> bytes:
+        """The commitment to the table."""
+        return _root(self._levels[-1][0], len(self._levels[0]))
+
+    def prove(self, places: np.ndarray) -> bytes:
+        """The hashes that the holder of the rows at `places` lacks to compute the root, by level from the leaves and place."""
+        known, missing = {int(place) for place in places}, []
+        for level in self._levels[:-1]:
+            siblings = {place ^ 1 for place in known} - known
+            missing += [level[place] for place in sorted(siblings) if place < len(level)]
+            known = {place // 2 for place in known}
+        return b"".join(missing)
+
+
+def commitment_of_rows(names: Sequence[str], rows: np.ndarray, places: np.ndarray, total: int, proof: bytes) -> bytes:
+    """The client's side: the root of the table of `total` rows that has these at `places`, by what `prove` gave.
+
+    Args:
+        names: of the received rows. rows: `[k, ...]`, at least one. places: int64 `[k]`, distinct, each below `total`.
+
+    Raises:
+        BroadcastError: a proof of another length than these places need.
+    """
+    content = _bytes(rows)
+    width = len(content) // len(places)
+    nodes = {
+        int(place): _leaf(int(place), name, content[k * width : (k + 1) * width])
+        for k, (place, name) in enumerate(zip(places, names, strict=True))
+    }
+    hashes = [proof[start : start + HASH_BYTES] for start in range(0, len(proof), HASH_BYTES)]
+    given, size, missing = iter(hashes), total, False
+    while size > 1:
+        siblings = {place ^ 1 for place in nodes} - nodes.keys()
+        for place in sorted(place for place in siblings if place < size):
+            nodes[place] = next(given, b"")
+            missing |= not nodes[place]
+        nodes = {
+            place // 2: _inner(node, nodes[place + 1]) if place + 1 < size else node
+            for place, node in sorted(nodes.items())
+            if place % 2 == 0
+        }
+        size = (size + 1) // 2
+    if missing or next(given, None) is not None or len(proof) % HASH_BYTES:
+        raise BroadcastError(f"a proof of {len(proof)} bytes does not fit {len(places)} of {total} rows")
+    return _root(nodes[0], total)
+
+
+def _bytes(rows: np.ndarray) -> bytes:
+    return np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).tobytes()
+
+
+# What is refused.
+
+
+def check_values(rows: np.ndarray, bound: np.ndarray | float, *, where: str) -> None:
+    """Raises `BroadcastError` for a value of `rows` `[k, width]` that is not finite or beyond +-`bound` (`[k]`, or one)."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)  # NaN where a value is
+    limit = np.broadcast_to(bound, largest.shape)
+    wrong = np.nonzero(~(largest <= limit) | ~np.isfinite(largest))[0]
+    if len(wrong):
+        first = wrong[0]
+        raise BroadcastError(
+            f"{where}: the server sent {largest[first]:g} in row {first} of {len(rows)}; values up to {limit[first]:g} can come "
+            f"of a sum ({len(wrong)} rows are beyond)"
+        )
+
+
+class Claim(msgspec.Struct, frozen=True, tag="broadcast-claim"):
+    """What a client says it received: the digest of its history, signed for one session."""
+
+    sender: str
+    history: bytes
+    signature: bytes
+
+
+def sign_claim(identity: Ed25519PrivateKey, session: bytes, round: int, sender: str, history: bytes) -> Claim:
+    """The claim of a client that is to take part in a sum of this session and round."""
+    return Claim(sender, history, sign(identity, digest("fkgsec broadcast claim", session, round, sender, history)))
+
+
+def check_claims(
+    party: str,
+    history: bytes,
+    claims: Sequence[Claim],
+    identities: Mapping[str, bytes],
+    *,
+    session: bytes,
+    round: int,
+    where: str,
+) -> None:
+    """A client compares the others' claims with its own history. `identities`: raw public keys by party.
+
+    Raises:
+        BroadcastError: others received another table, or a claim is not signed by its sender; names who.
+    """
+    others = []
+    for claim in claims:
+        signed = digest("fkgsec broadcast claim", session, round, claim.sender, claim.history)
+        try:
+            verify(identities[claim.sender], claim.signature, signed, signer=claim.sender)
+        except (BadSignature, KeyError) as error:
+            raise BroadcastError(
+                f"{where}: the server showed {party} a claim that {claim.sender} did not sign"
+            ) from error
+        if claim.history != history:
+            others.append(claim.sender)
+    if others:
+        raise BroadcastError(
+            f"{where}: the server sent {', '.join(others)} other tables than {party} (inconsistent broadcast)"
+        )
+
+
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Claim])
+
+
+def encode_claims(claims: Sequence[Claim]) -> bytes:
+    """Claims as bytes."""
+    return _encoder.encode(list(claims))
+
+
+def decode_claims(content: bytes, *, where: str) -> list[Claim]:
+    """Undo `encode_claims`. Raises `BroadcastError`."""
+    try:
+        return _decoder.decode(content)
+    except msgspec.MsgspecError as error:
+        raise BroadcastError(f"{where}: claims cannot be read ({error})") from error

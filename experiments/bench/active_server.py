@@ -1,0 +1,79 @@
+"""An active server, and clients with or without the defenses against it, for tests and `experiments/results/defended`.
+
+    python -m experiments.bench.active_server        # both comparisons on the embedded hospitals, as tables in Markdown
+
+The server sends all clients but one a table far beyond the clip, in the broadcast after one round. They upload the clip in every
+value, which the server subtracts from the next round's sum: what is left is the upload of the last client. Source: Pasquini,
+Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
+
+No option of the command line comes here. `unprotected` clients exist so that a test of the defense shows that it would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from defenses.bound_broadcasts import BoundBroadcasts
+from defenses.exchange import DefendedExchange
+from defenses.sparse import SparseSums
+from fkgsec.federation.exchange import Exchange, MakeExchange, Uploaded
+from fkgsec.federation.messages import Channel
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Table
+
+FAR = 1e9  # a value that no training brings back within the clip
+
+
+class UncheckedBroadcasts(BoundBroadcasts):
+    """Clients that take what they are sent, and sessions that do not depend on it."""
+
+    def extend(self, party: str, what: str, round: int, commitment: bytes) -> None:
+        """Nothing is remembered."""
+
+    def check(self, round: int, table: Table, party: str, rows: Tensor, largest: np.ndarray | float) -> None:
+        """Nothing is refused."""
+
+
+def active_server(target: str, *, at: int, value: float = FAR, unprotected: bool = False) -> MakeExchange:
+    """An exchange whose server sends every client but the target (a party) `value` throughout, after round `at`."""
+
+    def make(
+        channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+    ) -> Exchange:
+        sparse = RECIPES[options.algorithm].exchange == "top-k"
+        kind = _active(SparseSums if sparse else DefendedExchange, target, at, value)
+        exchange = kind(channel, options, parties, tables, run)
+        if unprotected:
+            exchange._bound = UncheckedBroadcasts(channel, parties, whole=exchange.defense.psu is not None)
+        return exchange
+
+    return make
+
+
+def _active(base: Any, target: str, at: int, value: float) -> Any:
+    class Active(base):
+        """See `active_server`."""
+
+        def _table_for(self, round: int, table: Table, party: str) -> Tensor:
+            own = super()._table_for(round, table, party)
+            if round != at or party == target:
+                return own
+            far, width = own.clone(), self.server[table].rows.shape[1]
+            far[:, :width] = value  # what follows is FedS's count
+            return far
+
+        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+            outcome = super().upload(round, table, rows)
+            if round == at + 1:
+                encoding = self._encodings[table]
+                shape = tuple(self.server[table].rows.shape)
+                part = torch.from_numpy(encoding.decode(encoding.encode(np.full(shape, value)).values))
+                self.known[table] = {party: part for party in rows if party != target}
+            return outcome
+
+    return Active

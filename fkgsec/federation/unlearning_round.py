@@ -1,0 +1,131 @@
+"""The round in which an unlearning crosses: who uploads, what the others train, and how tables go to and fro.
+
+    >>> senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
+    >>> align_again(federation, make_exchange, identity, result)           # round 0
+    >>> train_along(federation, [place for place in senders if place not in asking], seed, observer)
+    >>> outcomes = exchange_rows(federation, result, asking, senders)      # round 1
+
+In clear only the clients that asked upload. Where uploads are summed securely the others train one real round on their own data
+and upload with them: if they sent back what the server had sent them, the sum without these parts would be the upload of the
+client that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.federation.exchange import MakeExchange, Uploaded
+from fkgsec.federation.loop import Federation, FederationResult, Observer
+from fkgsec.federation.recipes import Table
+from fkgsec.federation.training import LocalTrainer
+
+ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
+
+
+def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int) -> list[int]:
+    """The places of the clients that upload, where those of these names ask. Raises `SpecError` when their sum hides nothing."""
+    names = [graph.name for graph in federation.stack.graphs]
+    asking = [place for place, name in enumerate(names) if name in forgetting or federation.recipe.pooled]
+    if federation.recipe.exchange == "affinity":
+        return list(range(len(names)))
+    return federation.exchange.senders(asking, colluders)
+
+
+def align_again(federation: Federation, make_exchange: MakeExchange, run: str, result: FederationResult) -> None:
+    """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have.
+
+    In clear the server has the mean of what holders received. Under a defense, which may have kept rows from it, it has its own
+    table, and the sessions go on from all that clients were sent in the run.
+
+    Args:
+        run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
+
+    Raises:
+        RunError: a defended run of an earlier version.
+    """
+    carried = result.carried
+    exchange = make_exchange(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
+    if exchange.sums and not carried:
+        raise RunError(
+            "the run is of an earlier version, which did not keep what its clients were sent: train it again"
+        )
+    federation.exchange = exchange
+    for table, shared in exchange.server.items():
+        exchange.align(table, federation.holdings(table))
+        if f"rows.{table}" in carried:
+            place = {name: row for row, name in enumerate(result.row_names[table])}
+            rows = carried[f"rows.{table}"][[place[name] for name in shared.names]]
+        else:
+            rows = _mean_of_holders(federation, table, shared.names)
+        exchange.initialise(table, rows)
+    if carried:
+        exchange.carry_on(carried)
+    for table in exchange.server:
+        exchange.broadcast(0, table, federation.parties)
+
+
+def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str]) -> Tensor:
+    place = {name: number for number, name in enumerate(names)}
+    total = torch.zeros(len(place), federation.stack.tables[table].shape[1], dtype=torch.float64)
+    holders = torch.zeros(len(place), 1)
+    for client, (_, holding) in enumerate(federation.holdings(table).items()):
+        rows = torch.tensor([place[name] for name in holding.names])
+        total.index_add_(0, rows, federation.stack.rows(table, client).detach().cpu().double())
+        holders.index_add_(0, rows, torch.ones(len(rows), 1))
+    return (total / holders).float()  # in float64 the mean of equal rows is the row itself
+
+
+def shared_rows(federation: Federation) -> dict[Table, dict[str, Tensor]]:
+    """Each client's shared rows, copied."""
+    return {
+        table: {
+            party: federation.stack.rows(table, client).detach().cpu().clone()
+            for client, party in enumerate(federation.parties)
+        }
+        for table in federation.recipe.shared
+    }
+
+
+def train_along(federation: Federation, clients: Sequence[int], seed: int, observer: Observer) -> None:
+    """These clients train one round of the run on all their triples. Raises `TrainingError` for a loss that is not finite."""
+    if not clients:
+        return
+    options = msgspec.structs.replace(federation.options, seed=seed)
+    trainer = LocalTrainer(federation.stack, options, federation.private)
+    observer.round_started(ROUND, trainer.num_steps(clients))
+    trainer.train_round(ROUND, clients, observer.step_done)
+
+
+def along_statement(federation: Federation, asking: Sequence[int], along: Sequence[int], colluders: int) -> list[str]:
+    """What the sum of the round rests on, one line; nothing in clear."""
+    if not federation.exchange.sums:
+        return []
+    return [
+        f"unlearning: one sum of {len(asking)} clients that asked and {len(along)} that trained on their own data as ever; "
+        f"it assumes that at most {colluders} of them collude with the server"
+    ]
+
+
+def exchange_rows(
+    federation: Federation, result: FederationResult, asking: Sequence[int], senders: Sequence[int]
+) -> list[Uploaded]:
+    """Round 1, once the senders have trained: they upload, everybody receives. See `unlearn` for who uploads."""
+    exchange = federation.exchange
+    outcomes = []
+    for table in exchange.server:
+        uploads = {}
+        for client in senders:
+            rows = federation.stack.rows(table, client).detach()
+            if federation.recipe.exchange == "affinity" and client not in asking:
+                rows = getattr(result.trained[client], table)
+            uploads[federation.parties[client]] = rows[: federation.num_uploaded[client][table]].cpu()
+        outcomes.append(exchange.upload(ROUND, table, uploads))
+        for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
+            own = federation.stack.rows(table, federation.parties.index(party)).detach()
+            own.copy_(received.merged(own))
+    return outcomes

@@ -1,0 +1,282 @@
+"""An active server that sends clients different tables, against every recipe whose uploads are summed securely.
+
+Each federation is run twice: protected, where it must end with an error that names the fault, and with unprotected clients, where
+the server gets the target's upload. The second shows that the first would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.update_recovery import UpdateRecovery, measure_updates
+from attacks.view import THREAT_MODELS, build_view
+from defenses.bound_broadcasts import BoundBroadcasts
+from defenses.broadcasts import BroadcastError
+from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
+from experiments.bench.active_server import UncheckedBroadcasts, active_server
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation
+from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from protocols.errors import ProtocolError
+
+replace = msgspec.structs.replace
+# Every recipe that runs under secagg; FedS is aligned in clear alone. `sync_every=1`: all rows are sent after even rounds.
+SUMMED = [name for name, recipe in RECIPES.items() if recipe.shared and recipe.exchange in ("mean", "top-k")]
+DEFENSES = ["secagg", "psu,secagg", "secagg,suppress:t=2", "psu,secagg,suppress:t=2", "secagg:dropout=0.1"]
+SETTINGS: dict[str, dict[str, Any]] = {"feds": {"sync_every": 1, "sparsity": 1.0}}
+
+
+def fits(algorithm: str, defense: str) -> bool:
+    return not (algorithm == "feds" and "psu" in defense)
+
+
+def target_of(graph: FederatedGraph) -> str:
+    return f"client/{graph.clients[0].name}"
+
+
+def attacked(
+    graph: FederatedGraph, options: FederationOptions, *, unprotected: bool = False, value: float = 1e9, at: int = 2
+) -> FederationResult:
+    """A federation of `at` + 1 rounds, evaluated at its end; the server attacks with the broadcast before its last round."""
+    options = replace(options, rounds=at + 1, eval_every=at + 1)
+    make = active_server(target_of(graph), at=at, value=value, unprotected=unprotected)
+    return run_federation(graph, options, make_exchange=make)
+
+
+def recovered(result: FederationResult, threat: str = "server") -> UpdateRecovery:
+    """What the server alone gets of the target."""
+    target, other = (client.name for client in result.graph.clients[:2])
+    view = build_view(result, THREAT_MODELS[threat], colluder=other, leak=1.0, seed=0)
+    return next(row for row in measure_updates(result, view, colluder=other, seed=0) if row.victim == target)
+
+
+CASES = [(algorithm, defense) for algorithm in SUMMED for defense in DEFENSES if fits(algorithm, defense)]
+QUICK = [("fede", "psu,secagg"), ("fedr", "secagg"), ("feds", "secagg,suppress:t=2"), ("fedlu", "secagg:dropout=0.1")]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "defense"),
+    [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES],
+)
+def test_a_split_broadcast_ends_the_run_or_gives_the_upload_away(
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, algorithm=algorithm, defense=defense, **SETTINGS.get(algorithm, {}))
+    with pytest.raises(BroadcastError, match=r"refuses the broadcast of .* in round 2: the server sent 1e.09 in row"):
+        attacked(graph(5), options)
+    with pytest.raises(BroadcastError, match=r"before the sum of round 3: the server sent client/.* other tables than"):
+        attacked(graph(5), options, value=15.9)
+    row = recovered(attacked(graph(5), options, unprotected=True))
+    assert row.reason is None
+    # With suppression, and in FedS, the rows of one holder are not in the sum; of the others nothing is left hidden.
+    whole = "suppress" not in defense and algorithm != "feds"
+    assert row.cosine.value > (0.99 if whole else 0.6)
+    assert row.relative_error.value < (0.01 if whole else 0.8)
+    assert row.base_relative_error.value > 2
+
+
+def test_the_same_run_of_an_honest_server_gives_nothing_away(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, defense="psu,secagg", rounds=3, eval_every=3)
+    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    assert not any(result.known.values())
+    row = recovered(result)
+    assert row.relative_error.value > 0.5
+    assert row.cosine.value < 0.9
+
+
+@pytest.mark.parametrize("model", ["transe", "rotate", pytest.param("complex", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_models_and_sizes(
+    model: Any, clients: int, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, model=model, defense="psu,secagg")
+    with pytest.raises(BroadcastError, match="refuses the broadcast"):
+        attacked(graph(clients), options, at=1)
+    with pytest.raises(BroadcastError, match="other tables than"):
+        attacked(graph(clients), options, at=1, value=-15.9)
+    row = recovered(attacked(graph(clients), options, at=1, unprotected=True))
+    assert row.cosine.value > 0.99
+    assert row.relative_error.value < 0.01
+
+
+class Withholding(Channel):
+    """A server that shows each client no claim, so that only the session can tell."""
+
+    def send(self, message: AnyMessage) -> AnyMessage:
+        received = super().send(message)
+        if isinstance(received, ProtocolMessage) and received.step == "broadcast-claims":
+            return replace(received, content=msgspec.msgpack.encode([]))
+        return received
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2", "secagg:neighbours=4,threshold=3"])
+def test_without_claims_nothing_opens(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """The clients' sessions differ: masks and signatures of one mean nothing to another."""
+    options = replace(options, defense=defense, rounds=3, eval_every=3)
+    made = []
+
+    def make(channel: Channel, *others: Any) -> Any:
+        made.append(active_server(target_of(graph(5)), at=2, value=15.9)(Withholding(channel.transcript), *others))
+        return made[-1]
+
+    try:
+        result = run_federation(graph(5), options, make_exchange=make)
+    except ProtocolError:
+        return
+    # Or those who differ are dropped, and with the target all others.
+    assert all(target_of(graph(5)) not in opened.survivors for opened in result.transcript.opened(3))
+
+
+class Tampering(Channel):
+    """A server that changes one value of the table on its way to one client, and proves the untouched table."""
+
+    def __init__(self, transcript: Any, receiver: str, round: int, value: float) -> None:
+        super().__init__(transcript)
+        self.receiver, self.round, self.value = receiver, round, value
+
+    def send(self, message: AnyMessage) -> AnyMessage:
+        received = super().send(message)
+        if isinstance(received, Rows) and (received.receiver, received.round) == (self.receiver, self.round):
+            rows = received.unpack()
+            rows[3, 1] = self.value
+            return Rows.pack(received.round, received.sender, received.receiver, received.table, rows)
+        return received
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), -16.1])
+def test_one_changed_value(
+    value: float, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = replace(options, defense=defense)
+    receiver = f"client/{graph(3).clients[1].name}"
+
+    def make(channel: Channel, *others: Any) -> Any:
+        return make_exchange(Tampering(channel.transcript, receiver, 1, value), *others)
+
+    says = "other tables than" if value == 0.5 else f"{receiver} refuses the broadcast of entities in round 1"
+    with pytest.raises(BroadcastError, match=says):
+        run_federation(graph(3), options, make_exchange=make)
+
+
+class SplitForSitters(DefendedExchange):
+    """After round 1 the server sends other tables to those who will sit round 2 out."""
+
+    def _table_for(self, round: int, table: Table, party: str) -> Tensor:
+        rows = super()._table_for(round, table, party)
+        return rows + 0.125 if round == 1 and party in self.sitters else rows
+
+
+def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """What it received after round 1 is replaced after round 2; its history still ends the next sum that it is in."""
+    options = replace(options, defense="psu,secagg", participation=0.6, rounds=4, eval_every=4)
+    made = []
+
+    def make(*parts: Any) -> SplitForSitters:
+        made.append(SplitForSitters(*parts))
+        made[-1].sitters = set(made[-1].parties) - drawn(graph(5), options, 2)
+        return made[-1]
+
+    with pytest.raises(BroadcastError, match="before the sum of round 3"):
+        run_federation(graph(5), options, make_exchange=make)
+    run_federation(graph(5), options, make_exchange=make_exchange)  # and of an honest server none ends
+
+
+def drawn(graph: FederatedGraph, options: FederationOptions, round: int) -> set[str]:
+    """The participants of a round."""
+    federation = Federation(graph, options, make_exchange)
+    return {federation.parties[place] for place in federation.participants(round)}
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "feds", "fedep"])
+def test_clients_that_receive_nothing_are_told_the_commitment(
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+) -> None:
+    """All histories are one after honest rounds, however few took part; what tells them is counted."""
+    options = replace(options, algorithm=algorithm, defense="secagg", participation=0.6, rounds=3, eval_every=3)
+    made = []
+
+    def make(*parts: Any) -> Any:
+        made.append(make_exchange(*parts))
+        return made[-1]
+
+    result = run_federation(graph(5), options, make_exchange=make)
+    assert len(set(made[0]._bound.history.values())) == 1
+    told = [entry for entry in result.transcript.entries if entry.kind == "broadcast-root" and entry.round == 2]
+    assert len(told) == (0 if algorithm == "fede" else 2)
+    assert all(entry.num_bytes > 32 for entry in told)
+    assert any(entry.kind == "broadcast-proof" and entry.num_bytes > 32 for entry in result.transcript.entries)
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg:dropout=0.3,suppress:t=2"])
+def test_a_resumed_run_goes_on_with_its_history(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+) -> None:
+    options = replace(options, defense=defense, rounds=3, eval_every=3)
+    made: list[Any] = []
+
+    def make(*parts: Any) -> Any:
+        made.append(make_exchange(*parts))
+        return made[-1]
+
+    run_federation(graph(4), options, make_exchange=make)
+
+    class Killed(Exception):
+        pass
+
+    class Killer(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 3:
+                raise Killed
+
+    with pytest.raises(Killed):
+        run_federation(graph(4), options, tmp_path, Killer(), checkpoint_every_s=0, make_exchange=make)
+    run_federation(graph(4), options, tmp_path, make_exchange=make)
+    assert made[2]._bound.history == made[0]._bound.history
+    assert made[1]._bound.history != made[0]._bound.history
+
+
+def test_first_rows_beyond_the_clip_are_refused(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    with pytest.raises(SpecError, match=r"secagg: clip must be at least 1\.5, which the first rows of entities reach"):
+        run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_exchange=make_exchange)
+
+
+def test_unchecked_clients_are_what_the_defense_adds(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """The hook takes the defense away and nothing else: the same figures come out of an honest run."""
+    options = replace(options, defense="secagg")
+
+    def make(channel: Channel, given: FederationOptions, parties: Any, *others: Any) -> Any:
+        exchange = make_exchange(channel, given, parties, *others)
+        assert isinstance(exchange, DefendedExchange)
+        assert type(exchange._bound) is BoundBroadcasts
+        exchange._bound = UncheckedBroadcasts(channel, parties, whole=False)
+        return exchange
+
+    with_it = run_federation(graph(3), options, make_exchange=make_exchange)
+    without = run_federation(graph(3), options, make_exchange=make)
+    for one, other in zip(with_it.tables, without.tables, strict=True):
+        torch.testing.assert_close(one.entities, other.entities, rtol=0, atol=0)
+    assert np.array_equal(with_it.test_ranks[0], without.test_ranks[0])
+    assert SERVER not in {entry.sender for entry in without.transcript.entries if entry.direction == "up"}
