@@ -49,7 +49,7 @@ DEFAULT_CASES = (
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One configuration: how the user called it, its record, and what is known of each victim's change when clients then unlearnt."""
+    """One configuration: how the user called it, its record, and what is known of a victim's change when clients then unlearn."""
 
     name: str
     record: Record
