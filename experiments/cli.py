@@ -19,6 +19,7 @@ from experiments.compare import (
     inference_table,
     protection_by_case,
     temperature_remark,
+    update_table,
 )
 from experiments.compare import default_folder as default_comparison
 from experiments.console import expected_errors, make_console, print_tables
@@ -28,6 +29,8 @@ from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_o
 from experiments.paper_tables.cli import experiment_app
 from experiments.progress import RunProgress, observe_on
 from experiments.record import encode_record
+from experiments.recovery import AID as UPDATE_AID
+from experiments.recovery import Unlearning
 from experiments.report import cli as report_cli
 from experiments.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.spec import Spec, make_spec
@@ -38,7 +41,9 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.unlearning import UnlearnOptions
 
 app = typer.Typer(
     name="fkgsec",
@@ -133,6 +138,15 @@ def compare_cases(
             help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
         ),
     ] = None,
+    forget: Annotated[
+        Path | None,
+        typer.Option(
+            "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="of unlearning, with --forget (default: finetune)")
+    ] = None,
     config: Config = None,
     out: Annotated[
         Path | None,
@@ -149,12 +163,22 @@ def compare_cases(
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
     observe = observe_on(errors, enabled=not quiet, what="case")
+    if method and not forget:
+        raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
+    unlearning = None
+    if forget:
+        given_method: dict[str, Any] = {"method": method or "finetune"}
+        unlearning = Unlearning(read_forget(forget, graph, None), UnlearnOptions(**given_method))
     folder = out or default_comparison(spec, graph)
-    comparison = compare(spec, graph, folder, case or DEFAULT_CASES, observe=observe, overwrite=overwrite)
+    comparison = compare(
+        spec, graph, folder, case or DEFAULT_CASES, observe=observe, overwrite=overwrite, unlearning=unlearning
+    )
     if quiet:
         return
     console = make_console()
-    print_tables(console, [comparison_table(comparison), inference_table(comparison), convergence_table(comparison)])
+    shown = (comparison_table, inference_table, update_table, convergence_table)
+    print_tables(console, [table(comparison) for table in shown])
+    console.print(UPDATE_AID, soft_wrap=True, highlight=False)
     for line in (*temperature_remark(comparison), *protection_by_case(comparison)):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):

@@ -1,19 +1,25 @@
 """Update recovery in a comparison: of each case's last attacked round, and of a round in which clients unlearn afterwards.
 
->>> updates = recovered_from_unlearning(finished, Unlearning(forget, UnlearnOptions(method="finetune")), make_exchange, observer)
+>>> asked = Unlearning(forget, UnlearnOptions(method="finetune"))
+>>> updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_exchange, observer)
 >>> console.print(recovery_table([("psu,secagg", "unlearning", updates)]))
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+import numpy as np
 from rich.table import Table
 
 from attacks.evaluation import default_threats
 from attacks.update_recovery import UpdateRecovery, attack_updates
-from experiments.run import Finished, load_run
+from experiments.run import load_run
+from experiments.spec import Spec
 from experiments.tables import make_table
 from fkgsec.estimate import Estimate
 from fkgsec.federation.exchange import MakeExchange
@@ -22,9 +28,9 @@ from fkgsec.federation.loop import Observer
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 
 AID = (
-    "Update recovery: of the victim whose change in the round the adversary knows best, the cosine of its estimate to the true change "
-    "of a row (mean over rows; 1: known), and the estimate's error over the change (0: known, 1: as good as none). base: an "
-    "adversary that takes the mean change of those who hold the row."
+    "Update recovery: of the victim whose change in the round the adversary knows best, the cosine of its estimate to the true "
+    "change of a row (mean over rows; 1: known), and the estimate's error over the change (0: known, 1: as good as none). base: "
+    "an adversary that takes the mean change of those who hold the row."
 )
 
 
@@ -34,12 +40,18 @@ class Unlearning(NamedTuple):
     forget: Forget
     options: UnlearnOptions
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of both."""
+        forget = {name: np.asarray(triples).tolist() for name, triples in self.forget.items()}
+        return hashlib.sha256(msgspec.json.encode([forget, self.options], order="sorted")).hexdigest()
+
 
 def recovered_from_unlearning(
-    finished: Finished, unlearning: Unlearning, exchange: MakeExchange, observer: Observer | None
+    run: Path, spec: Spec, unlearning: Unlearning, exchange: MakeExchange, observer: Observer | None
 ) -> list[UpdateRecovery]:
-    """Unlearn on a finished run and attack that round; nothing is written. Raises as `unlearn` does."""
-    spec, result = load_run(finished.folder, exchange=exchange)
+    """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does."""
+    _, result = load_run(run, exchange=exchange)
     after = unlearn(result, unlearning.forget, unlearning.options, observer=observer, make_exchange=exchange)
     attack = spec.attack_options()
     threats = attack.threat or default_threats(spec.algorithm)

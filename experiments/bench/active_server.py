@@ -77,3 +77,18 @@ def _active(base: Any, target: str, at: int, value: float) -> Any:
             return outcome
 
     return Active
+
+
+def echoing_others(
+    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+) -> Exchange:
+    """An exchange in which an unlearning is not refused, and clients that did not ask send back what the server sent them."""
+
+    class Echoing(DefendedExchange):
+        """See `echoing_others`."""
+
+        def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+            self.sums = False
+            return list(range(len(self.parties)))
+
+    return Echoing(channel, options, parties, tables, run)

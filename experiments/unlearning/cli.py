@@ -71,6 +71,10 @@ def unlearn(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", help="triples per step of unlearning (default: the run's)")
     ] = None,
+    colluders: Annotated[
+        int | None,
+        typer.Option("--colluders", help="secagg: clients that may tell the server their part of the sum (default: 1)"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder to write (default: RUN-METHOD beside the run)")
     ] = None,
@@ -80,7 +84,7 @@ def unlearn(
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
     given: dict[str, Any] = {
         "method": method, "form": form, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
-        "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size,
+        "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size, "colluders": colluders,
     }  # fmt: skip
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
     observe = observe_on(make_console(stderr=True), enabled=not quiet)

@@ -226,8 +226,9 @@ def _tensors(result: FederationResult) -> dict[str, Tensor]:
     for kind in ("test_ranks", "shared_test_ranks"):
         tensors |= {f"{kind}.{place}": torch.from_numpy(ranks) for place, ranks in enumerate(getattr(result, kind))}
     places = _places(result.graph)
-    for table, own in result.inputs.items():
-        tensors |= {f"inputs.{table}.{places[party]}": rows for party, rows in own.items()}
+    for kind in ("inputs", "started", "known"):
+        for table, own in getattr(result, kind).items():
+            tensors |= {f"{kind}.{table}.{places[party]}": rows for party, rows in own.items()}
     for table, seen in result.observed.items():
         tensors |= {
             f"observed.{table}.{places[party]}.{name}": tensor
@@ -289,26 +290,28 @@ def read_unlearned(folder: Path) -> Unlearned:
         tables("trained"),
         ranks("test_ranks"),
         transcript,
-        _inputs(graph, tensors),
+        _by_party(graph, tensors, "inputs"),
         Protection(metadata.remarks, metadata.guarantees, metadata.withstands),
         metadata.row_names,
         _observed(graph, tensors),
         tables("private"),
         ranks("shared_test_ranks"),
+        _by_party(graph, tensors, "started"),
+        _by_party(graph, tensors, "known"),
     )
     return Unlearned(spec, graph, forget, unlearning, result)
 
 
-def _inputs(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Table, dict[str, Tensor]]:
+def _by_party(graph: FederatedGraph, tensors: Mapping[str, Tensor], kind: str) -> dict[Table, dict[str, Tensor]]:
     shared: tuple[Table, ...] = ("entities", "relations")
     return {
         table: {
-            party: tensors[f"inputs.{table}.{place}"]
+            party: tensors[f"{kind}.{table}.{place}"]
             for party, place in _places(graph).items()
-            if f"inputs.{table}.{place}" in tensors
+            if f"{kind}.{table}.{place}" in tensors
         }
         for table in shared
-        if any(name.startswith(f"inputs.{table}.") for name in tensors)
+        if any(name.startswith(f"{kind}.{table}.") for name in tensors)
     }
 
 
