@@ -493,7 +493,7 @@ def test_nothing_but_the_protocols_messages_leaves_a_client(
     options = replace(options, algorithm="feds", rounds=3, eval_every=3, sync_every=1)
     secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_exchange)
     up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
-    steps = ("advertisement", "sealed-shares", "masked-upload", "confirmation", "revealed-shares")
+    steps = ("advertisement", "sealed-shares", "receipt", "masked-upload", "confirmation", "revealed-shares")
     assert up == {f"secagg-{step}" for step in steps} | {"broadcast-claim"}
     sent = [message for message in secure.transcript.messages(3) if message.receiver == SERVER]
     assert {type(message) for message in sent} == {ProtocolMessage}
