@@ -61,7 +61,8 @@ def leakage_aid(record: Attacked) -> list[str]:
         "ERR: entities named right. TRR: training triples rebuilt when the linked pairs are given. base: the best guess of the "
         "same adversary without what crossed in the rounds; only the difference is what the rounds leak. Below base it does "
         "better by ignoring them, so what leaks is at least base. max: the share whose names (and relation) the adversary knows, "
-        "which no attack of its kind exceeds. Ranges are 95 % intervals."
+        "which no attack of its kind exceeds. Ranges are 95 % "
+        "intervals; they cover which entities leaked, not other trainings."
     ]
     if any(row.inference == STRONGEST for row in record.leakage):
         lines.append(

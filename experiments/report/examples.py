@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from attacks.evaluation import NO_NAME
+from experiments.compare import pooled
 from experiments.report.model import Example, Examples, Run
-from experiments.report.tables import attacked_items, worst_attack
+from experiments.report.tables import attacked_items
 from experiments.report.words import attack_name, share, triple_words
 from fkgsec.randomness import generator
 
@@ -22,7 +23,8 @@ RULE = (
 
 def examples_of(run: Run) -> Examples | None:
     """Claims of one run by `RULE`; None when nothing was attacked, or the scores are not there."""
-    row = worst_attack(run.record)
+    rows = [row for row in pooled(run.record) if not row.reason]
+    row = max(rows, key=lambda row: row.trr.value, default=None)
     if row is None or run.scores is None:
         return None
     entities, triples = attacked_items(run.scores, row, "entity"), attacked_items(run.scores, row, "triple")

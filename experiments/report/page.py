@@ -19,6 +19,7 @@ from experiments.record import Record
 from experiments.report import tables
 from experiments.report.examples import RULE, examples_of
 from experiments.report.model import Card, Federation, Finding, Report, Run, Statement
+from experiments.report.ranking import extremes, risk, worst_attack
 from experiments.report.words import (
     FOUND,
     GLOSSARY,
@@ -121,30 +122,48 @@ def _federation(
 
 
 def _lead(runs: Sequence[Run]) -> list[str]:
-    """The runs whose worst attack is the worst and the mildest, and those without one."""
-    attacked = [(run, row) for run in runs if (row := tables.worst_attack(run.record)) is not None]
-    lines = []
-    if attacked:
-        run, row = max(attacked, key=lambda pair: tables.risk(pair[1]))
-        who, knows, saw = adversary(run.record, row)
-        lines.append(
-            f"Most is at risk in the run “{run.name}”, under {attack_name(row.threat_model, row.leak)}. {_outcome(row)}"
-        )
-        lines.append(f"The adversary there is {who}. Beforehand it knew {knows}. It saw {saw}.")
-    if len(attacked) > 1:
-        run, row = min(attacked, key=lambda pair: tables.risk(pair[1]))
-        size = mebibytes(run.record.bytes.up + run.record.bytes.down)
-        lines.append(
-            f"Of {len(attacked)} runs that could be attacked, least is at risk in “{run.name}”; its worst attack is "
-            f"{attack_name(row.threat_model, row.leak)}. {_outcome(row)} Its test MRR is "
-            f"{mrr_text(run.record.utility['mrr'])}, and {size} MiB crossed."
-        )
+    """The runs whose worst attack is the worst and the mildest where they can be told apart, and those without one."""
+    attacked = [(run, row) for run in runs if (row := worst_attack(run.record)) is not None]
+    lines = _ranking(attacked) if attacked else []
     reached = {run.name for run, _ in attacked}
     if untouched := [run.name for run in runs if run.record.leakage and run.name not in reached]:
         lines.append(f"Nothing could be attacked in {', '.join(untouched)}; the reason is given with the run.")
     if quiet := [run.name for run in runs if not run.record.leakage]:
         lines.append(f"Not attacked: {', '.join(quiet)}. What leaks there is not known.")
     return lines
+
+
+def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
+    """Sentences on the worst attack of each run: most and least, or that all are equal."""
+    most, least = extremes([row for _, row in attacked])
+    run, row = attacked[most[0]] if most else max(attacked, key=lambda pair: risk(pair[1]))
+    attack = attack_name(row.threat_model, row.leak)
+    if most:
+        lines = [f"Most is at risk in the run “{run.name}”{_like(attacked, most)}, under {attack}. {_outcome(row)}"]
+    elif len(attacked) == 1:
+        lines = [f"The worst attack on “{run.name}” is {attack}. {_outcome(row)}"]
+    else:
+        lines = [
+            f"All {len(attacked)} runs that could be attacked are equally at risk, as far as these figures tell: no interval of "
+            f"one lies apart from another's. In “{run.name}”, under {attack}: {_outcome(row)}"
+        ]
+    who, knows, saw = adversary(run.record, row)
+    lines.append(f"The adversary there is {who}. Beforehand it knew {knows}. It saw {saw}.")
+    if least:
+        run, row = attacked[least[0]]
+        size = mebibytes(run.record.bytes.up + run.record.bytes.down)
+        lines.append(
+            f"Of {len(attacked)} runs that could be attacked, least is at risk in “{run.name}”{_like(attacked, least)}; "
+            f"its worst attack is {attack_name(row.threat_model, row.leak)}. {_outcome(row)} Its test MRR is "
+            f"{mrr_text(run.record.utility['mrr'])}, and {size} MiB crossed."
+        )
+    return lines
+
+
+def _like(attacked: Sequence[tuple[Run, Leakage]], places: Sequence[int]) -> str:
+    """The runs that are equal to the first of these."""
+    names = [f"“{attacked[place][0].name}”" for place in places[1:]]
+    return f" (equal within intervals: {', '.join(names)})" if names else ""
 
 
 def _outcome(row: Leakage) -> str:

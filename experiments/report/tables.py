@@ -16,6 +16,7 @@ from experiments.convergence import convergence, relative_cost
 from experiments.record import Record
 from experiments.report.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.report.model import Cell, Chart, Run, Table
+from experiments.report.ranking import NOTHING, Risk, risk
 from experiments.report.words import (
     NO_BREAK,
     NONE,
@@ -67,7 +68,7 @@ def overview(runs: Sequence[Run]) -> Table:
             found.append((risk(row), cells))
         if not record.leakage:
             blank = [Cell(NONE, NOT_MEASURED)] * 6
-            found.append((NOT_MEASURED, (Cell(run.name), Cell("not attacked"), *blank, *cost)))
+            found.append((NOTHING, (Cell(run.name), Cell("not attacked"), *blank, *cost)))
     return Table(
         "Utility, leakage of all victims together, and bytes; the greatest risk first",
         ("run", "attack", *_RATES, "test MRR", "MiB"),
@@ -202,7 +203,7 @@ def unlinked(runs: Sequence[Run]) -> Table | None:
             )
             rates = [Cell(share(one), one.value if one.n else NOT_MEASURED) for one in figures]
             cells = (Cell(row.victim), Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *rates)
-            found.append((honest.recall.value, cells))
+            found.append(((honest.recall.value,), cells))
     names = ("precision", "base", "recall", "base", "average precision", "base")
     caption = "Not told which rows are linked (relations by score); the highest recall first"
     return Table(caption, ("victim", "run", "attack", *names), _by_risk(found)) if found else None
@@ -222,19 +223,10 @@ def _rates(row: Leakage) -> list[Cell]:
     return cells
 
 
-def risk(row: Leakage) -> float:
-    """The share of triples that the adversary has by the better way, using what crossed or ignoring it."""
-    return NOT_MEASURED if row.reason else max(row.trr.value, base_of(row, "trr"))
-
-
-def _by_risk(found: list[tuple[float, tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(cells for _, cells in sorted(found, key=lambda item: -item[0]))  # stable: ties as they came
-
-
-def worst_attack(record: Record) -> Leakage | None:
-    """The attack over all victims that puts most triples at risk; None when there was nothing to attack."""
-    rows = [row for row in pooled(record) if not row.reason]
-    return max(rows, key=risk, default=None)
+def _by_risk(found: list[tuple[Risk, tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(
+        cells for _, cells in sorted(found, key=lambda item: item[0], reverse=True)
+    )  # stable: ties as they came
 
 
 def attacked_items(scores: pd.DataFrame, row: Leakage, item: Item) -> dict[str, np.ndarray]:
@@ -245,7 +237,7 @@ def attacked_items(scores: pd.DataFrame, row: Leakage, item: Item) -> dict[str, 
 def relations(run: Run) -> Table | None:
     """Triples rebuilt by relation, over all victims: sensitive ones first, then by the highest share under any attack.
 
-    None without scores, or when nothing was attacked. Intervals are Wilson's.
+    None without scores, or when nothing was attacked. Intervals are Wilson's; that over all relations is the attack's own.
     """
     rows = [row for row in pooled(run.record) if not row.reason]
     if run.scores is None or not rows:
@@ -260,16 +252,18 @@ def relations(run: Run) -> Table | None:
         cells, highest = _relation_cells(tallies, [name], has_base=has_base)
         mark = Cell("sensitive" if name in sensitive else "")
         found.append(((name not in sensitive, -highest, name), (Cell(name), mark, *cells)))
-    groups = {"sensitive relations": sensitive, "all relations": names}
-    foot = tuple(
-        (Cell(name), Cell(""), *_relation_cells(tallies, chosen, has_base=has_base)[0])
-        for name, chosen in groups.items()
-        if chosen
-    )
+    foot = [(Cell("all relations"), Cell(""), *_relation_cells(tallies, names, has_base=has_base, rows=rows)[0])]
+    if sensitive:
+        cells = _relation_cells(tallies, sensitive, has_base=has_base)[0]
+        foot.insert(0, (Cell("sensitive relations"), Cell(""), *cells))
     columns = ["relation", "marked", "triples"]
     for row in rows:
         columns += [attack_name(row.threat_model, row.leak), *(["base"] if has_base else [])]
-    notes = [] if sensitive else ["No relation of these data is marked as sensitive."]
+    notes = [
+        "The intervals of relations are of the triples alone; that over all relations also covers which entities leaked."
+    ]
+    if not sensitive:
+        notes.append("No relation of these data is marked as sensitive.")
     if not has_base:
         bases = [f"{percent(base_of(row, 'trr'))} under {attack_name(row.threat_model, row.leak)}" for row in rows]
         notes.append(f"The scores have no base by relation; over all relations it is {', '.join(bases)}.")
@@ -277,7 +271,7 @@ def relations(run: Run) -> Table | None:
         f"{run.name}: triples rebuilt by relation, all victims; sensitive ones first, then the highest share",
         tuple(columns),
         tuple(cells for _, cells in sorted(found, key=lambda item: item[0])),
-        foot,
+        tuple(foot),
         tuple(notes),
     )
 
@@ -291,13 +285,17 @@ def _tally(triples: dict[str, np.ndarray], *, has_base: bool) -> dict[str, np.nd
 
 
 def _relation_cells(
-    tallies: Sequence[dict[str, np.ndarray]], names: Sequence[str], *, has_base: bool
+    tallies: Sequence[dict[str, np.ndarray]], names: Sequence[str], *, has_base: bool, rows: Sequence[Leakage] = ()
 ) -> tuple[list[Cell], float]:
-    """Triples of these relations, then for each attack the share rebuilt, with its base if there is one; the highest share."""
+    """Triples of these relations, then for each attack the share rebuilt, with its base if there is one; the highest share.
+
+    Args:
+        rows: the attacks, where `names` are all relations: then the figures are theirs.
+    """
     cells, highest, most = [], 0.0, 0
-    for tally in tallies:
+    for place, tally in enumerate(tallies):
         right, n, expected = sum((tally[name] for name in names if name in tally), start=np.zeros(3))
-        figure = estimate.proportion(int(right), int(n))
+        figure = rows[place].trr if rows else estimate.proportion(int(right), int(n))
         cells.append(Cell(share(figure), figure.value))
         if has_base:
             base = float(expected) / max(1, figure.n)

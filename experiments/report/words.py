@@ -64,7 +64,11 @@ GLOSSARY = (
         "precision is the share of claims that are right, recall the share of triples that are claimed.",
     ),
     ("Leak", "share of the colluding client's entity-embedding pairs that the server was handed."),
-    ("Interval", "95 %: Wilson for shares, bootstrap for MRR. It covers the sample measured, not other seeds."),
+    (
+        "Interval",
+        "95 %: Wilson for shares, bootstrap for MRR. That of ERR and TRR also covers which entities leaked: the attack is "
+        "repeated on others. None covers other trainings, which several seeds do.",
+    ),
     (
         "MRR",
         "mean reciprocal rank of filtered link prediction on test triples, from 0 to 1: what the federation is for.",

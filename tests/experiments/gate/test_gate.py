@@ -1,6 +1,7 @@
 """The gate: figures and intervals, verdicts on the bound, baselines, and a small federation from policy to exit status."""
 
 import base64
+import io
 import json
 import zlib
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from attacks.audits import infer_membership
@@ -17,6 +19,7 @@ from attacks.evaluation import Leakage
 from attacks.leakage import headline_rows
 from attacks.view import ALL
 from experiments.cli import app
+from experiments.console import print_tables
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from experiments.gate.evidence import evidence_lines
@@ -25,8 +28,13 @@ from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
 from experiments.intervals import over_seeds
+from experiments.listing import listing
 from experiments.record import Record, read_record
+from experiments.report.model import Run
+from experiments.report.page import assemble, render
+from experiments.report.words import share
 from experiments.run import Finished, load_run
+from experiments.tables import interval, leakage_tables
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
@@ -635,3 +643,27 @@ def test_the_victims_own_data_are_spelt_out_only_when_asked_for(finished: Finish
 
 
 # A first policy.
+
+
+# One figure, one interval.
+
+
+def test_table_record_report_and_verdict_print_the_same_interval(project: Path, finished: Finished) -> None:
+    """Of TRR under identifiers, which the policy limits."""
+    row = next(
+        one for one in headline_rows(finished.record.leakage) if (one.threat_model, one.victim) == ("identifiers", ALL)
+    )
+    _, (verdict,) = judged(project, "  reconstruction.trr: {max: 0.9, threat: identifiers}")
+    judged_on = msgspec.convert(verdict["measured"], Estimate)
+    assert judged_on == row.trr
+    assert row.trr.method.endswith(" leaks")
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_tables(console, leakage_tables(finished.record))
+    assert interval(row.trr) in console.export_text()
+    page = render(assemble([Run("one", finished.record, finished.scores)]))
+    assert str(share(row.trr)) in page
+    listed = listing({"one": finished.record})
+    chosen = (listed["threat"] == "identifiers") & (listed["inference"] == row.inference)
+    (cells,) = listed[chosen][["trr_low", "trr", "trr_high"]].to_numpy().tolist()
+    assert cells == [row.trr.low, row.trr.value, row.trr.high]

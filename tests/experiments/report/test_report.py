@@ -241,14 +241,68 @@ def test_every_row_of_the_record_is_in_the_tables_with_its_interval_and_base(run
 
 
 def test_tables_stand_sorted_by_risk_without_any_script(page: Page) -> None:
-    for start, figure, base in (("Utility, leakage", 5, 6), ("Risk of each victim", 6, 7)):
+    for start, err, trr in (("Utility, leakage", 2, 5), ("Risk of each victim", 3, 6)):
         (orders,) = (orders for caption, orders in page.orders if caption.startswith(start))
         num_foot = sum(cells[0] == "all" for cells in page.table(start))
         body = orders[1 : len(orders) - num_foot]
-        risks = [max(row[figure] or 0.0, row[base] or 0.0) for row in body if row[figure] is not None]
-        assert len(risks) == len(body)
-        assert risks == sorted(risks, reverse=True)
-        assert len(set(risks)) > 1
+        risks = []
+        for row in body:
+            values = [(row[place], row[place + 1]) for place in (trr, err)]  # each with its base
+            advantages = [float(figure) - float(base) for figure, base in values]
+            risks.append([*advantages, *(max(figure, base) for figure, base in values)])
+        attacked = [risk for risk in risks if min(risk[2:]) >= 0]
+        assert attacked == sorted(attacked, reverse=True) == risks[: len(attacked)]
+        assert len({tuple(risk) for risk in attacked}) > 1
+
+
+def varied(run: Run, name: str, err: float, trr: float, base: float = 0.0) -> Run:
+    """The run with other figures for all victims, of 1,000 items each."""
+    rows = [
+        msgspec.structs.replace(
+            row,
+            err=estimate.proportion(err * 1000, 1000),
+            err_advantage=err - base,
+            trr=estimate.proportion(trr * 1000, 1000),
+            trr_advantage=trr - base,
+        )
+        for row in run.record.leakage
+        if row.victim == "all" and row.inference == "strongest" and row.threat_model == "collusion"
+    ]
+    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+
+
+def lead_of(*runs: Run) -> str:
+    return " ".join(assemble(runs).federations[0].lead)
+
+
+def test_the_headline_ranks_by_advantage_then_triples_then_entities(runs: list[Run]) -> None:
+    plain = runs[0]
+    guessed, leaky = varied(plain, "guessed", 0.5, 0.5, base=0.5), varied(plain, "leaky", 0.5, 0.2)
+    text = lead_of(guessed, leaky)
+    assert "Most is at risk in the run “leaky”" in text  # of the other's half nothing comes from embeddings
+    assert "least is at risk in “guessed”" in text
+    text = lead_of(varied(plain, "few", 0.1, 0.2), varied(plain, "many", 0.9, 0.2))
+    assert "Most is at risk in the run “many”" in text
+    assert "least is at risk in “few”" in text
+
+
+def test_equal_runs_are_called_equal_and_none_is_most_and_least_at_risk(runs: list[Run]) -> None:
+    plain = runs[0]
+    text = lead_of(varied(plain, "first", 0.5, 0.3), varied(plain, "second", 0.5, 0.31))
+    assert "All 2 runs that could be attacked are equally at risk" in text
+    assert "Most is at risk" not in text
+    assert "least is at risk" not in text
+    text = lead_of(
+        varied(plain, "bare", 0.9, 0.6),
+        varied(plain, "alike", 0.9, 0.61),
+        varied(plain, "defended", 0.2, 0.1),
+        varied(plain, "between", 0.5, 0.3),
+    )
+    assert "Most is at risk in the run “alike” (equal within intervals: “bare”), under collusion" in text
+    assert "least is at risk in “defended”; its worst" in text
+    assert "between" not in text
+    text = lead_of(varied(plain, "alone", 0.9, 0.6))
+    assert "The worst attack on “alone” is collusion" in text
 
 
 def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs: list[Run], page: Page) -> None:
@@ -267,10 +321,18 @@ def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs:
                 groups = ["all relations", *(["sensitive relations"] if one.relation in sensitive else [])]
                 for group in (one.relation, *groups):
                     counts[f"{one.threat_model}, leak {one.leak:g}", group, bool(one.right)] += 1
+        whole = {
+            f"{row.threat_model}, leak {row.leak:g}": row.trr
+            for row in headline_rows(record.leakage)
+            if row.victim == "all"
+        }
         for row in rows[1:]:
             for attack in attacks:
                 cell = row[rows[0].index(attack)]
                 right, wrong = (counts[attack, row[0], kind] for kind in (True, False))
+                if row[0] == "all relations":  # the attack's own figure, with its own interval
+                    assert cell == naive_share(whole[attack]) or whole[attack].low < 0.01
+                    continue
                 figure = estimate.proportion(right, right + wrong)
                 assert row[2] == f"{right + wrong:,}"
                 assert cell == naive_share(figure) or figure.low < 0.01 or figure.high > 0.99
