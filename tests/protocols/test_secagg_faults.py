@@ -349,7 +349,14 @@ def test_a_client_wants_as_many_keys_as_survivors(cohort, steps) -> None:
 
 @pytest.mark.parametrize(
     "frame_bytes",
-    [b"", b"\xc1", b"nonsense", b"\x80", b"\x81\xa1\xff\xc0", encode(Survivors(b"s", 1, "server", (), 0))[:-1]],
+    [
+        b"",
+        b"\xc1",
+        b"nonsense",
+        b"\x80",
+        b"\x81\xa4kind\xb3\xf3ecagg-confirmation",
+        encode(Survivors(b"s", 1, "server", (), 0))[:-1],
+    ],
 )
 def test_bytes_that_are_no_message_are_refused(frame_bytes: bytes) -> None:
     with pytest.raises(MalformedMessage, match="cannot be read as a message"):
