@@ -72,7 +72,7 @@ MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is 
 class DefendedExchange(Exchange):
     """See the module. Raises `SpecError` for a defense that does not fit the federation."""
 
-    binds_broadcasts = False  # whether clients that were sent different tables open nothing together
+    binds_broadcasts = True  # whether clients that were sent different tables open nothing together
 
     def __init__(
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str

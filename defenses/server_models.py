@@ -35,9 +35,14 @@ def withstood(defense: Defense, num_clients: int, *, threshold: int, bound: bool
     shared = {"threshold": threshold, "num_clients": num_clients}
     honest = max(0, threshold - 2)
     if defense.psu:
-        limit = "private set union has no proof against an active server, which may tell clients different unions"
+        limit = (
+            "private set union has no proof against an active server; counts of holders in rounds with other survivors tell of "
+            "them afterwards"
+        )
         found.append(
-            Withstands(part="which rows a client holds", server="follows the protocol", colluders=honest, limit=limit)
+            Withstands(
+                part="who brought a name to the alignment", server="follows the protocol", colluders=honest, limit=limit
+            )
         )
     else:
         found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))

@@ -28,7 +28,7 @@ from protocols.prg import Randomness, Ring, seeded
 
 replace = msgspec.structs.replace
 MANY = 40_000
-SERVERS = ["which rows a client holds", "single uploads", "rows with few holders", "values under noise"]
+SERVERS = ["who brought a name", "single uploads", "rows with few holders", "values under noise"]
 
 
 def dp(**settings: object) -> DpOptions:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from defenses.exchange import DefendedExchange
 from defenses.exchanges import make_exchange
 from defenses.options import parse_defense
 from defenses.server_models import withstood
@@ -57,7 +56,7 @@ def test_two_honest_clients_are_in_every_sum_and_two_sums_cannot_be_opened(num_c
 def test_each_part_is_said_by_itself() -> None:
     parts = by_part("psu,secagg,suppress:t=3,dp:clip=0.1,epsilon=3")
     assert {name: one.server for name, one in parts.items()} == {
-        "which rows a client holds": "follows the protocol",
+        "who brought a name to the alignment": "follows the protocol",
         "single uploads": "active",
         "rows with few holders": "follows the protocol",
         "values under noise": "active",
@@ -80,7 +79,7 @@ def test_a_run_says_it_in_its_result_and_its_lines(
     options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg")
     protection = run_federation(graph(3), options, make_exchange=make_exchange).protection
     (uploads,) = (one for one in protection.withstands if one.part == "single uploads")
-    assert uploads.server == ("active" if DefendedExchange.binds_broadcasts else "follows the protocol")
+    assert uploads.server == "active"
     assert (uploads.colluders, uploads.threshold, uploads.num_clients) == (1, 3, 3)
     assert uploads.describe() in protection.lines()
     assert msgspec.json.decode(msgspec.json.encode(uploads), type=Withstands) == uploads
