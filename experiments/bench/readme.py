@@ -32,6 +32,9 @@ SCHEMA = "fkgsec/readme-times/1"
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "experiments/results/times/readme.json"
 README = ROOT / "README.md"
+UNMEASURED = (
+    "How long each part takes, and how much room, `python -m experiments.bench.readme` measures on your machine."
+)
 BEGIN, END = "<!-- times -->\n", "<!-- /times -->\n"
 QUIET_LOAD = 0.5  # of other processes, before anything is measured
 
@@ -150,13 +153,13 @@ def read_times(path: Path = RECORD) -> Times:
         raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error
 
 
-def with_table(readme: str, times: Times) -> str:
-    """The README with this table between its marks. Raises `RunError` where they are not there."""
+def with_table(readme: str, times: Times | None) -> str:
+    """The README with this table between its marks, or without a record what to run. Raises `RunError` where there are none."""
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise RunError(f"README.md: needs {BEGIN.strip()} and {END.strip()}, each on a line of its own")
-    return head + BEGIN + "\n".join(times_lines(times)) + "\n" + END + tail
+    return head + BEGIN + "\n".join(times_lines(times) if times else [UNMEASURED]) + "\n" + END + tail
 
 
 def _processor() -> str:
@@ -181,7 +184,7 @@ def main(
         raise RunError("bash is needed")
     load, status = os.getloadavg()[0], _git("status", "--porcelain")
     commit = _git("rev-parse", "HEAD")
-    earlier = {part.name: part for part in read_times().parts} if only else {}
+    earlier = {part.name: part for part in read_times().parts} if only and RECORD.exists() else {}
     parts = []
     for part in parts_of(README.read_text(), (ROOT / "Makefile").read_text()):
         if only and only not in part.name:

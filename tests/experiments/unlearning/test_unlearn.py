@@ -26,7 +26,7 @@ from experiments.unlearning.cli import unlearn, verify
 from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, unlearn_run
 from experiments.unlearning.verdict import Thresholds, judge, widened
 from experiments.unlearning.verification import Verification
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.unlearning import UnlearnOptions
 
@@ -225,6 +225,24 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
     unlearn_run(run, forget, other, client="hospital-1", out=target, overwrite=True)
     assert contents(target) != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["../../../x", "a/b", "..", "", "x" * 300])
+def test_a_client_whose_name_cannot_be_a_files_is_refused_before_the_work(
+    name: str, finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, forget = finished
+    home = tmp_path / "one" / "two" / "three"
+    home.mkdir(parents=True)
+
+    def unexpected(*_: object, **__: object) -> None:
+        raise AssertionError("it was unlearned")
+
+    monkeypatch.setattr(storage, "read_forget", lambda *_: {name: np.zeros((1, 3), dtype=np.int64)})
+    monkeypatch.setattr(storage, "unlearn", unexpected)
+    with pytest.raises(DataError, match="cannot be a file's name"):
+        unlearn_run(run, forget, UnlearnOptions(method="delete"), out=home / "out")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
