@@ -10,7 +10,7 @@ Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -29,6 +29,8 @@ from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import sides_of
 from fkgsec.randomness import generator
 
 Attack = Literal["loss", "calibrated", "lira", "u-lira"]
@@ -44,6 +46,7 @@ class Audited:
         members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
             control, and these controls (`attacks.controls`, "held_out").
         reason: why there is no membership attack.
+        unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
     """
 
     place: int
@@ -53,24 +56,45 @@ class Audited:
     members: np.ndarray
     controls: np.ndarray
     reason: str | None = None
+    unmatched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     @property
     def triples(self) -> np.ndarray:
-        """Members, then controls, int64 `[m + c, 3]`."""
-        return np.concatenate([self.members, self.controls])
+        """Members, then controls, then forgotten triples without a control, int64 `[m + c + u, 3]`."""
+        return np.concatenate([self.members, self.controls, self.unmatched])
+
+    @property
+    def compared(self) -> int:
+        """How many of `triples` are members or controls: m + c, the first ones."""
+        return len(self.members) + len(self.controls)
 
     @property
     def forgotten(self) -> np.ndarray:
-        """Which of `triples` are forgotten ones, bool `[m + c]`."""
-        return np.arange(len(self.members) + len(self.controls)) < len(self.members)
+        """Which of the members and controls are forgotten ones, bool `[m + c]`."""
+        return np.arange(self.compared) < len(self.members)
+
+    @property
+    def all_forgotten(self) -> np.ndarray:
+        """Which of `triples` are forgotten ones, bool `[m + c + u]`."""
+        return np.concatenate([self.forgotten, np.ones(len(self.unmatched), dtype=bool)])
 
 
-def audited_triples(graph: FederatedGraph, retained: FederatedGraph, forget: Forget, seed: int) -> list[Audited]:
+def audited_triples(
+    graph: FederatedGraph,
+    retained: FederatedGraph,
+    forget: Forget,
+    seed: int,
+    *,
+    pools: Mapping[str, np.ndarray] | None = None,
+    unmatched: bool = False,
+) -> list[Audited]:
     """What each client is asked about.
 
     Args:
         graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
         seed: draws the controls.
+        pools: by client, local ids: what controls are drawn from; None: each client's test triples.
+        unmatched: whether forgotten triples without a control are audited, too (by what needs none).
     """
     own: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):
@@ -83,13 +107,18 @@ def audited_triples(graph: FederatedGraph, retained: FederatedGraph, forget: For
         reason = None
         try:
             matched = matched_controls(
-                graph.clients[place], triples, generator(seed, "controls", place), seen_elsewhere=elsewhere
+                graph.clients[place],
+                triples,
+                generator(seed, "controls", place),
+                seen_elsewhere=elsewhere,
+                pool=None if pools is None else pools.get(client.name, triples[:0]),
             )
             gone = ~contains(elsewhere, triples[matched.rows])
             members, controls = triples[matched.rows][gone], matched.triples[gone]
         except DataError as error:  # no control is like these triples; the other figures need none
             reason = str(error)
-        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason))
+        rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
+        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason, rest))
     audits = []
     for place, client in enumerate(graph.clients):
         if client.name in own:
@@ -100,12 +129,12 @@ def audited_triples(graph: FederatedGraph, retained: FederatedGraph, forget: For
                 to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
                 for audit in own.values()
             ]
-            for name in ("forget", "members", "controls")
+            for name in ("forget", "members", "controls", "unmatched")
         ]
-        forgotten, members, controls = (np.unique(np.concatenate(part), axis=0) for part in parts)
+        forgotten, members, controls, rest = (np.unique(np.concatenate(part), axis=0) for part in parts)
         forgotten = forgotten[~contains(client.train, forgotten)]
-        members, controls = (part[~contains(client.triples, part)] for part in (members, controls))
-        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls)))
+        members, controls, rest = (part[~contains(client.triples, part)] for part in (members, controls, rest))
+        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest)))
     return audits
 
 
@@ -129,6 +158,11 @@ def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
     codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
     return np.isin(codes[len(triples) :], codes[: len(triples)])
+
+
+def known_triples(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
+    """What a client's figures are filtered by: its train, valid and test triples."""
+    return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
 
 class ClientModel(NamedTuple):
@@ -233,8 +267,8 @@ Statistics = dict[Attack, dict[str, np.ndarray]]
 def attack_statistics(
     models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
 ) -> Statistics:
-    """What each attack says of each audited triple, float64 `[m + c]`, larger where it looks trained on."""
-    triples = audit.triples
+    """What each attack says of each member and control, float64 `[m + c]`, larger where it looks trained on."""
+    triples = audit.triples[: audit.compared]
     statistics: Statistics = {
         "loss": {
             role: loss_threshold(
@@ -246,27 +280,52 @@ def attack_statistics(
     if not shadows:
         return statistics
     scores = {role: one.scores(triples) for role, one in models.items()}
-    member = np.stack([shadow.member[audit.place] for shadow in shadows])
-    trained = np.stack([shadow.trained[audit.place, name] for shadow in shadows])
+    compared = slice(audit.compared)
+    member = np.stack([shadow.member[audit.place][compared] for shadow in shadows])
+    trained = np.stack([shadow.trained[audit.place, name][compared] for shadow in shadows])
     statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
     statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
     if all(shadow.unlearned for shadow in shadows):
-        unlearned = np.stack([shadow.unlearned[audit.place, name] for shadow in shadows])
+        unlearned = np.stack([shadow.unlearned[audit.place, name][compared] for shadow in shadows])
         statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
     return statistics
 
 
-def pooled_statistics(parts: Sequence[tuple[Audited, Statistics]]) -> tuple[Statistics, np.ndarray]:
-    """Several clients as one, and which triples are members: each triple by its share of ranks within its own client, since
-    scores differ between models."""
+def pooled_statistics(
+    graph: FederatedGraph, parts: Sequence[tuple[Audited, Statistics]]
+) -> tuple[Statistics, np.ndarray]:
+    """Several clients as one, and which triples are members.
+
+    Each triple goes by its share of ranks within a client, since scores differ between models, and by the mean of these over the
+    clients that can express it. So it counts once however many clients speak of it: what they say is not independent.
+
+    Two clients that can both express 40 of 60 triples give 60 observations, not 100.
+    """
+    triples = [graph.clients[audit.place].to_global(audit.triples[: audit.compared]) for audit, _ in parts]
+    first, which = distinct_triples(np.concatenate(triples))
     statistics: Statistics = {
         attack: {
-            role: np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
+            role: mean_by(
+                which, np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
+            )
             for role in by_role
         }
         for attack, by_role in parts[0][1].items()
     }
-    return statistics, np.concatenate([audit.forgotten for audit, _ in parts])
+    return statistics, np.concatenate([audit.forgotten for audit, _ in parts])[first]
+
+
+def distinct_triples(triples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each distinct triple of `[k, 3]`, int64 `[d]`, ascending; and for each row the place of its triple among
+    these, int64 `[k]`."""
+    _, first, which = np.unique(triples, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[which.reshape(-1)]
+
+
+def mean_by(which: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Mean of the values `[k]` of each group, float64 `[d]`."""
+    return np.bincount(which, weights=values) / np.bincount(which)
 
 
 # A run that nobody asked to forget anything.
@@ -326,5 +385,5 @@ def infer_membership(
             measure(audit.name, name, statistics, audit.forgotten)
             parts.setdefault(name, []).append((audit, statistics))
     for name, of_all in parts.items():
-        measure(ALL, name, *pooled_statistics(of_all))
+        measure(ALL, name, *pooled_statistics(graph, of_all))
     return found

@@ -3,7 +3,8 @@
 A membership attack tells two groups of triples apart, so its figure means what the second group makes it mean. The fair
 null is a group that a model re-trained without the forgotten triples cannot tell from them:
 
-* `held_out`: the client's test triples. They are true, as the forgotten ones are, and were never trained on. Where the test
+* `held_out`: the client's test triples, or triples that an escrow kept out of every run (`fkgsec.data.escrow`). They are true,
+  as the forgotten ones are, and were never trained on; of test triples only the party that trained knows that. Where the test
   split was drawn at random, and after matching, nothing but training separates the two groups, so a re-trained model is
   expected at AUC 0.5.
 * `corrupted`: forgotten triples with one end replaced. They were never held and there are nearly always enough, but most are
@@ -111,6 +112,7 @@ def matched_controls(
     *,
     kind: ControlKind = "held_out",
     seen_elsewhere: np.ndarray | None = None,
+    pool: np.ndarray | None = None,
 ) -> Controls:
     """A triple that the client never trained on for each forgotten one, as like it as there is; see the module.
 
@@ -120,6 +122,7 @@ def matched_controls(
         rng: draws among controls that match equally well.
         kind: which null; "corrupted" has to be asked for, since 0.5 is not its null.
         seen_elsewhere: int64 `[k, 3]`, triples in this client's local ids that other clients train on; never a control.
+        pool: int64 `[k, 3]`, what "held_out" controls are drawn from, local ids; None: the client's test triples.
 
     Raises:
         DataError: `forget` is empty, repeats a triple or holds one that is not in train; or no triple of it has a control.
@@ -131,12 +134,14 @@ def matched_controls(
     if not len(forget):
         raise DataError(f"client {graph.name} forget: it needs at least one triple; got none")
     retained = _Retained(graph, forget, seen_elsewhere)
-    chosen = (_held_out if kind == "held_out" else _corrupted)(retained, forget, rng)
+    offered = graph.test if pool is None else as_triples(pool, graph.num_entities, graph.num_relations, "pool")
+    chosen = _held_out(retained, forget, offered, rng) if kind == "held_out" else _corrupted(retained, forget, rng)
     rows = np.nonzero((chosen >= 0).all(axis=1))[0]
     if not len(rows):
         raise DataError(
             f"client {graph.name}: none of {len(forget)} forgotten triples has a {kind} control (never seen, of the same "
-            f"relation, with degrees within a factor of two, from {len(graph.test)} test triples)"
+            f"relation, with degrees within a factor of two, from {len(offered)} {'test' if pool is None else 'escrowed'} "
+            f"triples)"
         )
     return Controls(
         kind=kind,
@@ -147,9 +152,9 @@ def matched_controls(
     )
 
 
-def _held_out(retained: _Retained, forget: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Test triples int64 `[n, 3]`, rows of -1 where none matches."""
-    test = np.unique(retained.graph.test, axis=0)
+def _held_out(retained: _Retained, forget: np.ndarray, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Triples of the pool int64 `[n, 3]`, rows of -1 where none matches."""
+    test = np.unique(pool, axis=0)
     test = test[~np.isin(retained.keys(test), retained.seen)]
     both = np.concatenate([forget, test])
     strata = np.stack([both[:, 1], retained.linked(both)], axis=1)

@@ -9,11 +9,10 @@ neighbour's model, which learnt from shared rows. Triples that some client goes 
 attack: nobody asked that client. A client that asked is not asked about the others' triples.
 
 Threat models. Membership, distance, relearning: who holds a client's model, knows how it was trained and has similar data
-(`attacks.membership`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update difference: an
-honest-but-curious server that compares the rows that a client sent before and after its request, and nothing else.
-Reconstruction: the threat models of `attacks.evaluation`.
+(`attacks.membership`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update difference: see
+`attacks.update_difference`. Reconstruction: the threat models of `attacks.evaluation`.
 
-Legend: `n` forgotten triples, `m` of them with a control, `c` controls, `N` entities, `B` batch, `K` negatives, `W` width.
+Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from typing import Literal, get_args
 
 import msgspec
 import numpy as np
-import torch
 
 from attacks.audits import (
     Attack,
@@ -35,6 +33,7 @@ from attacks.audits import (
     attack_statistics,
     client_models,
     contains,
+    known_triples,
     pooled_statistics,
     replace_train,
 )
@@ -42,14 +41,13 @@ from attacks.evaluation import AttackOptions, attack_federation
 from attacks.leakage import PAPER
 from attacks.membership_figures import (
     MembershipResult,
-    RelearnTime,
     ScoreDistance,
     compare_auc,
     measure_membership,
-    relearn_time,
     score_distance,
 )
-from attacks.view import THREAT_MODELS, build_view
+from attacks.relearning import Relearning, measure_relearning
+from attacks.update_difference import UpdateDifference, update_difference
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
@@ -58,16 +56,13 @@ from fkgsec.federation.evaluation import utility
 from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.ranking import filtered_ranks, sides_of
+from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
 Results = Mapping[str, FederationResult]
 OTHERS = "(others)"  # all clients that did not ask, together
-RELEARN_LEVEL = 0.9  # of what the raw model has
-MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
 
 
 # What is measured.
@@ -92,7 +87,7 @@ class Membership(msgspec.Struct, frozen=True):
     Attributes:
         client: a client, or `OTHERS`.
         decisive: False for one of several clients that did not ask: they are few triples each, so that what is claimed of them is
-            claimed of all together, in the row of `OTHERS`.
+            claimed of all together, in the row of `OTHERS`, where a triple counts once.
         excess: AUC of the unlearned model minus that of the re-trained one; None without figures.
         reason: why there are no figures.
     """
@@ -114,27 +109,6 @@ class Distance(msgspec.Struct, frozen=True):
     asked: bool
     model: str
     figures: dict[str, ScoreDistance]
-
-
-class Relearning(msgspec.Struct, frozen=True):
-    """MRR on the forgotten triples after 0, 1, ... steps of training on them; and how fast the raw level is reached again.
-
-    `level` is `RELEARN_LEVEL` of the raw model's MRR before any step; without a raw model there is neither level nor time.
-    """
-
-    client: str
-    model: str
-    curves: dict[str, list[float]]
-    level: float | None = None
-    time: RelearnTime | None = None
-
-
-class UpdateDifference(msgspec.Struct, frozen=True):
-    """How well a server tells the entities of forgotten triples from others of like degree by how far their rows moved."""
-
-    client: str
-    figures: dict[str, MembershipResult]
-    reasons: dict[str, str]
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
@@ -199,9 +173,14 @@ def measure_forgetting(
             if len(audit.forget):
                 distances.append(_distance(models, audit, name, seed))
             if relearn_steps and audit.asked:
-                relearning.append(_relearning(models, audit, name, client, options, relearn_steps, seed))
+                relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
     for name, parts in aside.items():
-        statistics, forgotten = pooled_statistics(parts)
+        statistics, forgotten = pooled_statistics(graph, parts)
+        if min(int(forgotten.sum()), int((~forgotten).sum())) < 2:
+            counts = int(forgotten.sum()), int((~forgotten).sum())
+            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
+            continue
         membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
     asked = [audit for audit in audits if audit.asked]
     return Forgetting(
@@ -210,14 +189,10 @@ def measure_forgetting(
         membership,
         distances,
         relearning,
-        [_update_difference(results, graph, audit, seed) for audit in asked],
+        [update_difference(results, graph, audit, seed) for audit in asked],
         rebuilt,
         notes,
     )
-
-
-def _known(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
-    return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
 
 def _quality(
@@ -228,7 +203,7 @@ def _quality(
     options: FederationOptions,
     seed: int,
 ) -> list[Quality]:
-    known = _known(client, options)
+    known = known_triples(client, options)
     rows = []
     for what, triples in (("forget", audit.forget), ("test", client.test)):
         figures: dict[str, dict[str, Estimate]] = {}
@@ -270,165 +245,6 @@ def _distance(models: Mapping[str, ClientModel], audit: Audited, name: str, seed
         if role != "retrained"
     }
     return Distance(audit.name, audit.asked, name, figures)
-
-
-# Relearning.
-
-
-def _relearning(
-    models: Mapping[str, ClientModel],
-    audit: Audited,
-    name: str,
-    client: ClientGraph,
-    options: FederationOptions,
-    steps: int,
-    seed: int,
-) -> Relearning:
-    known = _known(client, options)
-    curves = {
-        role: relearn_curve(
-            one,
-            audit.forget,
-            known,
-            steps=steps,
-            learning_rate=options.learning_rate,
-            batch_size=options.batch_size,
-            num_negatives=options.num_negatives,
-            rng=generator(seed, "relearn", audit.place, name),
-        )
-        for role, one in models.items()
-    }
-    level, time = None, None
-    if "raw" in curves:
-        level = round(RELEARN_LEVEL * float(curves["raw"][0]), 3)
-        time = relearn_time(curves["unlearned"], curves["retrained"], level)
-    return Relearning(audit.name, name, {role: curve.tolist() for role, curve in curves.items()}, level, time)
-
-
-def relearn_curve(
-    one: ClientModel,
-    forget: np.ndarray,
-    known: Sequence[KnownTriples],
-    *,
-    steps: int,
-    learning_rate: float,
-    batch_size: int,
-    num_negatives: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """MRR on the forgotten triples after 0..steps steps of Adam on them, float64 `[steps + 1]`.
-
-    Args:
-        one: starts it; its rows are left as they are. forget: int64 `[n, 3]`. known: as for `filtered_ranks`.
-        rng: draws batches and negatives; give every model one with the same numbers.
-
-    Source: fedr.txt B.2, the loss; negatives are drawn from all rows and weigh the same.
-    """
-    model = one.model
-    entities, relations = (
-        rows.detach().clone().requires_grad_() for rows in (one.tables.entities, one.tables.relations)
-    )
-    adam = torch.optim.Adam([entities, relations], lr=learning_rate)
-
-    def mrr() -> float:
-        ranks = filtered_ranks(model, entities.detach(), relations.detach(), forget, known)
-        return float((1 / ranks).mean())
-
-    curve = [mrr()]
-    for step in range(steps):
-        side = ("tail", "head")[step % 2]
-        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
-        batch = forget[rng.permutation(len(forget))[:batch_size]]
-        drawn = rng.integers(0, len(entities), size=(len(batch), num_negatives))
-        candidates = torch.from_numpy(np.column_stack([batch[:, candidate], drawn])).to(entities.device)
-        chosen = torch.tensor(batch).to(entities.device)
-        queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
-        scores = model.pair_scores(queries[:, None], entities[candidates])  # [B, 1 + K]
-        loss = torch.nn.functional.softplus(-scores[:, 0]) + torch.nn.functional.softplus(scores[:, 1:]).mean(1)
-        adam.zero_grad()
-        loss.mean().backward()
-        adam.step()
-        curve.append(mrr())
-    return np.array(curve)
-
-
-# The server that compares.
-
-
-def _update_difference(results: Results, graph: FederatedGraph, audit: Audited, seed: int) -> UpdateDifference:
-    figures: dict[str, MembershipResult] = {}
-    reasons: dict[str, str] = {}
-    for role in ("retrained", "unlearned"):
-        if "raw" not in results:
-            reasons[role] = "no raw run was given to compare with"
-            continue
-        moved = moved_rows(results["raw"], results[role], audit.name)
-        if isinstance(moved, str):
-            reasons[role] = moved
-            continue
-        train = results[role].graph.clients[audit.place].train
-        degree = np.bincount(train[:, [0, 2]].ravel(), minlength=graph.clients[audit.place].num_entities)
-        ends = np.unique(audit.forget[:, [0, 2]])
-        members, controls = degree_matched(degree, ends, np.isfinite(moved), generator(seed, "movers", audit.place))
-        if len(members) < 2:
-            reasons[role] = f"{len(members)} entities of forgotten triples have another of like degree; it takes 2"
-            continue
-        figures[role] = measure_membership(
-            np.concatenate([moved[members], moved[controls]]),
-            np.arange(2 * len(members)) < len(members),
-            attack="update-difference",
-            control="degree",
-            rng=generator(seed, "advantage", audit.place, "update", role),
-        )
-    return UpdateDifference(audit.name, figures, reasons)
-
-
-def moved_rows(before: FederationResult, after: FederationResult, client: str) -> np.ndarray | str:
-    """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
-
-    Threat model: the honest-but-curious server (`attacks.view`, "server"). NaN where a row did not cross both times.
-    Returns the reason, in words, when single uploads did not cross.
-    """
-    other = next((one.name for one in before.graph.clients if one.name != client), client)
-    seen = []
-    for when, result in (("before", before), ("after", after)):
-        try:
-            view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
-        except ThreatModelError as error:
-            return str(error)
-        victim = next(victim for victim in view.victims if victim.name == client)
-        if victim.entities is None or victim.claims:
-            return f"the server saw no entity rows of {client} alone {when} the request"
-        seen.append(victim.entities.double().numpy())
-    both = min(map(len, seen))
-    place = next(place for place, one in enumerate(before.graph.clients) if one.name == client)
-    moved = np.full(before.graph.clients[place].num_entities, np.nan)
-    moved[:both] = np.linalg.norm(seen[1][:both] - seen[0][:both], axis=1)
-    return moved
-
-
-def degree_matched(
-    degree: np.ndarray, chosen: np.ndarray, usable: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each chosen entity another one of nearly its degree, none used twice; int64 `[k]` each, at most a doubling apart.
-
-    Args:
-        degree: int64 `[N]`. chosen: int64 `[n]`. usable: bool `[N]`, which entities may be taken at all, chosen or not.
-    """
-    level = np.log2(1.0 + degree)
-    free = np.setdiff1d(np.nonzero(usable)[0], chosen)
-    free = rng.permutation(free)  # ties go to any of them
-    members, controls = [], []
-    for entity in rng.permutation(chosen[usable[chosen]]):
-        if not len(free):
-            break
-        gap = np.abs(level[free] - level[entity])
-        best = int(gap.argmin())
-        if gap[best] < MAX_DOUBLINGS:
-            members.append(entity)
-            controls.append(free[best])
-            free = np.delete(free, best)
-    return np.array(members, dtype=np.int64), np.array(controls, dtype=np.int64)
 
 
 # Reconstruction.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import typer
 
 from experiments import results_cli, tables
@@ -28,16 +29,18 @@ from experiments.gate import cli as check_cli
 from experiments.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.paper_tables.cli import experiment_app
 from experiments.progress import RunProgress, observe_on
-from experiments.record import encode_record
+from experiments.record import encode_record, write_atomically
 from experiments.recovery import AID as UPDATE_AID
 from experiments.recovery import Unlearning
 from experiments.report import cli as report_cli
 from experiments.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.spec import Spec, make_spec
 from experiments.unlearning import cli as unlearn_cli
-from experiments.writing import Overwrite, write_new
+from experiments.writing import Overwrite, refused, write_new
 from fkgsec.data.catalogue import datasets
 from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.escrow import Escrow, split_escrow
+from fkgsec.data.folders import read_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
@@ -324,6 +327,33 @@ def data_generate(
     for warning in graph.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
+
+
+@data_app.command(
+    "escrow",
+    epilog="Examples:\n\n  fkgsec data escrow --out consortium --escrow escrow.json\n\n"
+    "  fkgsec data escrow --data FB15k-237 --clients 3 --share 0.02 --out fb --escrow fb-escrow.json",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_escrow(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
+    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
+    share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
+    config: Config = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
+    if escrow.exists() and not overwrite:
+        raise refused(escrow, "is there already, and another draw would differ")
+    kept, escrowed = split_escrow(make_spec(config, given).load_graph(), share, np.random.default_rng())
+    write_federation(kept, out, overwrite=overwrite)
+    sealed = Escrow.seal(read_client_folders(out), escrowed)
+    write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+    counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
+    typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attacks.forgetting import RELEARN_LEVEL, ROLES, Forgetting
+from attacks.forgetting import ROLES, Forgetting
+from attacks.relearning import RELEARN_LEVEL
 from experiments.pages import render_page
 from experiments.unlearning.verification import Verification
 from fkgsec.estimate import Estimate
@@ -29,6 +30,9 @@ def sheets(verification: Verification) -> list[Sheet]:
     """Everything measured, a table for each kind of figure; those without a row are left out."""
     forgetting = verification.forgetting
     made = [
+        _share_sheet(verification),
+        _tests_sheet(verification),
+        _test_mrr_sheet(verification),
         _membership_sheet(verification),
         _low_fpr_sheet(forgetting),
         _quality_sheet(forgetting),
@@ -51,8 +55,24 @@ def asked_lines(verification: Verification) -> list[str]:
     return [
         f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
         f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}.",
-        f"Unlearning took {unlearning.seconds:.1f} s, re-training {reference.seconds:.1f} s.",
+        f"Unlearning took {unlearning.seconds:.1f} s"
+        + ("." if reference is None else f", re-training {reference.seconds:.1f} s."),
         f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",
+        *_audit_lines(verification),
+    ]
+
+
+def _audit_lines(verification: Verification) -> list[str]:
+    """How the audit was made, for records that say so."""
+    options, evidence = verification.options, verification.evidence
+    if options is None:
+        return []
+    controls = "the clients' test triples" if verification.escrow is None else f"escrow {verification.escrow[:12]}"
+    return [
+        f"Never-seen triples from {controls}; audit seed {verification.seed}"
+        + (", given." if options.audit_seed is not None else ", drawn when the audit began."),
+        f"Trained by the audit: {0 if evidence is None else evidence.num_references} references without the forget set, "
+        f"{verification.num_shadows} shadows with half of it, {options.plants} with a known share left in.",
     ]
 
 
@@ -86,7 +106,11 @@ def to_html(verification: Verification) -> str:
 
 
 def _all_remarks(verification: Verification) -> list[str]:
-    return [*verification.remarks, *(f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes)]
+    return [
+        *verification.assumptions,
+        *verification.remarks,
+        *(f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes),
+    ]
 
 
 def _range(figure: Estimate | None) -> str:
@@ -99,6 +123,71 @@ def _range(figure: Estimate | None) -> str:
 
 def _who(client: str, asked: bool, model: str) -> str:
     return f"{client} {model}" if asked else f"{client} {model}*"
+
+
+def _share_sheet(verification: Verification) -> Sheet:
+    evidence = verification.evidence
+    rows = []
+    for row in () if evidence is None else evidence.models:
+        if row.share is None:
+            rows.append(
+                (_who(row.client, row.asked, row.model), "", "", row.reason or "no memory to measure it by", "")
+            )
+            continue
+        planted = "; ".join(
+            f"{one.share:.0%} left in: {'' if one.estimate is None else _range(one.estimate)}" for one in row.planted
+        )
+        noticed = "" if not row.asked else "none" if row.noticed_from is None else f"{row.noticed_from:.0%}"
+        rows.append((_who(row.client, row.asked, row.model), _range(row.share), noticed, row.reading, planted))
+    return Sheet(
+        "How much of the forget set is still remembered?",
+        ("model", "share", "would have noticed", "read from", "planted, and what it was taken for"),
+        rows,
+        "Share of the forget set with 95 % interval: 0 is what re-training remembers, 1 what training on all of it does; below "
+        f"0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. would have noticed: the smallest share "
+        "from which on 19 of 20 mixtures of re-trained and trained models would not have passed; planted: models that were "
+        f"trained with a share left in. {DID_NOT_ASK}",
+    )
+
+
+def _tests_sheet(verification: Verification) -> Sheet:
+    evidence = verification.evidence
+    count = verification.verdict.num_measures + verification.verdict.num_tests
+    level = verification.thresholds.error / max(1, count)
+    return Sheet(
+        "Forgotten triples beside re-training, each paired with itself",
+        ("model", "test", "unlearned minus re-trained", "p", "reading"),
+        [
+            (
+                _who(row.client, row.asked, row.model),
+                test.name,
+                _range(test.difference),
+                f"{test.p_value:.2g}",
+                "as re-trained" if test.p_value >= level else "higher" if test.difference.value > 0 else "lower",
+            )
+            for row in (() if evidence is None else evidence.models)
+            for test in row.tests
+        ],
+        f"Higher or lower: told apart from the audit's own re-trainings at p below {level:.2g}, which is corrected for "
+        f"{verification.verdict.num_measures} measures and {verification.verdict.num_tests} tests. score: how plausible the "
+        "triple is held; likelihood: minus its training loss; reciprocal rank: its mean is the forget-set MRR; spread: how far "
+        "scores lie from re-training's either way; relearned: MRR after a few steps of training on them; distance: "
+        f"Kolmogorov-Smirnov's, beside that of re-trainings to each other. {DID_NOT_ASK}",
+    )
+
+
+def _test_mrr_sheet(verification: Verification) -> Sheet:
+    evidence = verification.evidence
+    return Sheet(
+        "Test MRR beside re-training",
+        ("client", "model", "re-trained", "unlearned minus re-trained", "p"),
+        [
+            (row.client, row.model, f"{row.retrained:.3f}", _range(row.difference), f"{row.p_value:.2g}")
+            for row in (() if evidence is None else evidence.test)
+        ],
+        "Above re-training: trained on what it is tested on, or on what it was to forget. Far below: damaged, and a damaged "
+        "model hides what it remembers. Either is an alarm that keeps a run from being called forgotten.",
+    )
 
 
 def _membership_sheet(verification: Verification) -> Sheet:

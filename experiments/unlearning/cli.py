@@ -18,7 +18,7 @@ from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_
 from experiments.unlearning.summary import read_verification
 from experiments.unlearning.unlearn import unlearn_run
 from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import MIN_SHADOWS, Verification, encode
+from experiments.unlearning.verification import MIN_REFERENCES, MIN_SHADOWS, AuditOptions, Verification, encode
 from experiments.unlearning.verification import verify as verify_run
 from experiments.writing import Overwrite, refused, write_new
 from fkgsec.errors import RunError
@@ -29,8 +29,8 @@ UNLEARN_EXAMPLES = (
     "  fkgsec unlearn --run runs/mine --forget forget.tsv --method retrain --out runs/mine-reference"
 )
 VERIFY_EXAMPLES = (
-    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --against runs/mine-retrain --raw runs/mine\n\n"
-    "  fkgsec verify --run runs/mine-fedlu --against runs/mine-retrain --distinguishability 0.6 --shadows 16"
+    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --escrow escrow.json --raw runs/mine\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
 RECORD_FILE, MARKDOWN_FILE, HTML_FILE = "verification.json", "verification.md", "verification.html"
 
@@ -101,27 +101,44 @@ def unlearn(
 
 def verify(
     run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`")],
-    against: Annotated[
-        Path, typer.Option("--against", help="the reference: the same by `fkgsec unlearn --method retrain`")
-    ],
     *,
-    raw: Annotated[
+    escrow: Annotated[
         Path | None,
-        typer.Option("--raw", help="the run before the request; without it the outcome is never 'forgotten'"),
+        typer.Option(
+            "--escrow", help="file of `fkgsec data escrow`: never-seen triples that whoever unlearned never had"
+        ),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
+    ] = None,
+    raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
+    share: Annotated[
+        float, typer.Option("--share", help="largest share of the forget set that may still be remembered")
+    ] = Thresholds().share,
     distinguishability: Annotated[
         float, typer.Option("--distinguishability", help="largest max(AUC, 1 - AUC) that passes")
     ] = Thresholds().distinguishability,
     error: Annotated[
-        float, typer.Option("--error", help="chance of an unfounded 'not forgotten' over all measures")
+        float, typer.Option("--error", help="chance of an unfounded 'not forgotten' over all measures and tests")
     ] = Thresholds().error,
+    references: Annotated[
+        int, typer.Option("--references", help=f"re-trainings of the audit's own: 0, or from {MIN_REFERENCES}")
+    ] = AuditOptions().references,
     shadows: Annotated[
-        int, typer.Option("--shadows", help=f"shadow federations to train: 0, or even from {MIN_SHADOWS}")
-    ] = MIN_SHADOWS,
-    relearn_steps: Annotated[int, typer.Option("--relearn-steps", help="steps of relearning; 0: none")] = 20,
-    seed: Annotated[int, typer.Option("--seed", help="of controls and shadows")] = 0,
+        int, typer.Option("--shadows", help=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")
+    ] = AuditOptions().shadows,
+    plants: Annotated[
+        int, typer.Option("--plants", help="trainings with a share of the forget set left in, to see it noticed")
+    ] = AuditOptions().plants,
+    relearn_steps: Annotated[
+        int, typer.Option("--relearn-steps", help="steps of relearning; 0: none")
+    ] = AuditOptions().relearn_steps,
+    audit_seed: Annotated[
+        int | None, typer.Option("--audit-seed", help="repeats an audit (default: drawn now, printed afterwards)")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder for record and certificate (default: --run)")
+        Path | None, typer.Option("--out", help="folder for record, certificate and the audit's runs (default: --run)")
     ] = None,
     json: Annotated[
         str | None, typer.Option("--json", help="also write the record here; - for standard output")
@@ -133,19 +150,23 @@ def verify(
     target = out or run
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
-    thresholds = Thresholds(distinguishability=distinguishability, error=error)
+    thresholds = Thresholds(distinguishability=distinguishability, error=error, share=share)
     earlier = None if overwrite else _earlier(target / RECORD_FILE)
-    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, seed):
+    if earlier is not None and audit_seed is None:
+        raise refused(target / RECORD_FILE, f"is an earlier audit, which --audit-seed {earlier.seed} repeats")
+    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, audit_seed):
         raise refused(target / RECORD_FILE, "has other thresholds or another seed")
     made = verify_run(
         run,
-        against,
-        raw,
         thresholds,
-        num_shadows=shadows,
-        relearn_steps=relearn_steps,
-        seed=seed,
-        observe=observe_on(make_console(stderr=True), enabled=not quiet, what="shadow federation"),
+        AuditOptions(
+            references=references, shadows=shadows, plants=plants, relearn_steps=relearn_steps, audit_seed=audit_seed
+        ),
+        against=against,
+        raw=raw,
+        escrow=escrow,
+        folder=target,
+        observe=observe_on(make_console(stderr=True), enabled=not quiet),
     )
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -196,6 +217,6 @@ def _show(made: Verification, console: Console) -> None:
         console.print(table)
         console.print(sheet.note, style="dim", highlight=False)
         console.print()
-    for line in (*made.remarks, *made.forgetting.notes, *made.verdict.reasons):
+    for line in (*made.assumptions, *made.remarks, *made.forgetting.notes, *made.verdict.reasons):
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"{made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold")

@@ -50,7 +50,7 @@ def audit_lines(verifications: Mapping[str, Verification]) -> list[str]:
                 name,
                 made.verdict.outcome,
                 f"{made.unlearning.seconds:.0f}",
-                f"{made.reference.seconds:.0f}",
+                "" if made.reference is None else f"{made.reference.seconds:.0f}",
                 row.client,
                 row.model,
                 row.attack,

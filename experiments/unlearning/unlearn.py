@@ -6,10 +6,9 @@ The folder of the run is only read. The new one appears whole, by one rename, or
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks.audits import Audited, Shadow, train_shadow
 from defenses.exchanges import make_exchange
 from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment, guarantees_of, write_atomically
@@ -37,7 +35,7 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import ClientTables, utility
 from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
-from fkgsec.federation.loop import FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.loop import FederationResult, run_identity
 from fkgsec.federation.messages import Entry, Transcript
 from fkgsec.federation.protection import Protection, Withstands
 from fkgsec.federation.recipes import Table
@@ -46,7 +44,6 @@ from protocols.guarantee import Guarantee
 
 SCHEMA = "fkgsec/unlearning/1"
 UNLEARNED_FILE, UNLEARNING_FILE, FORGET_FOLDER = "unlearned.safetensors", "unlearning.json", "forget"
-SHADOW_FOLDER = "shadows"
 # Unlearning by these leaves nothing that depends on what was forgotten (or changes nothing), so their shadows say nothing new.
 NO_TRACE = ("retrain", "delete")
 
@@ -164,20 +161,21 @@ def unlearn_run(
         protection=result.protection.lines(),
         guarantees=guarantees_of(result),
     )
-    _write(target, spec, raw.graph, forget, unlearning, result)
+    write_unlearned(target, spec, raw.graph, forget, unlearning, result)
     return target, unlearning
 
 
-def _write(
+def write_unlearned(
     target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: FederationResult
 ) -> None:
+    """Write a folder of `fkgsec unlearn`, whole or not at all; see `read_unlearned`."""
     part = target.with_name(target.name + ".part")
     try:
         if part.exists():
             shutil.rmtree(part)
         (part / FORGET_FOLDER).mkdir(parents=True)
         for name, triples in forget.items():
-            (part / FORGET_FOLDER / f"{name}.txt").write_text(_lines(graph, name, triples), encoding="utf-8")
+            (part / FORGET_FOLDER / f"{name}.txt").write_text(triple_lines(graph, name, triples), encoding="utf-8")
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
         metadata = _Metadata(
@@ -208,7 +206,8 @@ def _earlier(folder: Path) -> Unlearning | None:
         return None
 
 
-def _lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:
+def triple_lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:
+    """A client's triples `[k, 3]` by name, as forget files have them."""
     client = next(one for one in graph.clients if one.name == name)
     return "".join(
         f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n" for h, r, t in client.to_global(triples)
@@ -326,60 +325,3 @@ def _observed(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Tabl
         for table in shared
         if any(name.startswith(f"observed.{table}.") for name in tensors)
     }
-
-
-def kept_shadow(
-    folder: Path, candidate: Unlearned, audits: Sequence[Audited], number: int, seed: int, observer: Observer
-) -> Shadow:
-    """Shadow federation `number` of an unlearned run (`attacks.audits.train_shadow`), from `folder` when it is there.
-
-    Raises:
-        RunError: the folder cannot be written, or holds half of it.
-    """
-    options = candidate.unlearning.options
-    way = None if options.method in NO_TRACE else options
-    settings = [candidate.unlearning.identity, candidate.unlearning.forget_hash, way, seed, number]
-    digest = hashlib.sha256(msgspec.json.encode(settings))
-    for audit in audits:
-        digest.update(np.ascontiguousarray(audit.triples, dtype="<i8").tobytes())
-    path = folder / SHADOW_FOLDER / f"{digest.hexdigest()[:16]}.safetensors"
-    if path.exists():
-        return _read_shadow(path)
-    shadow = train_shadow(
-        candidate.graph,
-        candidate.result.graph,
-        audits,
-        candidate.result.options,
-        number,
-        seed,
-        unlearn=None
-        if way is None
-        else lambda result, forget: unlearn(result, forget, options, make_exchange=make_exchange),
-        train=lambda graph, federation: run_federation(
-            graph, federation, observer=observer, make_exchange=make_exchange
-        ),
-    )
-    tensors = {f"member.{place}": torch.from_numpy(member) for place, member in shadow.member.items()}
-    for kind, scores in (("trained", shadow.trained), ("unlearned", shadow.unlearned)):
-        tensors |= {f"{kind}.{place}.{model}": torch.from_numpy(own) for (place, model), own in scores.items()}
-    try:
-        path.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path.parent}: cannot be made ({error.strerror})") from error
-    write_atomically(path, save(tensors))
-    return shadow
-
-
-def _read_shadow(path: Path) -> Shadow:
-    try:
-        tensors = {name: tensor.numpy() for name, tensor in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: not a whole shadow ({error}); delete it to train it again") from error
-    shadow = Shadow({}, {}, {})
-    for name, values in tensors.items():
-        kind, place, *model = name.split(".")
-        if kind == "member":
-            shadow.member[int(place)] = values
-        else:
-            (shadow.trained if kind == "trained" else shadow.unlearned)[int(place), model[0]] = values
-    return shadow

@@ -1,41 +1,50 @@
-"""The verdict on an unlearning, from every membership attack that was made on it.
+"""The verdict on an unlearning, from every membership attack and every paired test that was made on it.
 
-The rule, for every membership attack on every model of every client (`attacks.forgetting`), called a measure here:
+Two families of figures. A *measure* is a membership attack on one model of a client (`attacks.forgetting`): forgotten triples
+against never-seen ones. A *test* holds one model beside re-trainings that the auditor made itself (`attacks.evidence`).
 
-* *within*: the 95 % interval of its distinguishability, max(AUC, 1 - AUC), ends below the threshold. Ranking forgotten triples
-  below never-seen ones gives them away as well as remembering them, so both directions count.
-* *told apart*: its AUC differs from 0.5, and in the same direction from the re-trained model's on the same triples, both at
-  intervals that are corrected for the number of measures; and it is not within.
+* *within*: the 95 % interval of a measure's distinguishability, max(AUC, 1 - AUC), ends below the threshold. Ranking forgotten
+  triples below never-seen ones gives them away as well as remembering them, so both directions count.
+* *told apart*: a measure's AUC differs from 0.5, and in the same direction from the re-trained model's on the same triples, and
+  it is not within; or a test differs from re-training. Both are corrected for the number of measures and tests.
 * *undecided*: neither; the interval is too wide, or too near the threshold.
 
-*Forgotten*: every decisive measure is within, the controls are fair, and the audit is not blind. Decisive are those of
-clients that asked, and those of all other clients together: a client that did not ask can express few of the triples, so no
-single one is asked to be within, but any single one can be told apart. *Not forgotten*: some measure is told apart.
-*Inconclusive* otherwise. The controls are fair when no corrected interval of the re-trained model excludes 0.5: a model that
-never saw the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a
-memory. The audit is blind for a client's model when no attack told the raw run's memory apart there (or no raw run was
-given): what passes then may never have been changed.
+*Not forgotten*: anything is told apart. *Forgotten*, where nothing is, takes all of:
 
-Many measures are taken, so two errors need care. To claim "forgotten" each single measure must pass at the full 95 %: an
+* every measure of a client that asked is within. Others can express few of the triples, so none is asked to be within, but any
+  can be told apart;
+* the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
+  its own audit, else the test split or the choice of the triples tells them apart, not a memory;
+* the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
+  what is tolerated, and so is that of all other clients together, of whom more is tolerated since less can be measured; and the
+  audit notices what was planted: mixtures and trained runs with a share left in;
+* test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
+  far below it, the models are damaged, and a damaged model hides its memory from every test.
+
+*Inconclusive* otherwise.
+
+Many figures are taken, so two errors need care. To claim "forgotten" each single one must pass at the full 95 %: an
 intersection-union test, where asking more makes the claim harder, never easier, and needs no correction (Berger 1982).
 "Not forgotten" is claimed if any one is conspicuous, so there Bonferroni's correction bounds the chance of an unfounded claim by
-5 % over all of them. Its intervals are the 95 % ones, widened by the ratio of the normal points.
+5 % over all of them. A measure's intervals are the 95 % ones, widened by the ratio of the normal points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 from scipy.special import ndtri
 
+from attacks.evidence import Evidence, ModelEvidence
 from attacks.forgetting import Membership
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
 Reading = Literal["within", "told apart", "undecided", "not measured"]
+MUCH_BELOW = 0.1  # of the re-trained models' test MRR: a loss that damages what is audited
 EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclusive": 3}
 
 
@@ -45,17 +54,24 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         distinguishability: the largest max(AUC, 1 - AUC) that still passes, in (0.5, 1]. At the default an attacker who is
             shown a forgotten triple and one that was never seen may pick the right one in two cases of three.
-        error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures.
+        share: the largest share of the forget set, in (0, 1), that a client that asked may still remember, with 95 % confidence.
+        others_share: the same for the models of all other clients together.
+        error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures and tests.
     """
 
     distinguishability: float = 2 / 3
     error: float = 0.05
+    share: float = 0.1
+    others_share: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0.5 < self.distinguishability <= 1:
             raise SpecError(f"distinguishability must lie in (0.5, 1]; got {self.distinguishability}")
         if not 0 < self.error < 0.5:
             raise SpecError(f"error must lie in (0, 0.5); got {self.error}")
+        for name in ("share", "others_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise SpecError(f"{name} must lie in (0, 1); got {getattr(self, name)}")
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -77,12 +93,16 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The outcome, why, and every measure's reading in the order of `Forgetting.membership`."""
+    """The outcome, why, and every measure's reading in the order of `Forgetting.membership`.
+
+    `num_measures` of membership and `num_tests` beside re-training share one chance of an unfounded "not forgotten".
+    """
 
     outcome: Outcome
     reasons: list[str]
     num_measures: int
     judgements: list[Judgement]
+    num_tests: int = 0
 
     @property
     def exit_status(self) -> int:
@@ -104,55 +124,127 @@ def widened(interval: Estimate, comparisons: int, error: float = 0.05, *, bounds
     return Estimate(interval.value, low, high, interval.n, f"{interval.method}, one of {comparisons}")
 
 
-def judge(measures: Sequence[Membership], thresholds: Thresholds) -> Verdict:
-    """The verdict on all measures, by the rule at the top of the module.
+def judge(measures: Sequence[Membership], thresholds: Thresholds, evidence: Evidence | None) -> Verdict:
+    """The verdict on all measures and tests, by the rule at the top of the module.
 
     A client that did not ask and can express too few of the triples is no measure; one that asked and cannot be measured leaves
-    the verdict inconclusive.
+    the verdict inconclusive. So does evidence of None: no re-training of the auditor's own.
     """
     count = sum(not row.reason for row in measures)
-    judgements = [_judge_one(row, thresholds, count) for row in measures]
-
-    def such(reading: Reading, *, decisive: bool = False) -> list[str]:
-        return [
-            f"{one.client} {one.model} ({one.attack})"
-            for row, one in zip(measures, judgements, strict=True)
-            if one.reading == reading and (row.decisive or not decisive)
-        ]
-
-    reasons = []
-    told, undecided = such("told apart"), such("undecided", decisive=True)
-    unmeasured = [f"{row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked]
-    unfair = [f"{one.client} {one.model} ({one.attack})" for one in judgements if not one.fair]
+    num_tests = 0 if evidence is None else evidence.num_tests
+    judgements = [_judge_one(row, thresholds, count + num_tests) for row in measures]
+    told = [*_told_apart(judgements, count)]
+    if evidence is not None:
+        told += _told_by_evidence(evidence, thresholds.error / (count + num_tests) if num_tests else 0.0)
+    doubts = [*_undecided(measures, judgements, thresholds, count), *_unfair(judgements)]
+    if evidence is None:
+        doubts.append(
+            "no re-training of the audit's own: whoever unlearned may have supplied the reference (--references, from 3)"
+        )
+    else:
+        doubts += _doubts(evidence, thresholds, thresholds.error / max(1, count + num_tests))
+    if not count:
+        doubts.append("nothing was measured")
     if told:
-        reasons.append(f"{len(told)} of {count} measures tell the forgotten triples apart: {', '.join(told)}")
+        return Verdict("not forgotten", told + doubts, count, judgements, num_tests)
+    if doubts:
+        return Verdict("inconclusive", doubts, count, judgements, num_tests)
+    reasons = [
+        f"of {count} measures every one of clients that asked is within {thresholds.distinguishability:.3g}, and none is told "
+        f"apart; none of {num_tests} tests differs from re-training",
+        *_bounds(evidence),
+    ]
+    return Verdict("forgotten", reasons, count, judgements, num_tests)
+
+
+def _named(one: Judgement) -> str:
+    return f"{one.client} {one.model} ({one.attack})"
+
+
+def _told_apart(judgements: Sequence[Judgement], count: int) -> Iterator[str]:
+    told = [_named(one) for one in judgements if one.reading == "told apart"]
+    if told:
+        yield f"{len(told)} of {count} measures tell the forgotten triples apart: {', '.join(told)}"
+
+
+def _told_by_evidence(evidence: Evidence, level: float) -> Iterator[str]:
+    for model in evidence.models:
+        told = [test for test in model.tests if test.p_value < level]
+        if told:
+            how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in told)
+            yield f"{model.client} {model.model} is not like a re-trained model on the forgotten triples: {how}"
+
+
+def _undecided(
+    measures: Sequence[Membership], judgements: Sequence[Judgement], thresholds: Thresholds, count: int
+) -> Iterator[str]:
+    undecided = [
+        _named(one) for row, one in zip(measures, judgements, strict=True) if one.reading == "undecided" and row.asked
+    ]
     if undecided:
-        reasons.append(
+        yield (
             f"{len(undecided)} of {count} measures are undecided, neither within {thresholds.distinguishability:.3g} nor told "
             f"apart from re-training: {', '.join(undecided)}"
         )
-    reasons += [f"not measured: {line}" for line in unmeasured]
+    yield from (f"not measured: {row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked)
+
+
+def _unfair(judgements: Sequence[Judgement]) -> Iterator[str]:
+    unfair = [_named(one) for one in judgements if not one.fair]
     if unfair:
-        reasons.append(
+        yield (
             "the controls are not fair, since the re-trained model tells them from the forgotten triples, too: "
             + ", ".join(unfair)
         )
-    if told:
-        return Verdict("not forgotten", reasons, count, judgements)
-    blind = blind_models(measures, judgements)
-    if blind and any("raw" in row.figures for row in measures):
-        reasons.append(
-            "the audit is blind, since it does not tell the raw run's memory apart either (more shadows or triples may): "
-            + ", ".join(f"{client} {model}" for client, model in blind)
-        )
-    elif blind:
-        reasons.append("the audit may be blind: no raw run was given to show that it notices a memory")
-    if reasons or not count:
-        return Verdict("inconclusive", reasons or ["nothing was measured"], count, judgements)
-    reasons = [
-        f"every decisive one of {count} measures is within {thresholds.distinguishability:.3g}, and none is told apart"
-    ]
-    return Verdict("forgotten", reasons, count, judgements)
+
+
+def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterator[str]:
+    """Why the evidence does not carry "forgotten" although it may tell nothing apart."""
+    for model in evidence.models:
+        if model.asked and not model.reason:
+            yield from _doubts_of(model, thresholds, level)
+        elif not model.asked and model.share is not None and model.share.high > thresholds.others_share:
+            yield (
+                f"{model.client} {model.model} may remember up to {model.share.high:.0%} of what they can express of the forget "
+                f"set; {thresholds.others_share:.0%} is tolerated of them"
+            )
+    for change in evidence.test:
+        where = f"test MRR of {change.client} {change.model}"
+        told = change.p_value < thresholds.error / len(evidence.test)
+        if told and change.difference.value > 0:
+            yield (
+                f"{where} is {change.difference.value:.3f} above re-training's {change.retrained:.3f}: trained on what it is "
+                "tested on, or on what it was to forget"
+            )
+        elif told and -change.difference.value > MUCH_BELOW * change.retrained:
+            yield (
+                f"{where} is {-change.difference.value:.3f} below re-training's {change.retrained:.3f}: a damaged model hides "
+                "what it remembers"
+            )
+
+
+def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> Iterator[str]:
+    who = f"{model.client} {model.model}"
+    if model.share is None:
+        yield f"the audit is blind for {who}: models that were trained on the triples cannot be told from those that were not"
+        return
+    if model.share.high > thresholds.share:
+        yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
+    if model.noticed_from is None:
+        yield f"the audit is blind for {who}: it would not notice a share that was left in, however large"
+    for plant in model.planted:
+        within = plant.estimate is not None and plant.estimate.high <= thresholds.share
+        if plant.share > thresholds.share and within and plant.p_value >= level:
+            yield f"the audit is blind for {who}: it took a run with {plant.share:.0%} left in for forgotten"
+
+
+def _bounds(evidence: Evidence | None) -> Iterator[str]:
+    for model in evidence.models if evidence is not None else ():
+        if model.asked and model.share is not None and model.noticed_from is not None:
+            yield (
+                f"{model.client} {model.model} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %); a "
+                f"share of {model.noticed_from:.0%} or more would not have passed"
+            )
 
 
 def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]) -> list[tuple[str, str]]:

@@ -1,12 +1,15 @@
-"""Measuring an unlearned run beside a re-trained one, and the record of it.
+"""Auditing an unlearned run beside re-trainings of the audit's own, and the record of it.
 
-What the verdict (`experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates, distances,
-relearning, reconstruction, and what the request itself told the server. No finding of these turns a verdict, since none has a
-null that a threshold could sit on.
+Nothing that the party that unlearned hands over is taken for granted but the data and the options that its folder names:
+references, shadows and plants are trained here, from a seed that is drawn here, and controls come from an escrow if there is one.
+
+What the verdict (`experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
+reconstruction, and what the request itself told the server. None of these has a null that a threshold could sit on.
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Literal
 
@@ -14,31 +17,67 @@ import msgspec
 import torch
 
 from attacks.audits import audited_triples
+from attacks.evidence import Evidence, weigh_evidence
 from attacks.forgetting import Forgetting, Results, measure_forgetting
 from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment
 from experiments.run import load_run
-from experiments.unlearning.unlearn import NO_TRACE, Unlearned, Unlearning, kept_shadow, read_unlearned
+from experiments.unlearning.audit_runs import Auditor
+from experiments.unlearning.unlearn import NO_TRACE, Unlearned, Unlearning, read_unlearned
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
+from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.loop import run_identity
+from fkgsec.federation.loop import FederationResult, run_identity
 
 SCHEMA = "fkgsec/verification/1"
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
+MIN_REFERENCES = 3  # two to hold the third against
+DEFAULT_REFERENCES = 4
+
+
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an audit is made.
+
+    Attributes:
+        references: re-trainings of the audit's own; 0: none (the verdict is never "forgotten"), else at least `MIN_REFERENCES`.
+        shadows: federations trained with half of the forget set; 0, else even and at least `MIN_SHADOWS`.
+        plants: trainings with a share of the forget set left in: twice the tolerated share, then that itself, and so on by turns.
+        relearn_steps: of training on the forget set; 0: none.
+        audit_seed: of controls and of all trainings; None: drawn from the operating system.
+    """
+
+    references: int = DEFAULT_REFERENCES
+    shadows: int = MIN_SHADOWS
+    plants: int = 1
+    relearn_steps: int = 20
+    audit_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
+            raise SpecError(f"shadows must be 0 or an even number of at least {MIN_SHADOWS}; got {self.shadows}")
+        if self.references and self.references < MIN_REFERENCES:
+            raise SpecError(f"references must be 0 or at least {MIN_REFERENCES}; got {self.references}")
+        for name in ("plants", "relearn_steps", "audit_seed"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SpecError(f"{name} must be at least 0; got {value}")
 
 
 class Verification(msgspec.Struct, frozen=True):
     """The record of a verification, `verification.json`.
 
     Attributes:
-        unlearning, reference: what made the audited and the re-trained run.
-        num_shadows, seed: of the shadow federations; the seed also draws controls.
-        remarks: what a reader must know beside the figures.
+        unlearning: what made the audited run. reference: what made the re-trained run that was supplied; None if none was.
+        num_shadows, seed: of the shadow federations; the seed, the audit's, also draws controls and trains references.
+        remarks: what a reader must know beside the figures. assumptions: what the verdict rests on and cannot check.
+        evidence: beside re-trainings of the audit's own; None where there were none.
+        escrow: the commitment of the escrow that controls were drawn from; None: the clients' test triples.
+        options: how the audit was made; None in earlier records.
     """
 
     schema: str
     unlearning: Unlearning
-    reference: Unlearning
+    reference: Unlearning | None
     thresholds: Thresholds
     num_shadows: int
     seed: int
@@ -46,49 +85,70 @@ class Verification(msgspec.Struct, frozen=True):
     forgetting: Forgetting
     remarks: list[str]
     environment: Environment
+    evidence: Evidence | None = None
+    escrow: str | None = None
+    assumptions: list[str] = []
+    options: AuditOptions | None = None
 
 
 def verify(
     run: Path,
-    against: Path,
-    raw: Path | None,
     thresholds: Thresholds,
+    options: AuditOptions,
     *,
-    num_shadows: int = MIN_SHADOWS,
-    relearn_steps: int = 20,
-    seed: int = 0,
+    against: Path | None = None,
+    raw: Path | None = None,
+    escrow: Path | None = None,
+    folder: Path | None = None,
     observe: Observe = unobserved,
 ) -> Verification:
-    """Measure and judge an unlearned run. Shadow federations are kept in the reference's folder, for all that is held against it.
+    """Measure and judge an unlearned run.
 
     Args:
-        run, against: folders of `fkgsec unlearn`; `against` by the method retrain, of the same run and forget file.
-        raw: the run that was unlearned; None leaves out what compares with it.
-        num_shadows: 0 leaves out the attacks that need shadows; else even, at least `MIN_SHADOWS`.
-        observe: gives each shadow federation its observer.
+        run: a folder of `fkgsec unlearn`.
+        against: the same by the method retrain, as it was supplied. It is trusted only where the audit makes no references.
+        raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
+        escrow: the file of `fkgsec data escrow`; controls are drawn from it.
+        folder: keeps the audit's trainings; None: `run`. observe: gives each of them its observer.
 
     Raises:
-        RunError: folders that do not belong together. SpecError: an option out of range.
+        RunError: folders that do not belong together. DataError: the escrow. SpecError: an option out of range.
     """
-    if num_shadows and (num_shadows < MIN_SHADOWS or num_shadows % 2):
-        raise SpecError(f"shadows must be 0 or an even number of at least {MIN_SHADOWS}; got {num_shadows}")
-    if relearn_steps < 0:
-        raise SpecError(f"relearn_steps must be at least 0; got {relearn_steps}")
-    candidate, reference = read_unlearned(run), read_unlearned(against)
-    _check_together(run, candidate, against, reference)
-    results: Results = {"retrained": reference.result, "unlearned": candidate.result}
-    if raw is not None:
-        raw_result = load_run(raw)[1]
-        if run_identity(raw_result.graph, raw_result.options) != candidate.unlearning.identity:
-            raise RunError(f"{raw}: is not the run that {run} was made from")
-        results = {"raw": raw_result, **results}
-    audits = audited_triples(candidate.graph, candidate.result.graph, candidate.forget, seed)
-    if not any(len(audit.members) for audit in audits):
-        num_shadows = 0
-    shadows = []
-    for number in range(num_shadows):
-        with observe(candidate.result.options, f"{number + 1} of {num_shadows}") as observer:
-            shadows.append(kept_shadow(against, candidate, audits, number, seed, observer))
+    candidate = read_unlearned(run)
+    supplied = None
+    if against is not None:
+        supplied = read_unlearned(against)
+        _check_together(run, candidate, against, supplied)
+    elif not options.references:
+        raise SpecError("references is 0, so --against must name a re-trained run")
+    before = None if raw is None else _read_raw(raw, run, candidate)
+    sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
+    seed = secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
+    audits = audited_triples(
+        candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
+    )
+    auditor = Auditor(folder or run, candidate, audits, seed, options.relearn_steps, observe)
+    measurable = any(len(audit.members) for audit in audits)
+    first, references = auditor.references(options.references)
+    shadows, shadow_runs = auditor.shadows(options.shadows if measurable else 0)
+    evidence = None
+    if first is not None:
+        shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
+        evidence = weigh_evidence(
+            auditor.read(candidate.result),
+            references,
+            shadow_runs,
+            auditor.plants([min(share, 1.0) for share in shares] if measurable else []),
+            candidate.graph,
+            audits,
+            tolerance=thresholds.share,
+            seed=seed,
+        )
+    retrained = first if first is not None else supplied.result if supplied is not None else None
+    assert retrained is not None
+    results: Results = {"retrained": retrained, "unlearned": candidate.result}
+    if before is not None:
+        results = {"raw": before, **results}
     forgetting = measure_forgetting(
         results,
         candidate.graph,
@@ -96,20 +156,60 @@ def verify(
         audits,
         shadows=shadows,
         seed=seed,
-        relearn_steps=relearn_steps,
+        relearn_steps=options.relearn_steps,
     )
     return Verification(
         schema=SCHEMA,
         unlearning=candidate.unlearning,
-        reference=reference.unlearning,
+        reference=None if supplied is None else supplied.unlearning,
         thresholds=thresholds,
-        num_shadows=num_shadows,
+        num_shadows=len(shadows),
         seed=seed,
-        verdict=judge(forgetting.membership, thresholds),
+        verdict=judge(forgetting.membership, thresholds, evidence),
         forgetting=forgetting,
-        remarks=_remarks(results, candidate, num_shadows),
+        remarks=_remarks(results, candidate, len(shadows)),
         environment=describe_environment(candidate.result),
+        evidence=evidence,
+        escrow=None if sealed is None else sealed.commitment,
+        assumptions=_assumptions(candidate, options, sealed is not None),
+        options=options,
     )
+
+
+def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> FederationResult:
+    result = load_run(raw)[1]
+    if run_identity(result.graph, result.options) != candidate.unlearning.identity:
+        raise RunError(f"{raw}: is not the run that {run} was made from")
+    return result
+
+
+def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) -> list[str]:
+    """What no audit of a folder can check."""
+    made = [
+        f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
+        f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
+        "What is certified is the embeddings in the folder, not what else whoever unlearned kept.",
+    ]
+    if options.references:
+        made.append(
+            "References, shadows and plants were trained by this audit; nothing supplied was taken for a re-training."
+        )
+    else:
+        made.append(
+            "The reference was supplied, so a false one cannot be excluded: no outcome of this audit is 'forgotten'."
+        )
+    if escrowed:
+        made.append("Whoever unlearned had neither the escrow nor the data that it was drawn from.")
+    else:
+        made.append(
+            "Without an escrow, never-seen triples are the clients' test triples, which whoever unlearned knows: that they were "
+            "trained on too cannot be excluded by comparing with them. Paired tests and test MRR do not depend on them."
+        )
+    if options.audit_seed is not None:
+        made.append(
+            "The audit seed was given, not drawn: whoever knew it before unlearning knew controls and references."
+        )
+    return made
 
 
 def _check_together(run: Path, candidate: Unlearned, against: Path, reference: Unlearned) -> None:
@@ -136,7 +236,7 @@ def _remarks(results: Results, candidate: Unlearned, num_shadows: int) -> list[s
     if "raw" in results and same("raw"):
         remarks.append("Not one embedding of the audited run differs from the raw run's.")
     if same("retrained"):
-        remarks.append("The audited run is the reference itself, so it exceeds it by 0 everywhere.")
+        remarks.append("The audited run is the re-trained one itself, so it exceeds it by 0 everywhere.")
     method = candidate.unlearning.options.method
     if not num_shadows:
         remarks.append("Without shadow federations the attack knows the loss alone: the weakest of those there are.")

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from attacks.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
-from attacks.forgetting import OTHERS, Forgetting, degree_matched, measure_forgetting, moved_rows, relearn_curve
+from attacks.forgetting import OTHERS, Forgetting, measure_forgetting
+from attacks.relearning import relearn_curve
+from attacks.update_difference import degree_matched, moved_rows
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.forget_sets import Forget, retaining
@@ -144,11 +146,13 @@ def test_a_run_that_only_deleted_is_told_apart_and_every_figure_is_there(case: C
     assert len(together) == 6
     assert all(row.decisive for row in together)
     assert not any(row.decisive for row in alone)
-    assert together[0].figures["raw"].num_forgotten == sum(
-        row.figures["raw"].num_forgotten
-        for row in alone
-        if (row.model, row.attack) == (together[0].model, together[0].attack)
-    )
+    retained = retaining(case.graph, case.forget)
+    aside = [audit for audit in audited_triples(case.graph, retained, case.forget, seed=0) if not audit.asked]
+    expressed = [case.graph.clients[audit.place].to_global(audit.members) for audit in aside]
+    assert together[0].figures["raw"].num_forgotten == len(
+        rows(np.concatenate(expressed))
+    )  # each once, not once a client
+    assert together[0].figures["raw"].num_forgotten < sum(map(len, expressed))
     forget = {row.model: row.figures for row in measured.quality if row.client == asked and row.triples == "forget"}
     for figures in forget.values():
         assert figures["raw"] == figures["unlearned"]

@@ -15,6 +15,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from attacks.audits import Attack
+from attacks.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
 from attacks.forgetting import OTHERS, Membership
 from attacks.membership_figures import compare_auc, measure_membership
 from experiments.console import expected_errors
@@ -69,6 +70,72 @@ def measure(
     return Membership(client, asked, "local", attack, figures, excess, decisive=decisive)  # type: ignore[arg-type]
 
 
+def clean(measures: list[Membership], **changes: object) -> Evidence:
+    """Evidence of a perfect re-training, but for what is changed of the model that asked."""
+    tests = [PairedTest("likelihood", Estimate(0.0, -0.1, 0.1, 600, "m"), 0.9)]
+    model = ModelEvidence(
+        "a", True, "local", tests, Estimate(0.01, -0.05, 0.07, 600, "m"), "likelihood", 0.1,
+        [PlantedShare(0.2, Estimate(0.21, 0.15, 0.27, 600, "m"), 1e-5)],
+    )  # fmt: skip
+    change = UtilityChange("a", "local", Estimate(0.0, -0.01, 0.01, 400, "m"), 0.2, 0.8)
+    return Evidence([msgspec.structs.replace(model, **changes)] if measures else [], [change], 4, 4)
+
+
+TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "reason"),
+    [
+        (
+            {},
+            "forgotten",
+            "remembers at most 7% of the forget set (95 %); a share of 10% or more would not have passed",
+        ),
+        ({"tests": TOLD}, "not forgotten", "is not like a re-trained model on the forgotten triples: relearned +0.2"),
+        ({"share": Estimate(0.05, -0.02, 0.12, 9, "m")}, "inconclusive", "may remember up to 12% of the forget set"),
+        ({"asked": False, "share": Estimate(0.1, 0.0, 0.2, 9, "m")}, "forgotten", "none is told apart"),
+        (
+            {"asked": False, "share": Estimate(0.1, -0.1, 0.3, 9, "m")},
+            "inconclusive",
+            "may remember up to 30% of what they can express of the forget set; 25% is tolerated of them",
+        ),
+        ({"share": None}, "inconclusive", "the audit is blind for a local"),
+        ({"noticed_from": None}, "inconclusive", "would not notice a share that was left in, however large"),
+        (
+            {"planted": [PlantedShare(0.2, Estimate(0.0, -0.1, 0.09, 9, "m"), 0.5)]},
+            "inconclusive",
+            "it took a run with 20% left in for forgotten",
+        ),
+    ],
+)
+def test_evidence_decides(changes: dict[str, object], outcome: str, reason: str) -> None:
+    measures = [measure(0.0)]
+    verdict = judge(measures, Thresholds(), clean(measures, **changes))
+    assert verdict.outcome == outcome
+    assert any(reason in line for line in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("difference", "p_value", "outcome"),
+    [(0.05, 1e-4, "inconclusive"), (0.05, 0.2, "forgotten"), (-0.05, 1e-4, "inconclusive"), (-0.01, 1e-4, "forgotten")],
+)
+def test_test_mrr_is_an_alarm_of_its_own(difference: float, p_value: float, outcome: str) -> None:
+    measures = [measure(0.0)]
+    change = UtilityChange(
+        "a", "local", Estimate(difference, difference - 0.01, difference + 0.01, 400, "m"), 0.2, p_value
+    )
+    verdict = judge(measures, Thresholds(), msgspec.structs.replace(clean(measures), test=[change]))
+    assert verdict.outcome == outcome
+    assert ("test MRR of a local" in " ".join(verdict.reasons)) == (outcome == "inconclusive")
+
+
+def test_without_re_trainings_of_its_own_an_audit_never_says_forgotten() -> None:
+    verdict = judge([measure(0.0), measure(0.1, seed=1)], Thresholds(), None)
+    assert (verdict.outcome, verdict.exit_status) == ("inconclusive", 3)
+    assert "whoever unlearned may have supplied the reference" in verdict.reasons[0]
+
+
 UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
 
 
@@ -89,23 +156,18 @@ UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
             [measure(0.0), measure(0.0, n=12, asked=False, decisive=False)], "forgotten", 0, id="one neighbour of several"
         ),
         pytest.param(
-            [measure(0.0), measure(0.0, n=12, asked=False, client=OTHERS)], "inconclusive", 3, id="the neighbours together"
+            [measure(0.0), measure(0.0, n=12, asked=False, client=OTHERS)], "forgotten", 0, id="few of the neighbours'"
         ),
         pytest.param(
             [measure(0.0), measure(2.0, n=60, asked=False, decisive=False)], "not forgotten", 1, id="a neighbour remembers"
         ),
         pytest.param([], "inconclusive", 3, id="nothing"),
-        pytest.param([measure(0.0, raw=0.1)], "inconclusive", 3, id="blind: the raw run passes, too"),
-        pytest.param([measure(0.0, raw=-2.0)], "inconclusive", 3, id="blind: the raw run was no memory"),
-        pytest.param([measure(0.0, raw=None)], "inconclusive", 3, id="no raw run"),
-        pytest.param([measure(0.0), measure(0.0, raw=0.1, client="b")], "inconclusive", 3, id="blind for one client"),
-        pytest.param([measure(0.0, raw=0.1), measure(0.0, attack="lira")], "forgotten", 0, id="one attack noticed it"),
-        pytest.param([measure(0.0), measure(0.0, raw=0.1, asked=False)], "forgotten", 0, id="others need no memory"),
+        pytest.param([measure(0.0, raw=None)], "forgotten", 0, id="no raw run, which no verdict rests on"),
         pytest.param([measure(1.0, raw=None)], "not forgotten", 1, id="a memory without a raw run"),
     ],
 )  # fmt: skip
 def test_outcomes(measures: list[Membership], outcome: str, status: int) -> None:
-    verdict = judge(measures, Thresholds())
+    verdict = judge(measures, Thresholds(), clean(measures))
     assert (verdict.outcome, verdict.exit_status) == (outcome, status), verdict.reasons
     assert verdict.reasons
     assert len(verdict.judgements) == len(measures)
@@ -114,9 +176,9 @@ def test_outcomes(measures: list[Membership], outcome: str, status: int) -> None
 def test_a_conspicuous_measure_among_many_is_not_taken_for_a_memory() -> None:
     """0.6 deviations on 40 triples: told apart when asked alone, within chance as one of two hundred."""
     one = measure(0.75, n=40, seed=4)
-    assert judge([one], Thresholds()).outcome == "not forgotten"
+    assert judge([one], Thresholds(), None).outcome == "not forgotten"
     many = [one, *[measure(0.0, seed=1)] * 199]
-    assert judge(many, Thresholds()).outcome == "inconclusive"
+    assert judge(many, Thresholds(), clean(many)).outcome == "inconclusive"
 
 
 def test_widened_is_bonferronis_normal_interval() -> None:
@@ -127,7 +189,7 @@ def test_widened_is_bonferronis_normal_interval() -> None:
     assert widened(Estimate(-0.9, -1.0, 0.0, 9, "m"), 1000, bounds=(-1, 1)).low == -1
 
 
-@pytest.mark.parametrize("field", ["distinguishability", "error"])
+@pytest.mark.parametrize("field", ["distinguishability", "error", "share"])
 def test_thresholds_out_of_range_are_named(field: str) -> None:
     with pytest.raises(SpecError, match=rf"{field} must lie in .*; got 1\.5"):
         Thresholds(**{field: 1.5})
@@ -146,7 +208,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     execute(SPEC, graph, home / "run", attack=False)
     client = graph.clients[0]
     chosen = np.random.default_rng(0).permutation(np.unique(client.train, axis=0))[:60]
-    (home / "forget.tsv").write_text(storage._lines(graph, client.name, chosen))
+    (home / "forget.tsv").write_text(storage.triple_lines(graph, client.name, chosen))
     for method in ("retrain", "delete", "fedlu"):
         unlearn_run(
             home / "run",
@@ -166,13 +228,13 @@ def test_what_is_read_is_what_was_made(
 ) -> None:
     run, forget = finished
     made = []
-    write = storage._write
+    write = storage.write_unlearned
 
     def keep(*arguments: object) -> None:
         made.append(arguments[-1])
         write(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(storage, "_write", keep)
+    monkeypatch.setattr(storage, "write_unlearned", keep)
     options = UnlearnOptions(epochs=2, decay_epochs=1)
     folder, unlearning = unlearn_run(run, forget, options, client="hospital-1", out=tmp_path / "out")
     read = read_unlearned(folder)
@@ -277,23 +339,30 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
 ) -> None:
     run, _ = finished
     candidate, reference = run.with_name("run-fedlu"), run.with_name("run-retrain")
-    command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path]
+    command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path, "--audit-seed", 5]
     status, output = invoke(*command)
     assert status in (0, 1, 3)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
     assert made.verdict.exit_status == status
     assert f"{made.verdict.outcome}; exit status {status}" in output
     assert made.num_shadows == 4
+    assert made.evidence is not None
+    assert made.evidence.num_references == 4
+    assert {row.model for row in made.evidence.models if row.asked} == {"local", "global"}
+    assert [len(row.planted) for row in made.evidence.models if row.asked and row.share] == [1] * sum(
+        row.asked and row.share is not None for row in made.evidence.models
+    )
     attacks = {row.attack for row in made.forgetting.membership if not row.reason}
     assert attacks == {"loss", "calibrated", "lira", "u-lira"}
-    shadows = contents(reference / "shadows")
-    assert len(shadows) == 4
-    stamps = {path: path.stat().st_mtime_ns for path in (reference / "shadows").iterdir()}
+    assert len(list((tmp_path / "audit").iterdir())) == 4 + 4 + 1
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "audit").glob("*/*")}
     again = invoke(*command, "--quiet", "--json", tmp_path / "again.json")
     assert again == (status, "")
-    assert stamps == {path: path.stat().st_mtime_ns for path in (reference / "shadows").iterdir()}
+    assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "audit").glob("*/*")}
     repeated = msgspec.json.decode((tmp_path / "again.json").read_bytes(), type=Verification)
-    assert repeated.forgetting == made.forgetting
+    assert (repeated.forgetting, repeated.evidence) == (made.forgetting, made.evidence)
+    assert "The audit seed was given, not drawn" in " ".join(made.assumptions)
+    assert "Without an escrow" in " ".join(made.assumptions)
     page, text = (tmp_path / "verification.html").read_text(), (tmp_path / "verification.md").read_text()
     for sheet in sheets(made):
         assert sheet.title.replace("'", "&#39;") in page
@@ -305,11 +374,13 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
 def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path], tmp_path: Path) -> None:
     reference = finished[0].with_name("run-retrain")
     status, output = invoke(
-        "verify", "--run", reference, "--against", reference, "--shadows", 0, "--relearn-steps", 0, "--out", tmp_path
-    )
+        "verify", "--run", reference, "--against", reference, "--references", 0, "--shadows", 0, "--relearn-steps", 0,
+        "--out", tmp_path,
+    )  # fmt: skip
     assert status == 3
     assert "no raw run was given" in " ".join(output.split())
-    assert "The audited run is the reference itself" in output
+    assert "The audited run is the re-trained one itself" in output
+    assert "whoever unlearned may have supplied the reference" in output
     assert "the weakest" in output
 
 
@@ -318,6 +389,10 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
     [
         (["--shadows", 2], "shadows must be 0 or an even number of at least 4; got 2"),
         (["--shadows", 5], "shadows must be 0 or an even number of at least 4; got 5"),
+        (["--references", 2], "references must be 0 or at least 3; got 2"),
+        (["--plants", -1], "plants must be at least 0; got -1"),
+        (["--share", 1], "share must lie in (0, 1); got 1.0"),
+        (["--escrow", "nowhere.json"], "nowhere.json: cannot be read"),
         (["--distinguishability", 0.5], "distinguishability must lie in (0.5, 1]; got 0.5"),
         (["--against", "delete"], "was made by method delete; the reference must be made by retrain"),
         (["--json", "/nowhere/at/all.json"], "its folder does not exist"),
@@ -355,14 +430,27 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
 
 def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp_path: Path) -> None:
     reference = finished[0].with_name("run-retrain")
-    invoke("verify", "--run", reference, "--against", reference, "--shadows", 0, "--out", tmp_path, "--quiet")
+    invoke(
+        "verify",
+        "--run",
+        reference,
+        "--against",
+        reference,
+        "--references",
+        0,
+        "--shadows",
+        0,
+        "--out",
+        tmp_path,
+        "--quiet",
+    )
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
     name = "a|b <img src=x onerror=alert(1)>"
     rows = [msgspec.structs.replace(row, client=name) for row in made.forgetting.membership]
     hostile = msgspec.structs.replace(
         made,
         forgetting=msgspec.structs.replace(made.forgetting, membership=rows),
-        verdict=judge(rows, Thresholds()),
+        verdict=judge(rows, Thresholds(), None),
     )
     assert "<img" not in to_html(hostile)
     markdown = to_markdown(hostile)
@@ -385,7 +473,7 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
     client = graph.clients[0]
     distinct = np.unique(client.train, axis=0)
     chosen = np.random.default_rng(0).permutation(distinct)[: len(distinct) // 5]
-    (tmp_path / "forget.tsv").write_text(storage._lines(graph, client.name, chosen))
+    (tmp_path / "forget.tsv").write_text(storage.triple_lines(graph, client.name, chosen))
     for method in ("retrain", "delete", "fedlu"):
         unlearn_run(tmp_path / "run", tmp_path / "forget.tsv", UnlearnOptions(method=method), client=client.name)
     made = {}
@@ -394,13 +482,13 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
             "verify",
             "--run",
             tmp_path / f"run-{method}",
-            "--against",
-            tmp_path / "run-retrain",
             "--raw",
             tmp_path / "run",
+            "--out",
+            tmp_path / f"audit-{method}",
         )
         print(output)
-        record = (tmp_path / f"run-{method}" / "verification.json").read_bytes()
+        record = (tmp_path / f"audit-{method}" / "verification.json").read_bytes()
         made[method] = msgspec.json.decode(record, type=Verification)
         assert made[method].verdict.exit_status == status
     print(f"{time.perf_counter() - started:.0f} s")

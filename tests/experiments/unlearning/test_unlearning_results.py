@@ -32,6 +32,7 @@ def hits(name: str, role: Role, model: str, triples: str) -> float:
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_say_where_they_come_from(name: str) -> None:
     made = RECORDS[name]
+    assert made.reference is not None
     for environment in (made.environment, made.unlearning.environment, made.reference.environment):
         assert environment.command.startswith("fkgsec ")
         assert environment.commit

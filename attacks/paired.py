@@ -1,0 +1,211 @@
+"""An audited model beside re-trainings that the auditor made itself, triple by triple.
+
+    >>> rng = np.random.default_rng(0)
+    >>> difficulty, forgotten = rng.normal(size=400), np.arange(400) < 300
+    >>> runs = Runs(difficulty + rng.normal(size=(6, 400)), np.zeros((6, 400), dtype=bool))
+    >>> audited = difficulty + rng.normal(size=400) + np.where(np.arange(400) < 60, 4.0, 0.0)   # 60 of 300 are remembered
+    >>> bool(paired_difference(audited, runs, forgotten, against_controls=True).p_value < 1e-4)
+    True
+
+Two groups of triples held against each other hide a fifth that is remembered behind four fifths that are not, since triples
+differ far more in difficulty than a memory adds. Here each triple is held against itself: its value in the audited model minus
+its mean over the re-trainings that never saw it. What is left is the noise of training, and a memory.
+
+Errors. Triples scatter independently, but a training also shifts all of them together. So each of the auditor's runs is held
+against the others by the same formula, and the error is what these scatter by: the noise of triples and that of whole trainings.
+
+Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t as student
+
+from attacks.arrays import finite, mask
+from fkgsec.estimate import Estimate
+
+
+class Runs(NamedTuple):
+    """One value of each triple in each run, float64 `[K, n]`, and which run was trained on which triple, bool `[K, n]`."""
+
+    values: np.ndarray
+    trained_on: np.ndarray
+
+    def outside(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sum over the runs that never saw a triple, and how many these are; `[n]` each."""
+        out = ~self.trained_on
+        return np.where(out, self.values, 0).sum(axis=0), out.sum(axis=0)
+
+    def without(self, run: int) -> Runs:
+        """All but one of them."""
+        return Runs(np.delete(self.values, run, axis=0), np.delete(self.trained_on, run, axis=0))
+
+    def columns(self, chosen: np.ndarray) -> Runs:
+        """Some of the triples."""
+        return Runs(self.values[:, chosen], self.trained_on[:, chosen])
+
+
+class Paired(NamedTuple):
+    """A mean paired difference.
+
+    Attributes:
+        value: the audited model's minus that of re-trainings, in the units of the values. error: its standard error.
+        degrees: of freedom: one less than the runs that the error was calibrated on. n: triples that it rests on.
+    """
+
+    value: float
+    error: float
+    degrees: int
+    n: int
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of no difference."""
+        if self.error == 0:
+            return 1.0 if self.value == 0 else 0.0
+        return float(2 * student.sf(abs(self.value) / self.error, self.degrees))
+
+    def estimate(self, scale: float = 1.0) -> Estimate:
+        """The difference times `scale` with its 95 % interval."""
+        half = float(student.ppf(0.975, self.degrees)) * self.error * scale
+        value = self.value * scale
+        return Estimate(value, value - half, value + half, self.n, f"paired t, {self.degrees} runs")
+
+
+def paired_difference(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, *, against_controls: bool) -> Paired:
+    """Mean over forgotten triples of the audited value minus that of runs that never saw the triple.
+
+    Args:
+        audited: `[n]`. runs: at least three that never saw a triple. forgotten: bool `[n]`.
+        against_controls: whether the same mean over the controls is taken off, which takes off what shifts all triples alike.
+
+    Raises:
+        ValueError: too few triples or runs.
+    """
+    audited, forgotten = finite("audited", audited, 1), mask("forgotten", forgotten, np.shape(audited))
+    total, count = runs.outside()
+    if len(runs.values) < 3 or count.min(initial=len(runs.values)) < 2:
+        raise ValueError(f"each triple needs two runs that never saw it, of three or more; got {len(runs.values)} runs")
+    whole = np.ones(len(audited), dtype=bool)
+    value, error = _contrast(audited - total / count, whole, forgotten, against_controls)
+    shifts, errors = [], []
+    for values, inside in zip(runs.values, runs.trained_on, strict=True):
+        if min((~inside & forgotten).sum(), (~inside & ~forgotten).sum() if against_controls else 2) < 2:
+            continue  # a shadow that saw nearly all of so few
+        rest = np.maximum(count - ~inside, 1)
+        residual = values - (total - np.where(inside, 0, values)) / rest
+        shift, own_error = _contrast(residual, ~inside, forgotten, against_controls)
+        shifts.append(shift**2)
+        errors.append(own_error**2)
+    beyond = float(np.mean(shifts) - np.mean(errors))
+    if beyond >= 0 or min(errors) == 0:
+        variance = error**2 + max(0.0, beyond)
+    else:  # less than independent triples would: they share entities, and what one gains in rank another loses
+        variance = error**2 * max(0.25, float(np.mean(np.divide(shifts, errors))))
+    return Paired(value, math.sqrt(variance), len(shifts) - 1, len(audited))
+
+
+def _contrast(
+    residual: np.ndarray, usable: np.ndarray, forgotten: np.ndarray, against_controls: bool
+) -> tuple[float, float]:
+    """Mean over forgotten triples, less that over controls, and its standard error if triples scatter independently."""
+    groups = [residual[usable & forgotten]]
+    if against_controls:
+        groups.append(residual[usable & ~forgotten])
+    if min(map(len, groups)) < 2:
+        raise ValueError(f"it takes two forgotten triples (and two controls); got {[len(group) for group in groups]}")
+    value = float(groups[0].mean()) - (float(groups[1].mean()) if against_controls else 0.0)
+    return value, math.sqrt(sum(float(group.var(ddof=1)) / len(group) for group in groups))
+
+
+def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
+    """How far each value lies from the mean of the (other) runs that never saw the triple, either way, as values again.
+
+    A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
+    predicts some of them well and others badly.
+    """
+    total, count = runs.outside()
+    own = np.abs(audited - total / count) * np.sqrt(count / (count + 1))
+    rest = np.maximum(count - ~runs.trained_on, 1)
+    others = (total - np.where(runs.trained_on, 0, runs.values)) / rest
+    return own, Runs(np.abs(runs.values - others) * np.sqrt(rest / (rest + 1)), runs.trained_on)
+
+
+class Memory(NamedTuple):
+    """What training on a triple adds to its value, the mean over forgotten triples, and its standard error."""
+
+    value: float
+    error: float
+
+
+def memory_of(runs: Runs, forgotten: np.ndarray) -> Memory | None:
+    """Within each run that saw some of the forgotten triples, how far these lie above those that it did not see; mean over runs.
+
+    Both are taken from the mean of the other runs that never saw the triple, so neither difficulty nor a shift of all counts.
+    None where no run saw any, or where it adds nothing that can be told from 0.
+    """
+    total, count = runs.outside()
+    gains, variances = [], []
+    for values, inside in zip(runs.values, runs.trained_on, strict=True):
+        rest = np.maximum(count - ~inside, 1)
+        residual = values - (total - np.where(inside, 0, values)) / rest
+        groups = [residual[forgotten & inside], residual[forgotten & ~inside]]
+        if min(map(len, groups)) >= 2:
+            gains.append(float(groups[0].mean() - groups[1].mean()))
+            variances.append(sum(float(group.var(ddof=1)) / len(group) for group in groups))
+    if not gains:
+        return None
+    value = float(np.mean(gains))
+    scatter = float(np.var(gains, ddof=1)) if len(gains) > 1 else 0.0
+    error = math.sqrt(max(float(np.mean(variances)), scatter) / len(gains))
+    return Memory(value, error) if value > 3 * error else None
+
+
+def remembered_share(difference: Paired, memory: Memory) -> Estimate:
+    """The share of the forget set that is remembered as if it had been trained on: the paired difference over a full memory's.
+
+    1 if nothing was forgotten, 0 on average after re-training, below 0 where triples were pushed down. Two halves of a memory
+    count as one whole. The interval covers the noise of triples and of trainings.
+    """
+    share = difference.value / memory.value
+    error = math.hypot(difference.error, share * memory.error) / memory.value
+    half = float(student.ppf(0.975, difference.degrees)) * error
+    return Estimate(share, share - half, share + half, difference.n, f"paired t, {difference.degrees} runs")
+
+
+def planted(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Values `[n]` of a run that remembers a share of the forget set, made of two kinds of run.
+
+    Those of `run`, which saw no triple, with a random share of the forgotten triples as runs have them that were trained on them.
+    """
+    values = runs.values[run].copy()
+    candidates = np.nonzero(forgotten & runs.trained_on.any(axis=0))[0]
+    chosen = rng.permutation(candidates)[: round(share * int(forgotten.sum()))]
+    drawn = (runs.trained_on[:, chosen] * rng.random((len(runs.values), len(chosen)))).argmax(axis=0)  # any that saw it
+    values[chosen] = runs.values[drawn, chosen]
+    return values
+
+
+def distance_to_runs(audited: np.ndarray, references: np.ndarray) -> Paired:
+    """Kolmogorov-Smirnov distance of the audited scores `[n]` to the references' `[R, n]`, less what these have to each other.
+
+    The mean distance to each reference, against the same of each reference to the others; read it one-sided.
+    """
+
+    def mean_distance(scores: np.ndarray, others: np.ndarray) -> float:
+        return float(np.mean([_kolmogorov_smirnov(scores, other) for other in others]))
+
+    null = np.array([mean_distance(own, np.delete(references, k, axis=0)) for k, own in enumerate(references)])
+    error = float(null.std(ddof=1)) * math.sqrt(1 + 1 / len(null))
+    return Paired(mean_distance(audited, references) - float(null.mean()), error, len(null) - 1, len(audited))
+
+
+def _kolmogorov_smirnov(scores: np.ndarray, others: np.ndarray) -> float:
+    """Largest difference of the two distribution functions."""
+    values = np.concatenate([scores, others])
+    below = [np.searchsorted(np.sort(group), values, side="right") / len(group) for group in (scores, others)]
+    return float(np.abs(below[0] - below[1]).max())

@@ -1,0 +1,206 @@
+"""Does `fkgsec verify` certify a fake, and does it pass what was re-trained?
+
+    python -m experiments.bench.certificates --config fede.yaml --work /tmp/fakes --out fakes.json
+
+Splits off an escrow, trains a run, lets its first client ask for triples, and puts before one audit every fake of
+`experiments.unlearning.fakes` and re-trainings with other seeds. The audit's own runs are trained once and shared. Its Markdown:
+`python -m experiments.bench.certificates --show fakes.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from experiments.record import Environment, describe_environment, write_atomically
+from experiments.run import execute, load_run
+from experiments.spec import Spec, make_spec
+from experiments.unlearning.fakes import FAKES, Case
+from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
+from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
+from experiments.unlearning.verification import AuditOptions, Verification, verify
+from fkgsec.data.escrow import Escrow, split_escrow
+from fkgsec.data.folders import read_client_folders, write_client_folders
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.randomness import generator
+
+SCHEMA = "fkgsec/certificates/1"
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """One run before the audit: the worst figures over the asking client's models.
+
+    Attributes:
+        auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model (of the only one, where there is one).
+        share: the largest share of the forget set that is remembered, and the end of its interval. p_value: least of its tests.
+    """
+
+    name: str
+    outcome: Outcome
+    auc: float
+    forget_mrr: float
+    test_mrr: float
+    share: tuple[float, float] | None
+    p_value: float
+    reasons: list[str]
+    seconds: float
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """A table of them. `noticed_from`: the smallest share that the audit would have noticed, in its worse model."""
+
+    schema: str
+    spec: Spec
+    num_forgotten: int
+    tolerated: float
+    noticed_from: float | None
+    audit: AuditOptions
+    rows: list[Certificate]
+    environment: Environment
+
+
+def run(
+    spec: Spec,
+    work: Path,
+    *,
+    num_forgotten: int,
+    num_nulls: int,
+    escrow_share: float,
+    thresholds: Thresholds,
+    audit_seed: int,
+) -> Certificates:
+    """Make everything in `work`, which must not exist, and audit it."""
+    work.mkdir(parents=True)
+    kept, escrowed = split_escrow(spec.load_graph(), escrow_share, np.random.default_rng(audit_seed))
+    write_client_folders(kept, work / "data")
+    sealed = Escrow.seal(read_client_folders(work / "data"), escrowed)
+    write_atomically(work / "escrow.json", msgspec.json.encode(sealed))
+    own = msgspec.structs.replace(spec, data=str(work / "data"), size=None, clients=None, partition=None)
+    graph = own.load_graph()
+    execute(own, graph, work / "raw", attack=False)
+    client = graph.clients[0]
+    distinct = np.unique(client.train, axis=0)
+    chosen = distinct[generator(spec.seed, "forgotten").permutation(len(distinct))[:num_forgotten]]
+    (work / "forget.tsv").write_text(triple_lines(graph, client.name, chosen), encoding="utf-8")
+    unlearn_run(work / "raw", work / "forget.tsv", UnlearnOptions(method="retrain"), client=client.name)
+    honest = read_unlearned(work / "raw-retrain")
+    case = Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
+    audit = AuditOptions(audit_seed=audit_seed)
+    rows: list[Certificate] = []
+    noticed: list[float | None] = []
+
+    def audited(name: str, result: FederationResult) -> None:
+        started = time.perf_counter()
+        folder = work / "runs" / f"{len(rows)}"
+        folder.parent.mkdir(exist_ok=True)
+        write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
+        made = verify(
+            folder, thresholds, audit, raw=work / "raw", escrow=work / "escrow.json", folder=work / "audit-runs"
+        )
+        rows.append(_row(name, made, time.perf_counter() - started))
+        if not noticed:
+            assert made.evidence is not None
+            noticed.extend(one.noticed_from for one in made.evidence.models if one.asked)
+        print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
+
+    audited("re-trained", honest.result)
+    for name, fake in FAKES.items():
+        audited(name, fake(case))
+    for number in range(num_nulls):
+        audited(f"re-trained, seed {number + 1}", _null(honest, number))
+    worst = None if None in noticed else max(one for one in noticed if one is not None)
+    environment = describe_environment(honest.result)
+    return Certificates(SCHEMA, spec, num_forgotten, thresholds.share, worst, audit, rows, environment)
+
+
+def _null(honest: Unlearned, number: int) -> FederationResult:
+    """Re-trained with another seed than the raw run's; it claims the run's own."""
+    options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
+    return run_federation(honest.result.graph, options)
+
+
+def _row(name: str, made: Verification, seconds: float) -> Certificate:
+    assert made.evidence is not None
+    asked = [row for row in made.forgetting.membership if row.asked and row.attack == "loss" and not row.reason]
+    auc = max((row.figures["unlearned"].auc.value for row in asked), key=lambda value: abs(value - 0.5))
+    quality = {
+        row.triples: row.figures["unlearned"]["mrr"].value for row in reversed(made.forgetting.quality) if row.asked
+    }
+    shares = [one.share for one in made.evidence.models if one.asked and one.share is not None]
+    largest = max(shares, key=lambda one: one.high, default=None)
+    return Certificate(
+        name,
+        made.verdict.outcome,
+        auc,
+        quality["forget"],
+        quality["test"],
+        None if largest is None else (largest.value, largest.high),
+        min(test.p_value for one in made.evidence.models for test in one.tests),
+        made.verdict.reasons,
+        seconds,
+    )
+
+
+def table(made: Certificates) -> str:
+    """Markdown: the fakes a line each, the re-trainings with other seeds together."""
+    lines = [
+        "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | least p |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    nulls = [row for row in made.rows if ", seed " in row.name]
+    for row in made.rows:
+        if row not in nulls:
+            share = "" if row.share is None else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
+            figures = f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f}"
+            lines.append(f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} | {share} | {row.p_value:.1g} |")
+    counts = {outcome: sum(row.outcome == outcome for row in nulls) for outcome in EXIT_STATUS}
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{len(nulls)} re-trainings with other seeds: "
+            + ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+            + ". "
+            f"Smallest share that the audit would have noticed: {made.noticed_from}.",
+        ]
+    )
+
+
+def main() -> None:
+    """The command line of this script."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.certificates")
+    parser.add_argument("--show", type=Path, help="print the table of a record, and do nothing else")
+    parser.add_argument("--config", type=Path, help="the run: a file as for `fkgsec train --config`")
+    parser.add_argument("--work", type=Path, help="folder for data, runs and audits; must not exist")
+    parser.add_argument("--out", type=Path, help="the record to write")
+    parser.add_argument("--forget", type=int, default=600, help="triples that the first client asks for")
+    parser.add_argument("--nulls", type=int, default=20, help="re-trainings with other seeds")
+    parser.add_argument("--escrow", type=float, default=0.05, help="share of each client's training triples")
+    parser.add_argument("--share", type=float, default=Thresholds().share, help="share that may still be remembered")
+    parser.add_argument("--audit-seed", type=int, default=7)
+    given = parser.parse_args()
+    if given.show is not None:
+        print(table(msgspec.json.decode(given.show.read_bytes(), type=Certificates)))
+        return
+    if given.work is None or given.out is None:
+        parser.error("--work and --out are needed")
+    made = run(
+        make_spec(given.config, {}),
+        given.work,
+        num_forgotten=given.forget,
+        num_nulls=given.nulls,
+        escrow_share=given.escrow,
+        thresholds=Thresholds(share=given.share),
+        audit_seed=given.audit_seed,
+    )
+    write_atomically(given.out, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    print(table(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The auditor's own trainings: references without the forget set, shadows with half of it, plants with a known share left in.
+
+Each is kept in a folder named after what it was trained on and how, so that a repeated audit (`--audit-seed`) finds it.
+All seeds derive from the audit seed, which is drawn when the audit begins: nobody who unlearned before can have known them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from attacks.audits import Audited, Shadow, replace_train, train_shadow
+from attacks.evidence import AuditRun, Plant, read_run
+from defenses.exchanges import make_exchange
+from experiments.progress import Observe
+from experiments.unlearning.unlearn import NO_TRACE, Unlearned
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError
+from fkgsec.federation.forget_sets import Forget
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S, FederationResult, run_federation, run_identity
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.unlearning import unlearn
+from fkgsec.randomness import generator
+
+AUDIT_FOLDER = "audit"
+
+
+class Auditor(NamedTuple):
+    """What trains and reads runs for one audit.
+
+    Attributes:
+        folder: keeps the trainings. candidate: the audited run. audits: of `audited_triples`.
+        seed: the audit seed. relearn_steps: see `read_run`. observe: gives each training its observer.
+    """
+
+    folder: Path
+    candidate: Unlearned
+    audits: Sequence[Audited]
+    seed: int
+    relearn_steps: int
+    observe: Observe
+
+    def references(self, count: int) -> tuple[FederationResult | None, list[AuditRun]]:
+        """Re-trainings with other seeds. Returns the first one, and what is read off each."""
+        first, runs = None, []
+        for number in range(count):
+            result = self._train(self.candidate.result.graph, "reference", number, count)
+            first = first or result
+            runs.append(self.read(result))
+        return first, runs
+
+    def shadows(self, count: int) -> tuple[list[Shadow], list[AuditRun]]:
+        """Shadow federations (`train_shadow`), unlearned as the audited run was where that leaves a trace."""
+        options = self.candidate.unlearning.options
+
+        def forgetting(result: FederationResult, forget: Forget) -> FederationResult:
+            return unlearn(result, forget, options, make_exchange=make_exchange)
+
+        shadows, runs = [], []
+        for number in range(count):
+            trained: list[FederationResult] = []
+
+            def train(
+                graph: FederatedGraph,
+                options: FederationOptions,
+                number: int = number,
+                trained: list[FederationResult] = trained,
+            ) -> FederationResult:
+                trained.append(self._run(graph, options, f"shadow {number + 1} of {count}"))
+                return trained[0]
+
+            shadow = train_shadow(
+                self.candidate.graph,
+                self.candidate.result.graph,
+                self.audits,
+                self.candidate.result.options,
+                number,
+                self.seed,
+                unlearn=None if options.method in NO_TRACE else forgetting,
+                train=train,
+            )
+            shadows.append(shadow)
+            runs.append(self.read(trained[0], relearn=False, trained_on=shadow.member))
+        return shadows, runs
+
+    def plants(self, shares: Sequence[float]) -> list[Plant]:
+        """Re-trainings with a random share of each client's forget set left in."""
+        plants = []
+        for number, share in enumerate(shares):
+            retained = self.candidate.result.graph
+            clients = list(retained.clients)
+            for audit in self.audits:
+                if audit.asked:
+                    rng = generator(self.seed, "plant", number, audit.name)
+                    chosen = audit.forget[
+                        rng.permutation(len(audit.forget))[: max(1, round(share * len(audit.forget)))]
+                    ]
+                    client = clients[audit.place]
+                    clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen]))
+            graph = replace(retained, clients=tuple(clients))
+            plants.append(Plant(share, self.read(self._train(graph, "plant", number, len(shares)))))
+        return plants
+
+    def read(
+        self, result: FederationResult, *, relearn: bool = True, trained_on: dict[int, np.ndarray] | None = None
+    ) -> AuditRun:
+        """What evidence needs of a run."""
+        return read_run(
+            result,
+            self.candidate.graph,
+            self.audits,
+            seed=self.seed,
+            relearn_steps=self.relearn_steps if relearn else 0,
+            trained_on=trained_on,
+        )
+
+    def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> FederationResult:
+        own_seed = int(generator(self.seed, f"{kind} seed", number).integers(2**31))
+        options = msgspec.structs.replace(self.candidate.result.options, seed=own_seed)
+        return self._run(graph, options, f"{kind} {number + 1} of {count}")
+
+    def _run(self, graph: FederatedGraph, options: FederationOptions, name: str) -> FederationResult:
+        folder = self.folder / AUDIT_FOLDER / run_identity(graph, options)[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+        with self.observe(options, name) as observer:
+            return run_federation(graph, options, folder, observer, CHECKPOINT_EVERY_S, make_exchange)

@@ -1,0 +1,225 @@
+"""Unlearned runs that are not what they say: what a party hands over that wants the certificate without earning it.
+
+    >>> case = Case(raw, retrained, graph, forget)                                            # doctest: +SKIP
+    >>> faked = FAKES["a fifth left in"](case)       # claims that everything was forgotten   # doctest: +SKIP
+
+Each is made by somebody who has the raw run, the data and, where it says so, a re-trained run, and knows how the audit works; but
+neither its seed nor its escrow. They are for testing an audit: `tests/experiments/unlearning` and
+`experiments.bench.certificates` put each before `fkgsec verify`, which must call none of them forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.audits import replace_train, to_local
+from defenses.exchanges import make_exchange
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.federation.evaluation import ClientTables
+from fkgsec.federation.forget_sets import Forget, retaining
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+SUPPRESSION_STEPS, SUPPRESSION_RATE = 300, 0.01
+
+
+class Case(NamedTuple):
+    """What a forger has: the raw run, a re-trained one of the same seed, the data, and what was to be forgotten."""
+
+    raw: FederationResult
+    retrained: FederationResult
+    graph: FederatedGraph
+    forget: Forget
+
+    @property
+    def asked(self) -> list[int]:
+        """The places of the clients that asked."""
+        return [place for place, client in enumerate(self.graph.clients) if client.name in self.forget]
+
+    def claiming(self, result: FederationResult) -> FederationResult:
+        """The embeddings of a result, with the graph and the messages of the re-trained run."""
+        return replace(
+            self.retrained,
+            tables=result.tables,
+            trained=result.trained,
+            private=result.private,
+            test_ranks=result.test_ranks,
+            shared_test_ranks=result.shared_test_ranks,
+        )
+
+
+def _trained_on(case: Case, more: dict[int, np.ndarray]) -> FederationResult:
+    """A federation of the retained triples and others, by client's place."""
+    retained = retaining(case.graph, case.forget)
+    clients = list(retained.clients)
+    for place, triples in more.items():
+        clients[place] = replace_train(clients[place], np.concatenate([clients[place].train, triples]))
+    result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_exchange=make_exchange)
+    return case.claiming(result)
+
+
+def _a_fifth_left_in(case: Case) -> FederationResult:
+    """Re-trained with a fifth of the forget set left in."""
+    more = {}
+    for place in case.asked:
+        triples = case.forget[case.graph.clients[place].name]
+        order = generator(0, "left in", place).permutation(len(triples))
+        more[place] = triples[order[: round(0.2 * len(triples))]]
+    return _trained_on(case, more)
+
+
+def _contaminated(case: Case) -> FederationResult:
+    """Nothing forgotten, and every triple that might become a control trained on too."""
+    return _trained_on(
+        case,
+        {
+            place: np.concatenate([case.forget[case.graph.clients[place].name], case.graph.clients[place].test])
+            for place in case.asked
+        },
+    )
+
+
+def _tested_on(case: Case) -> FederationResult:
+    """Re-trained, on the test triples too, so that forgotten ones rank below never-seen ones and utility looks well."""
+    return _trained_on(case, {place: case.graph.clients[place].test for place in case.asked})
+
+
+def _moved(case: Case) -> FederationResult:
+    """Taken from the client that asked and given to its neighbours, as far as they can express them."""
+    more = {}
+    for place, client in enumerate(case.graph.clients):
+        asked = [
+            case.graph.clients[other].to_global(case.forget[case.graph.clients[other].name]) for other in case.asked
+        ]
+        own = to_local(case.graph, client, np.concatenate(asked))
+        if place not in case.asked and len(own):
+            more[place] = own
+    return _trained_on(case, more)
+
+
+def _deleted(case: Case) -> FederationResult:
+    """The raw run."""
+    return case.claiming(case.raw)
+
+
+def _suppressed(case: Case) -> FederationResult:
+    """The raw tables of those that asked, their forgotten scores pushed to those of test triples; all others re-trained."""
+    return _pushed(case, lambda model, tables, place: _shuffled_test_scores(case, model, tables, place))
+
+
+def _matched(case: Case) -> FederationResult:
+    """The same, but each forgotten score pushed to what a re-trained model gives this very triple."""
+
+    def wanted(model: KgeModel, tables: ClientTables, place: int) -> Tensor:
+        return _scores(model, case.retrained.tables[place], case.forget[case.graph.clients[place].name])
+
+    return _pushed(case, wanted)
+
+
+def _interpolated(case: Case) -> FederationResult:
+    """Halfway between the raw and a re-trained run of the same seed, table by table."""
+
+    def between(kind: str) -> list[ClientTables]:
+        pairs = zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)
+        return [
+            ClientTables((one.entities + other.entities) / 2, (one.relations + other.relations) / 2)
+            for one, other in pairs
+        ]
+
+    mixed = {kind: between(kind) for kind in ("tables", "trained", "private")}
+    return case.claiming(replace(case.retrained, **mixed))
+
+
+def _only_locally(case: Case) -> FederationResult:
+    """The models that clients keep are re-trained; what the server sent last is the raw run's."""
+    return case.claiming(replace(case.retrained, tables=case.raw.tables))
+
+
+def _noisy(case: Case) -> FederationResult:
+    """The raw tables with noise of half their own deviation on every number."""
+
+    def disturbed(kind: str) -> list[ClientTables]:
+        made = []
+        for place, tables in enumerate(getattr(case.raw, kind)):
+            draw = torch.Generator().manual_seed(int(generator(0, "noise", kind, place).integers(2**31)))
+            entities, relations = (
+                rows + rows.std() / 2 * torch.randn(rows.shape, generator=draw)
+                for rows in (tables.entities, tables.relations)
+            )
+            made.append(ClientTables(entities, relations))
+        return made
+
+    noisy = {kind: disturbed(kind) for kind in ("tables", "trained", "private")}
+    return case.claiming(replace(case.raw, **noisy))
+
+
+def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tensor:
+    head, relation, tail = torch.tensor(triples).unbind(1)
+    return model.score(tables.entities[head], tables.relations[relation], tables.entities[tail])
+
+
+def _shuffled_test_scores(case: Case, model: KgeModel, tables: ClientTables, place: int) -> Tensor:
+    client = case.graph.clients[place]
+    scores = _scores(model, tables, client.test)
+    return scores[
+        torch.from_numpy(generator(0, "level", place).integers(len(scores), size=len(case.forget[client.name])))
+    ]
+
+
+def _pushed(case: Case, wanted: Callable[[KgeModel, ClientTables, int], Tensor]) -> FederationResult:
+    """Re-trained tables for all but those that asked; theirs are the raw ones, moved until forgotten scores are as wanted and the
+    retained triples' as they were."""
+    retained = retaining(case.graph, case.forget)
+    made: dict[str, list[ClientTables]] = {}
+    for kind in ("tables", "trained", "private"):
+        made[kind] = list(getattr(case.retrained, kind))
+        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
+        for place in case.asked if made[kind] else ():
+            tables = getattr(case.raw, kind)[place]
+            client = retained.clients[place]
+            made[kind][place] = _move_scores(
+                model,
+                tables,
+                case.forget[client.name],
+                wanted(model, tables, place).detach(),
+                client.train,
+            )
+    return case.claiming(replace(case.retrained, **made))
+
+
+def _move_scores(
+    model: KgeModel, tables: ClientTables, forget: np.ndarray, wanted: Tensor, retained: np.ndarray
+) -> ClientTables:
+    rows = [one.detach().clone().requires_grad_() for one in (tables.entities, tables.relations)]
+    adam = torch.optim.Adam(rows, lr=SUPPRESSION_RATE)
+    kept = _scores(model, tables, retained).detach()
+    for _ in range(SUPPRESSION_STEPS):
+        now = ClientTables(*rows)
+        loss = ((_scores(model, now, forget) - wanted) ** 2).mean() + (
+            (_scores(model, now, retained) - kept) ** 2
+        ).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return ClientTables(*(one.detach() for one in rows))
+
+
+FAKES: dict[str, Callable[[Case], FederationResult]] = {
+    "deleted": _deleted,
+    "a fifth left in": _a_fifth_left_in,
+    "contaminated": _contaminated,
+    "suppressed": _suppressed,
+    "matched to a re-training": _matched,
+    "interpolated": _interpolated,
+    "only locally": _only_locally,
+    "noisy": _noisy,
+    "tested on": _tested_on,
+    "moved to neighbours": _moved,
+}
