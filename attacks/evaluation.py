@@ -16,10 +16,13 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 import pandas as pd
+import torch
 
 from attacks import published
+from attacks.knowledge import attainable, chance_of_name, chance_of_pair, why_no_triple
 from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
 from attacks.leakage import INFERENCES, PAPER, Leakage, strongest
+from attacks.learned import RelationLearner, learn_relations
 from attacks.prior import guess_relations
 from attacks.reconstruction import (
     EntityGuesses,
@@ -117,15 +120,26 @@ def attack_federation(
     graphs = {client.name: client for client in result.graph.clients}
     rows: list[Leakage] = []
     items: list[pd.DataFrame] = []
+    learners: dict[tuple[float, int], RelationLearner] = {}
 
     def attack(model: ThreatModel, leak: float, options: AttackOptions) -> tuple[list[Leakage], list[pd.DataFrame]]:
         """The rows and items of one draw of the leaked entities, which is that of the seed."""
         view = build_view(result, model, colluder=colluder, leak=leak, seed=options.seed)
         truth = [_Truth(result, graphs[victim.name], graphs[colluder]) for victim in view.victims]
+        learner = None
+        if "learned" in _fitting(view, options) and not all(nothing_to_attack(view, one) for one in view.victims):
+            assert view.colluder is not None
+            if (
+                leak,
+                options.seed,
+            ) not in learners:  # what the colluder hands over is the same under every threat model
+                learners[leak, options.seed] = learn_relations(view.model, view.colluder, options.seed)
+            learner = learners[leak, options.seed]
         counts = [
-            _attack_victim(view, victim, known, options) for victim, known in zip(view.victims, truth, strict=True)
+            _attack_victim(view, victim, known, options, learner)
+            for victim, known in zip(view.victims, truth, strict=True)
         ]
-        found = _rows(view, options, colluder, counts)
+        found = _rows(view, options, colluder, counts, learner.note if learner else None)
         return found, [count.items.assign(threat_model=model.name, leak=leak) for count in counts]
 
     for name in options.threat or default_threats(result.options.algorithm):
@@ -190,7 +204,9 @@ class _Counts(msgspec.Struct):
     items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
 
 
-def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: AttackOptions) -> _Counts:
+def _attack_victim(
+    view: View, victim: VictimView, truth: _Truth, options: AttackOptions, learner: RelationLearner | None
+) -> _Counts:
     counts = _Counts(victim.name, truth.num_entities, len(truth.graph.train))
     counts.reason = nothing_to_attack(view, victim)
     if counts.reason:
@@ -209,23 +225,23 @@ def _attack_victim(view: View, victim: VictimView, truth: _Truth, options: Attac
         counts.triples, counts.triples_baseline = {PAPER: found.triples}, found.triples_baseline
         counts.triples_prior = found.triples_baseline
         return counts
-    named, rebuilt = _attainable(view, victim, truth)
+    named, rebuilt = attainable(view, victim, names, truth.pairs, truth.relations)
     counts.entities_attainable, counts.triples_attainable = float(named.sum()), float(rebuilt.sum())
-    counts.remark = None if rebuilt.any() else _remark(truth, named)
+    counts.remark = None if rebuilt.any() else why_no_triple(named, shares_relation=truth.shares_relation)
     guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
     guesses = _without_unseen(guesses, victim)
     entity_right = guesses.names == names
     guessed: dict[Inference, np.ndarray] = {
-        by: _relation_guesses(view, victim, truth, guesses.names, by) for by in _fitting(view, options)
+        by: _relation_guesses(view, victim, truth, guesses.names, by, learner) for by in _fitting(view, options)
     }
     pair_right = entity_right[truth.pairs].all(axis=1)
     right: dict[Inference, np.ndarray] = {
         by: pair_right & (relations == truth.relations) for by, relations in guessed.items()
     }
     counts.entities, counts.triples = float(entity_right.sum()), {by: float(one.sum()) for by, one in right.items()}
-    chance = _chance_of_name(view, victim, names)
+    chance = chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
-    pair_chance = _chance_of_pair(chance, truth.pairs)
+    pair_chance = chance_of_pair(chance, truth.pairs)
     majority = prior = pair_chance * (truth.relations == view.colluder.majority_relation)
     if victim.entity_names is not None:
         relations = guess_relations(view.colluder, *(guesses.names[truth.pairs[:, end]] for end in (0, 1)))
@@ -280,41 +296,20 @@ def _fitting(view: View, options: AttackOptions) -> tuple[Inference, ...]:
     return tuple(name for name in wanted if name != "score") or (PAPER,)
 
 
-def _attainable(view: View, victim: VictimView, truth: _Truth) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output."""
-    assert view.colluder is not None
-    names = truth.entity_names[: truth.num_entities]
-    named = (
-        np.isin(names, [name for name in view.secure["entities"].names if name is not None])
-        if ("entities" in victim.claims)
-        else np.isin(names, view.colluder.entity_names) | (victim.entity_names is not None)
-    )
-    relations = list(view.colluder.relation_names)
-    if "relations" in victim.claims:
-        relations += [name for name in victim.claims["relations"].names if name is not None]
-    return named, named[truth.pairs].all(axis=1) & np.isin(truth.relations, relations)
-
-
-def _remark(truth: _Truth, named: np.ndarray) -> str:
-    """Why no triple of the victim can be rebuilt by this adversary."""
-    if not truth.shares_relation:
-        return (
-            "no relation is shared with the colluder, as in every federation divided by relations, so TRR is 0 by construction "
-            "and says nothing of protection"
-        )
-    if not named.any():
-        return "none of its entities is among the names that the adversary knows, so TRR is 0 by construction"
-    return "none of its triples has both ends and its relation among those that the adversary knows, so TRR is 0 by construction"
-
-
 def _relation_guesses(
-    view: View, victim: VictimView, truth: _Truth, names_guessed: np.ndarray, by: Inference
+    view: View,
+    victim: VictimView,
+    truth: _Truth,
+    names_guessed: np.ndarray,
+    by: Inference,
+    learner: RelationLearner | None,
 ) -> np.ndarray:
     """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
     Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so FedR's
     TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
-    By "names" it is the relation that the colluder's triples suggest for the guessed names of the pair.
+    By "names" it is the relation that the colluder's triples suggest for the guessed names of the pair, by "learned" that
+    which a classifier of the colluder's own pairs gives theirs.
     A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `trr_prior`.
     """
     assert view.colluder is not None
@@ -328,29 +323,12 @@ def _relation_guesses(
     names = np.full(len(pairs), NO_NAME, dtype=object)
     if by == "names":
         names[seen] = guess_relations(view.colluder, *names_guessed[truth.pairs[seen]].T)
+    elif by == "learned":
+        assert learner is not None
+        names[seen] = learner.predict(*(victim.entities[torch.from_numpy(pairs[seen, end])] for end in (0, 1)))
     else:
         names[seen] = infer_relations(view, victim, pairs[seen], by)
     return names
-
-
-def _chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndarray:
-    """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
-    assert view.colluder is not None
-    if "entities" in victim.claims:
-        table = view.secure["entities"]
-        known = np.array([name for name in table.names if name is not None], dtype=object)
-        if table.holdings:  # as where uploads are in clear: alignment was
-            return np.ones(len(names)) if view.threat_model.identifiers else np.isin(names, known) / max(1, len(known))
-        num_claims = sum(name is not None for name in victim.claims["entities"].names)
-        return np.isin(names, known) * (num_claims / max(1, len(known)))
-    if victim.entity_names is not None:
-        return np.ones(len(names))
-    return np.isin(names, view.colluder.entity_names) / len(view.colluder.entity_names)
-
-
-def _chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """The chance that both names of a pair are right; the two ends of a self-loop are one row, drawn once."""
-    return np.where(pairs[:, 0] == pairs[:, 1], chance[pairs[:, 0]], chance[pairs].prod(axis=1))
 
 
 def _items(
@@ -396,13 +374,23 @@ def _items(
     return pd.concat([entities, triples], ignore_index=True).assign(victim=victim.name)
 
 
-def _rows(view: View, options: AttackOptions, colluder: str, counts: list[_Counts]) -> list[Leakage]:
-    """Leakage by each inference, then the strongest of them: of each victim, and of all where there are several."""
+def _rows(view: View, options: AttackOptions, colluder: str, counts: list[_Counts], note: str | None) -> list[Leakage]:
+    """Leakage by each inference, then the strongest of them: of each victim, and of all where there are several.
+
+    Args:
+        note: what is to be said of the learned inference.
+    """
     groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
     by_inference = [
         [_leakage(view, options.metric, by, colluder, *group) for group in groups] for by in _fitting(view, options)
     ]
-    rows = [row for rows in by_inference for row in rows]
+    rows = [
+        msgspec.structs.replace(row, remark="; ".join(filter(None, (row.remark, f"learned: {note}"))))
+        if note and row.inference == "learned" and not row.reason
+        else row
+        for rows in by_inference
+        for row in rows
+    ]
     if options.metric == "published":
         return rows
     for (_, group), same_victim in zip(groups, zip(*by_inference, strict=True), strict=True):
@@ -426,7 +414,7 @@ def _leakage(
     err_baseline, trr_baseline = share("entities_baseline", entities), share("triples_baseline", triples)
     trr_prior = share("triples_prior", triples)
     known = not reasons and metric == "paper"
-    attainable = share("triples_attainable", triples).value
+    reachable = share("triples_attainable", triples).value
     return Leakage(
         attack="reconstruction",
         threat_model=view.threat_model.name,
@@ -447,8 +435,8 @@ def _leakage(
         reason="; ".join(reasons) if reasons else None,
         sources=count_sources([count.sources for count in counts]),
         err_attainable=share("entities_attainable", entities).value if known else None,
-        trr_attainable=attainable if known else None,
-        remark="; ".join(_distinct(count.remark for count in counts)) if known and not attainable else None,
+        trr_attainable=reachable if known else None,
+        remark="; ".join(_distinct(count.remark for count in counts)) if known and not reachable else None,
     )
 
 

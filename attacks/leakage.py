@@ -45,11 +45,11 @@ class Leakage(msgspec.Struct, frozen=True):
     The advantages are the figure minus the best of its baselines. `err_attainable` is the share of entities whose name the
     adversary can output at all, `trr_attainable` that of triples whose names and relation it can; None where nothing was
     attacked, and in records that do not have it. `reason` says why there was nothing to attack; then the figures are zero with
-    the interval [0, 1]. `remark` says why a TRR is zero by construction, whatever was attacked. "all" counts the
-    `num_attacked` victims that could be attacked, and has a reason only when there was none. `metric` is "paper" (the
-    definitions above) or "published" (FedR's notebooks' counts). Where rows were summed securely, the adversary claims rows
-    for victims, the baselines claim as many at random of the names that it knows, and `sources` counts how the right claims
-    were found (`attacks.residual.SOURCES`).
+    the interval [0, 1]. `remark` says why a TRR is zero by construction, whatever was attacked, or of what nothing could be
+    learnt. "all" counts the `num_attacked` victims that could be attacked, and has a reason only when there was none. `metric`
+    is "paper" (the definitions above) or "published" (FedR's notebooks' counts). Where rows were summed securely, the
+    adversary claims rows for victims, the baselines claim as many at random of the names that it knows, and `sources` counts
+    how the right claims were found (`attacks.residual.SOURCES`).
     """
 
     attack: str
