@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from attacks.forgetting import Role
 from experiments import summary
+from experiments.bench.certificates import Certificates, table
+from experiments.unlearning.fakes import FAKES
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
 
@@ -74,3 +77,15 @@ def test_without_soft_confusion_local_models_forget_less(run: str) -> None:
     """fedlu.txt Table 3."""
     with_it, without = (hits(f"{run}-{name}", "unlearned", "local", "forget") for name in ("unlearned", "no-soft"))
     assert without > 1.05 * with_it
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "certificates").glob("*.json")), ids=lambda path: path.stem)
+def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: Path) -> None:
+    made = msgspec.json.decode(path.read_bytes(), type=Certificates)
+    assert made.environment.dirty is False
+    outcomes = {row.name: row.outcome for row in made.rows}
+    assert set(FAKES) < set(outcomes)
+    assert "forgotten" not in [outcomes[name] for name in FAKES]
+    nulls = [outcome for name, outcome in outcomes.items() if name not in FAKES]
+    assert nulls.count("not forgotten") <= 1
+    assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
