@@ -68,25 +68,55 @@ def update_difference(
 def moved_rows(before: FederationResult, after: FederationResult, client: str) -> np.ndarray | str:
     """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
 
+    Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
+    it knows; if it knows the others' parts, moved from what it had sent.
+
     Threat model: the honest-but-curious server (`attacks.view`, "server"). NaN where a row did not cross both times.
     Returns the reason, in words, when single uploads did not cross.
     """
-    other = next((one.name for one in before.graph.clients if one.name != client), client)
     seen = []
     for when, result in (("before", before), ("after", after)):
         try:
-            view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+            rows = _seen_alone(result, client, started_from=after if when == "before" else None)
         except ThreatModelError as error:
             return str(error)
-        victim = next(victim for victim in view.victims if victim.name == client)
-        if victim.entities is None or victim.claims:
+        if rows is None:
             return f"the server saw no entity rows of {client} alone {when} the request"
-        seen.append(victim.entities.double().numpy())
-    both = min(map(len, seen))
-    place = next(place for place, one in enumerate(before.graph.clients) if one.name == client)
-    moved = np.full(before.graph.clients[place].num_entities, np.nan)
-    moved[:both] = np.linalg.norm(seen[1][:both] - seen[0][:both], axis=1)
-    return moved
+        seen.append(rows)
+    return np.linalg.norm(seen[0] - seen[1], axis=1)
+
+
+def _seen_alone(result: FederationResult, client: str, started_from: FederationResult | None) -> np.ndarray | None:
+    """A client's entity rows as the server saw them alone, float64 `[N, W]`, NaN where it did not; None when it saw none.
+
+    Args:
+        started_from: a run that this one came before; where the server knows what it sent in that, this is what it takes.
+    """
+    other = next((one.name for one in result.graph.clients if one.name != client), client)
+    graph = next(one for one in result.graph.clients if one.name == client)
+    rows = np.full((graph.num_entities, result.options.kge_model().entity_width), np.nan)
+    place_of = {result.graph.entities[number]: place for place, number in enumerate(graph.entity_ids)}
+    known = started_from.known.get("entities", {}) if started_from else {}
+    if started_from and known:
+        sent = next(iter(known.values())).numpy()
+        for row, name in enumerate(started_from.row_names["entities"]):
+            if name in place_of:
+                rows[place_of[name]] = sent[row]
+        return rows
+    view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+    victim = next(victim for victim in view.victims if victim.name == client)
+    if victim.entities is None:
+        return None
+    uploaded = victim.entities.double().numpy()
+    if not victim.claims:
+        rows[: len(uploaded)] = uploaded
+        return rows
+    claims = victim.claims["entities"]
+    for row, alone, own in zip(claims.rows, claims.alone, uploaded, strict=True):
+        name = result.row_names["entities"][row]
+        if alone and name in place_of:
+            rows[place_of[name]] = own
+    return rows if np.isfinite(rows).any() else None
 
 
 def degree_matched(

@@ -218,15 +218,17 @@ class DefendedExchange(Exchange):
         values = {party: self._private(round, table, party, own) for party, own in rows.items()}
         if not self.defense.secagg:
             return super().upload(round, table, {p: torch.from_numpy(v.astype(np.float32)) for p, v in values.items()})
-        # Who sends back what the server sent it adds nothing that the server does not know.
-        sent = self.server[table].rows
-        self.known[table] = {
-            party: sent.double()
-            for party, own in rows.items()
-            if torch.equal(own, sent[torch.from_numpy(self._held[table][party][: len(own)])])
-        }
         placed = {party: (self._held[table][party][: len(own)], own) for party, own in values.items()}
-        return self._add_up(round, table, placed)
+        before = self.server[table].rows
+        outcome = self._add_up(round, table, placed)
+        # Who sends back what the server sent it adds nothing that the server does not know.
+        self.known[table] = {}
+        for party, own in rows.items():
+            held = placed[party][0]
+            crossed = self._sent_rows[table][held] if self.defense.suppress else np.ones(len(held), dtype=bool)
+            if crossed.any() and torch.equal(own[crossed], before[torch.from_numpy(held[crossed])]):
+                self.known[table][party] = before.double()
+        return outcome
 
     def _add_up(self, round: int, table: Table, placed: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Uploaded:
         """Sum what clients have at the given rows of the table. When too many drop out nothing is opened, the table stays."""

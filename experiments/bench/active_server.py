@@ -11,7 +11,10 @@ No option of the command line comes here. `unprotected` clients exist so that a 
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +22,20 @@ import torch
 from torch import Tensor
 
 from defenses.bound_broadcasts import BoundBroadcasts
+from defenses.broadcasts import BroadcastError
 from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
 from defenses.sparse import SparseSums
+from experiments.compare import compare
+from experiments.progress import unobserved
+from experiments.recovery import Unlearning, error_text
+from experiments.spec import Spec
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.exchange import Exchange, MakeExchange, Uploaded
-from fkgsec.federation.messages import Channel
+from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.unlearning import UnlearnOptions
 
 FAR = 1e9  # a value that no training brings back within the clip
 
@@ -87,8 +98,64 @@ def echoing_others(
     class Echoing(DefendedExchange):
         """See `echoing_others`."""
 
-        def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
             self.sums = False
+
+        def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
             return list(range(len(self.parties)))
 
     return Echoing(channel, options, parties, tables, run)
+
+
+def main() -> None:
+    """Print what `compare` finds on the embedded hospitals, five clients, with and without the defenses, as Markdown."""
+    spec = Spec(
+        clients=5, size=1500, dim=32, rounds=4, eval_every=4, num_negatives=16, batch_size=128, colluder="hospital-1"
+    )
+    graph = spec.load_graph()
+    target = graph.clients[1]
+    forget = Unlearning({target.name: target.train[:20]}, UnlearnOptions(method="finetune", decay_epochs=3))
+    party, lines = client_party(target.name), []
+    for case in ("psu,secagg", "secagg", "psu,secagg,suppress:t=2", "fedr/psu,secagg", "fedlu/psu,secagg"):
+        for server, exchange, unlearning in (
+            ("follows the protocol", make_exchange, forget),
+            ("follows the protocol; others echo", echoing_others, forget),
+            ("active", active_server(party, at=3), None),
+            ("active; clients do not check", active_server(party, at=3, unprotected=True), None),
+        ):
+            lines += _rows(spec, graph, case, server, target.name, exchange, unlearning)
+    sys.stdout.write("| case | server | round | cosine | base | error | base |\n|---|---|---|---|---|---|---|\n")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _rows(
+    spec: Spec,
+    graph: FederatedGraph,
+    case: str,
+    server: str,
+    target: str,
+    exchange: MakeExchange,
+    unlearning: Unlearning | None,
+) -> list[str]:
+    """What the server alone knows of the target's change, a row for the last round and one for an unlearning."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            (done,) = compare(
+                spec, graph, Path(folder), [case], observe=unobserved, unlearning=unlearning, exchange=exchange
+            ).cases
+        except BroadcastError as error:
+            return [f"| {case} | {server} | 4 | ends: {error} | | | |"]
+    rounds = [("4", done.record.update_recovery)] if unlearning is None or exchange is make_exchange else []
+    rounds += [("unlearning", done.unlearned)] if unlearning else []
+    return [
+        f"| {case} | {server} | {number} | {row.cosine.value:.3f} | {row.base_cosine.value:.3f} | "
+        f"{error_text(row.relative_error)} | {error_text(row.base_relative_error)} |"
+        for number, updates in rounds
+        for row in updates
+        if row.victim == target and row.threat_model == "server"
+    ]
+
+
+if __name__ == "__main__":
+    main()

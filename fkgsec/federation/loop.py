@@ -228,7 +228,7 @@ class Federation:
     def known(self, prefix: str) -> dict[str, Tensor]:
         """What the server knew beforehand of participants' parts of this round's sum, under names that begin with `prefix`."""
         return {
-            f"{prefix}.{table}.{self.parties.index(party)}": rows
+            f"{prefix}.{table}.{self.parties.index(party)}": rows.clone()
             for table, own in self.exchange.known.items()
             for party, rows in own.items()
         }

@@ -1,0 +1,228 @@
+"""The round in which clients unlearn under secure sums: what its sum gives away, and when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.update_difference import moved_rows
+from attacks.update_recovery import UpdateRecovery, measure_updates
+from attacks.view import THREAT_MODELS, build_view
+from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
+from experiments.bench.active_server import echoing_others
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.forget_sets import Forget
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+
+replace = msgspec.structs.replace
+
+
+def asked(graph: FederatedGraph, *places: int) -> Forget:
+    return {graph.clients[place].name: graph.clients[place].train[5:25] for place in places}
+
+
+def of_target(result: FederationResult, place: int) -> UpdateRecovery:
+    """What the server alone knows of this client's change."""
+    names = [client.name for client in result.graph.clients]
+    other = names[place - 1]
+    view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+    return next(row for row in measure_updates(result, view, colluder=other, seed=0) if row.victim == names[place])
+
+
+def residual_of_echoes(before: FederationResult, after: FederationResult, place: int) -> float:
+    """Largest error when the server takes every part of the sum but one for what it had sent: `total - (holders - 1) * sent`."""
+    (opened,) = (one for one in after.transcript.opened(1) if one.total)
+    total, holders = opened.sums()
+    row = {name: number for number, name in enumerate(after.row_names["entities"])}
+    client = after.graph.clients[place]
+    mine = np.array([row[after.graph.entities[i]] for i in client.entity_ids[: client.num_trained_entities]])
+    mine = mine[holders[mine] > 0]
+    names = [after.row_names["entities"][i] for i in mine]
+    local = {after.graph.entities[i]: number for number, i in enumerate(client.entity_ids)}
+    sent = before.tables[place].entities[[local[name] for name in names]].double().numpy()
+    true = after.trained[place].entities[[local[name] for name in names]].double().numpy()
+    return float(np.abs(total[mine] - (holders[mine] - 1)[:, None] * sent - true).max())
+
+
+CASES = [
+    ("fede", "psu,secagg", "finetune"), ("fede", "secagg,suppress:t=2", "relabel"), ("fedr", "secagg", "ascent"),
+    ("fedlu", "psu,secagg", "fedlu"), ("feds", "secagg", "finetune"), ("fedprox", "secagg:dropout=0.1", "finetune"),
+    ("fedec", "psu,secagg", "ascent"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., FederationResult]:
+    """A finished run of five clients, trained once for each algorithm and defense."""
+    made: dict[tuple[str, str], FederationResult] = {}
+    options = FederationOptions(
+        dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=1, patience=0, seed=5, device="cpu"
+    )
+
+    def run(algorithm: str, defense: str) -> FederationResult:
+        key = algorithm, defense
+        if key not in made:
+            given = replace(options, algorithm=algorithm, defense=defense)
+            made[key] = run_federation(graph(5), given, make_exchange=make_exchange)
+        return made[key]
+
+    return run
+
+
+@pytest.mark.parametrize(("algorithm", "defense", "method"), CASES)
+def test_others_train_and_hide_the_client_that_asked(
+    algorithm: str, defense: str, method: Any, runs: Callable[..., FederationResult]
+) -> None:
+    run = runs(algorithm, defense)
+    after = unlearn(
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=make_exchange
+    )
+    assert not any(after.known.values())
+    for place, client in enumerate(run.graph.clients):  # all trained, and none sends what it had
+        table = "relations" if algorithm == "fedr" else "entities"
+        start = after.started[table][f"client/{client.name}"]
+        assert not torch.equal(start, getattr(after.trained[place], table))
+    assert any(
+        "unlearning: one sum of 1 clients that asked and 4 that trained" in line for line in after.protection.lines()
+    )
+    row = of_target(after, 1)
+    if row.reason is None and row.num_claimed == 0:
+        assert row.relative_error.value == row.base_relative_error.value
+    assert row.reason is not None or row.relative_error.value > 0.1
+    if table == "entities" and "suppress" not in defense and algorithm != "feds" and after.rounds[1].num_survivors == 5:
+        assert residual_of_echoes(run, after, 1) > 1e-3
+
+
+@pytest.mark.parametrize(("algorithm", "defense", "method"), [case for case in CASES if case[0] != "feds"])
+def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
+    algorithm: str, defense: str, method: Any, runs: Callable[..., FederationResult]
+) -> None:
+    """With the others sending back what they were sent, as before, the figures show the leak; the rows that moved too."""
+    run = runs(algorithm, defense)
+    after = unlearn(
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=echoing_others
+    )
+    row = of_target(after, 1)
+    if "suppress" not in defense:
+        assert row.cosine.value > 0.99
+        assert row.relative_error.value < 1e-3
+    assert row.num_claimed > 0.7 * row.cosine.n
+    if algorithm == "fedr":
+        return
+    moved = moved_rows(run, after, run.graph.clients[1].name)
+    assert isinstance(moved, np.ndarray)
+    assert np.isfinite(moved).sum() > 0.5 * row.cosine.n
+    sound = unlearn(
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=make_exchange
+    )
+    if "psu" in defense:
+        assert isinstance(moved_rows(run, sound, run.graph.clients[1].name), str)
+
+
+@pytest.mark.parametrize(
+    ("clients", "colluders", "says"),
+    [
+        (2, None, "a sum of 2 clients .* colluders=1"),
+        (3, 2, "a sum of 3 clients .* colluders=2"),
+        (4, 2, "a sum of 3 clients"),
+    ],
+)
+def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
+    clients: int, colluders: int | None, says: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    run = run_federation(graph(clients), replace(options, defense="psu,secagg"), make_exchange=make_exchange)
+    made: list[Any] = []
+
+    def make(*parts: Any) -> Any:
+        made.append(make_exchange(*parts))
+        return made[-1]
+
+    with pytest.raises(SpecError, match=says):
+        unlearn(
+            run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=colluders), make_exchange=make
+        )
+    assert all(not one.channel.transcript.entries for one in made)
+    unlearn(run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=0), make_exchange=make_exchange)
+
+
+def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
+    run = run_federation(graph(3), options)
+    with pytest.raises(SpecError, match="colluders=1 does not apply to a run without a defense"):
+        unlearn(run, asked(graph(3), 0), UnlearnOptions(method="finetune", colluders=1))
+    with pytest.raises(SpecError, match="colluders must be at least 0; got -1"):
+        UnlearnOptions(colluders=-1)
+
+
+def test_several_that_ask_share_the_sum(runs: Callable[..., FederationResult]) -> None:
+    run = runs("fede", "psu,secagg")
+    after = unlearn(
+        run, asked(run.graph, 0, 2, 4), UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_exchange
+    )
+    assert any("one sum of 3 clients that asked and 2 that trained" in line for line in after.protection.lines())
+
+
+def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., FederationResult]) -> None:
+    """What the others draw depends on the request: else the difference of two sums would be the asking client's alone."""
+    run = runs("fede", "psu,secagg")
+    options = UnlearnOptions(method="finetune", decay_epochs=1)
+    names = run.graph.clients[1].name
+    one, other = (
+        unlearn(run, {names: run.graph.clients[1].train[rows]}, options, make_exchange=make_exchange)
+        for rows in (slice(5, 25), slice(5, 26))
+    )
+    assert not torch.equal(one.trained[3].entities, other.trained[3].entities)
+
+
+def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., FederationResult]) -> None:
+    """Nor the first rows: equal draws made the others' first uploads equal, and the difference of two sums one client's."""
+    run = runs("fede", "psu,secagg")
+    again = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="retrain"), make_exchange=make_exchange)
+    assert again.options.seed != run.options.seed
+    for place in (0, 2, 3, 4):
+        assert not torch.equal(run.trained[place].entities, again.trained[place].entities)
+
+
+def test_round_0_sends_what_the_server_has_and_no_more(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """Rows that were suppressed stay with their clients: the server sends the first rows for them, which it has."""
+    run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_exchange=make_exchange)
+    seen: list[Tensor] = []
+
+    class Watched(DefendedExchange):
+        def initialise(self, table: Any, rows: Tensor) -> None:
+            seen.append(rows)
+            super().initialise(table, rows)
+
+    after = unlearn(run, asked(graph(5), 1), UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=Watched)
+    names = after.row_names["entities"]
+    held: Mapping[str, Sequence[int]] = {}
+    holders = {name: [] for name in names} | held
+    for place, client in enumerate(run.graph.clients):
+        for local, number in enumerate(client.entity_ids):
+            holders[run.graph.entities[number]].append((place, local))
+    alone = [row for row, name in enumerate(names) if len(holders[name]) == 1]
+    assert alone
+    for row in alone:
+        ((place, local),) = holders[names[row]]
+        own = run.tables[place].entities[local]
+        moved = (run.started["entities"][f"client/{run.graph.clients[place].name}"][local] != own).any()
+        assert not moved or not torch.equal(seen[0][row], own)
+
+
+def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., FederationResult]) -> None:
+    import dataclasses
+
+    run = dataclasses.replace(runs("fede", "psu,secagg"), carried={})
+    with pytest.raises(RunError, match="the run is of an earlier version"):
+        unlearn(run, asked(run.graph, 1), UnlearnOptions(method="finetune"), make_exchange=make_exchange)
