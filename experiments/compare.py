@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from attacks.evaluation import Leakage
-from attacks.leakage import headline_rows, inference_label
+from attacks.leakage import headline_rows
 from attacks.update_recovery import UpdateRecovery
 from attacks.view import ALL, THREAT_MODELS
 from defenses.exchanges import make_exchange
@@ -26,7 +26,7 @@ from experiments.record import Record, read_if_of, write_atomically
 from experiments.recovery import Unlearning, recovered_from_unlearning, recovery_table
 from experiments.run import check_run, execute
 from experiments.spec import Spec
-from experiments.tables import attainable, inferences_of, make_table, protection_lines
+from experiments.tables import INFERENCE_TITLE, attainable, inferences_of, make_table, protection_lines
 from experiments.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
@@ -190,26 +190,18 @@ def comparison_table(comparison: Comparison) -> Table:
     leaks = {row.leak for case in comparison.cases for row in case.record.leakage}
     at = f" (leak {min(leaks):g})" if len(leaks) == 1 else ""
     table = make_table(
-        f"Utility, leakage of all victims together{at}, and cost of each configuration",
-        "case", "MRR", "threat", "ERR", "base", "max", "TRR", "base", "max", "MiB", "s",
-    )  # fmt: skip
+        f"Leakage of all victims together{at}", "case", "threat", "ERR", "base", "max", "TRR", "base", "max"
+    )
     for case in comparison.cases:
-        record = case.record
-        seconds = sum(entry.seconds for entry in record.rounds)
-        first = [
-            case.name.replace(",", ",\n"),
-            _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
-        ]
-        size = (record.bytes.up + record.bytes.down) / 2**20
-        cost = [f"{size:.1f}" if size >= 10 else f"{size:.2f}", f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"]
-        for row in pooled(record):
+        name = case.name.replace(",", ",\n")
+        for row in pooled(case.record):
             figures = ["n/a"] * 6 if row.reason else [
                 _margin(row.err), _short(row.err.value - row.err_advantage), attainable(row.err_attainable),
                 _margin(row.trr), _short(row.trr.value - row.trr_advantage), attainable(row.trr_attainable),
             ]  # fmt: skip
             threat = row.threat_model if at else f"{row.threat_model} {row.leak:g}"
-            table.add_row(*first, threat.replace("+", "+\n"), *figures, *cost)
-            first, cost = ["", ""], ["", ""]
+            table.add_row(name, threat.replace("+", "+\n"), *figures)
+            name = ""
     return table
 
 
@@ -236,7 +228,7 @@ def inference_table(comparison: Comparison) -> Table:
     """TRR of all victims together by each inference, which the strongest of the first table is chosen from."""
     rows = [over_all(case.record.leakage) for case in comparison.cases]
     names = inferences_of(row for group in rows for row in group)
-    table = make_table("TRR by inference", "case", "threat", *map(inference_label, names), "prior", "strongest")
+    table = make_table(INFERENCE_TITLE, "case", "threat", *names, "prior", "strongest")
     for case, group in zip(comparison.cases, rows, strict=True):
         by_name = {(row.threat_model, row.leak, row.inference): row for row in group}
         first = case.name.replace(",", ",\n")
@@ -269,17 +261,22 @@ def _short(share: float) -> str:
 
 
 def convergence_table(comparison: Comparison) -> Table:
-    """Rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over those that it took."""
+    """Test MRR, bytes and seconds; rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over
+    those that it took."""
     first = comparison.cases[0]
     table = make_table(
-        f"Convergence by validation MRR (P@98, P@99: bytes to that share of {first.name}'s, over its own)",
-        "case", "R@CG", "MRR@CG", "P@CG MiB", "P@98", "P@99",
+        f"Utility, cost, convergence by validation MRR (P@98, P@99: bytes to that share of {first.name}'s, over its own)",
+        "case", "MRR", "MiB", "s", "R@CG", "MRR@CG", "P@CG MiB", "P@98", "P@99",
     )  # fmt: skip
     for case in comparison.cases:
-        found = convergence(case.record)
-        shares = [relative_cost(case.record, first.record, share) for share in (0.98, 0.99)]
+        record, found = case.record, convergence(case.record)
+        size, seconds = (record.bytes.up + record.bytes.down) / 2**20, sum(entry.seconds for entry in record.rounds)
+        shares = [relative_cost(record, first.record, share) for share in (0.98, 0.99)]
         table.add_row(
             case.name.replace(",", ",\n"),
+            _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
+            f"{size:.1f}" if size >= 10 else f"{size:.2f}",
+            f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}",
             str(found.round),
             "–" if found.mrr is None else f"{found.mrr:.4f}",
             f"{found.num_bytes / 2**20:.2f}",

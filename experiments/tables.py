@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from attacks.evaluation import Leakage
-from attacks.leakage import STRONGEST, headline_rows, inference_label
+from attacks.leakage import PAPER, STRONGEST, headline_rows
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
 from experiments.record import DataRecord, Record
@@ -18,6 +18,8 @@ from fkgsec.data.catalogue import Dataset
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import LEAKS, SplitLeaks
 from fkgsec.estimate import Estimate
+
+INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
 
 
 class Attacked(Protocol):
@@ -102,18 +104,14 @@ def leakage_tables(record: Attacked) -> list[Table]:
     tables = []
     for (threat, leak), rows in groups.items():
         about = f"{threat}, leak {leak:g}, round {record.best_round}: {THREAT_MODELS[threat].about}"
-        table = make_table(
-            f"Reconstruction under {about}", "victim", "entities", "ERR", "base", "max", "triples", "TRR", "base", "max"
-        )
+        table = make_table(f"Reconstruction under {about}", "victim", "ERR", "base", "max", "TRR", "base", "max")
         shown = headline_rows(rows)
         for row in shown:
             table.add_row(
                 row.victim,
-                str(row.err.n),
                 _share(row.err, row),
                 _short(row.err_baseline.value),
                 attainable(row.err_attainable),
-                str(row.trr.n),
                 _share(row.trr, row),
                 _short(max(row.trr_baseline.value, row.trr_prior.value)),
                 attainable(row.trr_attainable),
@@ -170,7 +168,7 @@ def inferences_of(rows: Iterable[Leakage]) -> list[str]:
 
 def _inference_table(rows: list[Leakage]) -> Table:
     names = inferences_of(rows)
-    table = make_table("  TRR by inference", "victim", *map(inference_label, names), "majority", "prior", "strongest")
+    table = make_table(f"  {INFERENCE_TITLE}", "victim", *names, "majority", "prior", "strongest")
     for best in headline_rows(rows):
         by_name = {row.inference: row for row in rows if row.victim == best.victim}
         cells = [_short(by_name[name].trr.value) if name in by_name else "–" for name in names]

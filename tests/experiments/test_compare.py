@@ -59,7 +59,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert "epsilon=10: dp, entities: (" in first.stdout
     assert "R@CG" in first.stdout
     table = comparison_table(comparison)
-    # Two threat models each: the second row of a case repeats neither its name nor its cost.
+    # Two threat models each: the second row of a case does not repeat its name.
     assert table.row_count == 6
     assert list(table.columns[0].cells)[1] == ""
 
