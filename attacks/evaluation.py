@@ -278,10 +278,13 @@ def _arranged(guesses: EntityGuesses, places: np.ndarray) -> EntityGuesses:
 
 
 def _without_unseen(guesses: EntityGuesses, victim: VictimView) -> EntityGuesses:
-    """No name for a row that never crossed, unless names did."""
+    """No name for a row that never crossed, unless names did.
+
+    More rows may have crossed than the truth has entities: those of which no triple is left after unlearning.
+    """
     if victim.entity_names is not None or victim.entities is None:
         return guesses
-    seen = ~victim.entities.isnan().any(dim=1).numpy()
+    seen = ~victim.entities[: len(guesses.names)].isnan().any(dim=1).numpy()
     return EntityGuesses(np.where(seen, guesses.names, NO_NAME), np.where(seen, guesses.cosines, 0.0))
 
 

@@ -3,7 +3,8 @@
     python -m experiments.bench.certificates --config fede.yaml --work /tmp/fakes --out fakes.json
 
 Splits off an escrow, trains a run, lets its first client ask for triples, and puts before one audit every fake of
-`experiments.unlearning.fakes` and re-trainings with other seeds. The audit's own runs are trained once and shared. Its Markdown:
+`experiments.unlearning.fakes` and re-trainings with other seeds. The audit's own runs are trained once and shared by all rows;
+`--fresh` gives each re-training an audit of its own, with another audit seed, and leaves the fakes out. Its Markdown:
 `python -m experiments.bench.certificates --show fakes.json`.
 """
 
@@ -52,7 +53,12 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 class Certificates(msgspec.Struct, frozen=True):
-    """A table of them. `noticed_from`: the smallest share that the audit would have noticed, in its worse model."""
+    """A table of them.
+
+    Attributes:
+        noticed_from: the smallest share that the (first) audit would have noticed, in its worse model.
+        fresh: whether each re-training with another seed had an audit of its own; else all rows share one.
+    """
 
     schema: str
     spec: Spec
@@ -62,6 +68,7 @@ class Certificates(msgspec.Struct, frozen=True):
     audit: AuditOptions
     rows: list[Certificate]
     environment: Environment
+    fresh: bool = False
 
 
 def run(
@@ -73,8 +80,13 @@ def run(
     escrow_share: float,
     thresholds: Thresholds,
     audit_seed: int,
+    fresh: bool = False,
 ) -> Certificates:
-    """Make everything in `work`, which must not exist, and audit it."""
+    """Make everything in `work`, which must not exist, and audit it.
+
+    Args:
+        fresh: see `Certificates`; no fake is made then.
+    """
     work.mkdir(parents=True)
     kept, escrowed = split_escrow(spec.load_graph(), escrow_share, np.random.default_rng(audit_seed))
     write_client_folders(kept, work / "data")
@@ -94,7 +106,7 @@ def run(
     rows: list[Certificate] = []
     noticed: list[float | None] = []
 
-    def audited(name: str, result: FederationResult) -> None:
+    def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
         started = time.perf_counter()
         folder = work / "runs" / f"{len(rows)}"
         folder.parent.mkdir(exist_ok=True)
@@ -109,13 +121,14 @@ def run(
         print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
 
     audited("re-trained", honest.result)
-    for name, fake in FAKES.items():
+    for name, fake in FAKES.items() if not fresh else ():
         audited(name, fake(case))
     for number in range(num_nulls):
-        audited(f"re-trained, seed {number + 1}", _null(honest, number))
+        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
+        audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
     worst = None if None in noticed else max(one for one in noticed if one is not None)
     environment = describe_environment(honest.result)
-    return Certificates(SCHEMA, spec, num_forgotten, thresholds.share, worst, audit, rows, environment)
+    return Certificates(SCHEMA, spec, num_forgotten, thresholds.share, worst, audit, rows, environment, fresh)
 
 
 def _null(honest: Unlearned, number: int) -> FederationResult:
@@ -158,17 +171,10 @@ def table(made: Certificates) -> str:
             share = "" if row.share is None else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
             figures = f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f}"
             lines.append(f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} | {share} | {row.p_value:.1g} |")
-    counts = {outcome: sum(row.outcome == outcome for row in nulls) for outcome in EXIT_STATUS}
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{len(nulls)} re-trainings with other seeds: "
-            + ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-            + ". "
-            f"Smallest share that the audit would have noticed: {made.noticed_from}.",
-        ]
-    )
+    counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
+    how = "each before an audit of its own" if made.fresh else "all before this audit"
+    noticed = f"Smallest share that the audit would have noticed: {made.noticed_from}."
+    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {noticed}"])
 
 
 def main() -> None:
@@ -183,6 +189,7 @@ def main() -> None:
     parser.add_argument("--escrow", type=float, default=0.05, help="share of each client's training triples")
     parser.add_argument("--share", type=float, default=Thresholds().share, help="share that may still be remembered")
     parser.add_argument("--audit-seed", type=int, default=7)
+    parser.add_argument("--fresh", action="store_true", help="an audit of its own for each re-training, and no fakes")
     given = parser.parse_args()
     if given.show is not None:
         print(table(msgspec.json.decode(given.show.read_bytes(), type=Certificates)))
@@ -197,6 +204,7 @@ def main() -> None:
         escrow_share=given.escrow,
         thresholds=Thresholds(share=given.share),
         audit_seed=given.audit_seed,
+        fresh=given.fresh,
     )
     write_atomically(given.out, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
     print(table(made))

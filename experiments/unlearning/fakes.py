@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.audits import replace_train, to_local
+from attacks.audits import ClientModel, replace_train, to_local
+from attacks.relearning import relearning_models
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.evaluation import ClientTables
@@ -28,6 +29,7 @@ from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
 SUPPRESSION_STEPS, SUPPRESSION_RATE = 300, 0.01
+FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # the share of the forget set, and steps on all of it
 
 
 class Case(NamedTuple):
@@ -123,18 +125,58 @@ def _matched(case: Case) -> FederationResult:
     return _pushed(case, wanted)
 
 
-def _interpolated(case: Case) -> FederationResult:
-    """Halfway between the raw and a re-trained run of the same seed, table by table."""
+def _interpolated(case: Case, raw_part: float) -> FederationResult:
+    """Between the raw and a re-trained run of the same seed, table by table."""
+    return _mixed(
+        case,
+        lambda retrained, raw: ClientTables(
+            torch.lerp(retrained.entities, raw.entities, raw_part),
+            torch.lerp(retrained.relations, raw.relations, raw_part),
+        ),
+    )
 
-    def between(kind: str) -> list[ClientTables]:
-        pairs = zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)
-        return [
-            ClientTables((one.entities + other.entities) / 2, (one.relations + other.relations) / 2)
-            for one, other in pairs
-        ]
 
-    mixed = {kind: between(kind) for kind in ("tables", "trained", "private")}
-    return case.claiming(replace(case.retrained, **mixed))
+def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]) -> FederationResult:
+    """Tables made of the re-trained and the raw run's."""
+    made = {
+        kind: [mix(*pair) for pair in zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)]
+        for kind in ("tables", "trained", "private")
+    }
+    return case.claiming(replace(case.retrained, **made))
+
+
+def _relations_remember(case: Case) -> FederationResult:
+    """Entity rows are re-trained, relation rows the raw run's."""
+    return _mixed(case, lambda retrained, raw: ClientTables(retrained.entities, raw.relations))
+
+
+def _entities_remember(case: Case) -> FederationResult:
+    """Relation rows are re-trained, entity rows the raw run's."""
+    return _mixed(case, lambda retrained, raw: ClientTables(raw.entities, retrained.relations))
+
+
+def _fine_tuned(case: Case) -> FederationResult:
+    """Honestly re-trained; then those that asked learn a part of the forget set by heart."""
+    made: dict[str, list[ClientTables]] = {}
+    for kind in ("tables", "trained", "private"):
+        made[kind] = list(getattr(case.retrained, kind))
+        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
+        for place in case.asked if made[kind] else ():
+            triples = case.forget[case.graph.clients[place].name]
+            chosen = triples[
+                generator(0, "fine-tuned", place).permutation(len(triples))[: round(FINE_TUNED * len(triples))]
+            ]
+            *_, last = relearning_models(
+                ClientModel(model, made[kind][place]),
+                chosen,
+                steps=FINE_TUNING_STEPS,
+                learning_rate=case.raw.options.learning_rate,
+                batch_size=len(chosen),
+                num_negatives=case.raw.options.num_negatives,
+                rng=generator(0, "fine-tuning", place),
+            )
+            made[kind][place] = last.tables
+    return case.claiming(replace(case.retrained, **made))
 
 
 def _only_locally(case: Case) -> FederationResult:
@@ -217,7 +259,12 @@ FAKES: dict[str, Callable[[Case], FederationResult]] = {
     "contaminated": _contaminated,
     "suppressed": _suppressed,
     "matched to a re-training": _matched,
-    "interpolated": _interpolated,
+    "interpolated": lambda case: _interpolated(case, 0.5),
+    "a fifth of it raw": lambda case: _interpolated(case, 0.2),
+    "four fifths of it raw": lambda case: _interpolated(case, 0.8),
+    "relations remember": _relations_remember,
+    "entities remember": _entities_remember,
+    "fine-tuned on 15 %": _fine_tuned,
     "only locally": _only_locally,
     "noisy": _noisy,
     "tested on": _tested_on,

@@ -28,7 +28,7 @@ from experiments.stored import decode_stored
 from experiments.writing import must_write, put_in_place
 from fkgsec.data.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
@@ -36,9 +36,9 @@ from fkgsec.federation.evaluation import ClientTables, utility
 from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, run_identity
-from fkgsec.federation.messages import Entry, Transcript
+from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
 from fkgsec.federation.protection import Protection, Withstands
-from fkgsec.federation.recipes import Table
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 from protocols.guarantee import Guarantee
 
@@ -246,7 +246,7 @@ def read_unlearned(folder: Path) -> Unlearned:
     """Read a folder of `fkgsec unlearn`.
 
     Raises:
-        RunError: it is missing, damaged, or its data have changed since.
+        RunError: it is missing, damaged, its data have changed since, or its embeddings or messages do not fit these.
     """
     try:
         spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
@@ -298,7 +298,57 @@ def read_unlearned(folder: Path) -> Unlearned:
         _by_party(graph, tensors, "started"),
         _by_party(graph, tensors, "known"),
     )
+    _check_fit(folder / UNLEARNED_FILE, graph, result)
     return Unlearned(spec, graph, forget, unlearning, result)
+
+
+def _check_fit(path: Path, graph: FederatedGraph, result: FederationResult) -> None:
+    """Raises `RunError` unless embeddings and uploads are finite and of the shapes that the raw run's data and options say."""
+    options = result.options
+    for kind in ("tables", "trained", "private"):
+        model = options.private_model() if kind == "private" else options.kge_model()
+        own: list[ClientTables] = getattr(result, kind)
+        expected = 0 if kind == "private" and RECIPES[options.algorithm].private == "none" else len(graph.clients)
+        if len(own) != expected:
+            raise RunError(f"{path}: has {kind} of {len(own)} clients; data and options say {expected}")
+        for client, one in zip(graph.clients[:expected], own, strict=True):
+            for table, rows, width in (
+                ("entities", client.num_entities, model.entity_width),
+                ("relations", client.num_relations, model.relation_width),
+            ):
+                found: Tensor = getattr(one, table)
+                if tuple(found.shape) != (rows, width):
+                    shape = " x ".join(map(str, found.shape))
+                    raise RunError(
+                        f"{path}: {kind} has {shape} numbers of {client.name}'s {table}; data and options say {rows} x {width}"
+                    )
+                if not found.isfinite().all():
+                    raise RunError(f"{path}: {kind} has a value of {client.name}'s {table} that is not a finite number")
+    _check_uploads(path, graph, result)
+
+
+def _check_uploads(path: Path, graph: FederatedGraph, result: FederationResult) -> None:
+    """An upload has the rows of what was trained on before the request, or (re-trained) after it."""
+    sizes: dict[tuple[str, str], set[int]] = {}
+    for one in (*graph.clients, *result.graph.clients):
+        party = f"client/{one.name}"
+        sizes.setdefault((party, "entities"), set()).add(one.num_trained_entities)
+        sizes.setdefault((party, "relations"), set()).add(one.num_trained_relations)
+    for number in result.transcript.frames:
+        try:
+            messages = result.transcript.messages(number)
+        except FkgsecError as error:
+            raise RunError(f"{path}: a message of round {number} cannot be read ({error})") from error
+        for message in messages:
+            if not isinstance(message, Rows) or message.receiver != SERVER:
+                continue
+            allowed = sizes.get((message.sender, message.table), set())
+            if message.num_rows not in allowed:
+                expected = " or ".join(map(str, sorted(allowed))) or "none"
+                raise RunError(
+                    f"{path}: {message.sender} sent {message.num_rows} rows of {message.table} in round {number}; "
+                    f"its data say {expected}"
+                )
 
 
 def _by_party(graph: FederatedGraph, tensors: Mapping[str, Tensor], kind: str) -> dict[Table, dict[str, Tensor]]:

@@ -13,11 +13,12 @@ against never-seen ones. A *test* holds one model beside re-trainings that the a
 
 * every measure of a client that asked is within. Others can express few of the triples, so none is asked to be within, but any
   can be told apart;
+* no single test of a client that asked is below a fifth of the error: scores that were made to look re-trained miss by little;
 * the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
   its own audit, else the test split or the choice of the triples tells them apart, not a memory;
 * the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
   what is tolerated, and so is that of all other clients together, of whom more is tolerated since less can be measured; and the
-  audit notices what was planted: mixtures and trained runs with a share left in;
+  audit notices what was planted: mixtures from at most twice the tolerated share on, and trained runs with a share left in;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
 
@@ -44,6 +45,10 @@ from fkgsec.estimate import Estimate
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
 Reading = Literal["within", "told apart", "undecided", "not measured"]
+DOUBTFUL = (
+    0.1  # of the tolerated error: a single test below it certifies nothing, though among so many it tells nothing apart
+)
+WEAK = 2  # times the tolerated share: an audit that notices only larger ones certifies nothing
 MUCH_BELOW = 0.1  # of the re-trained models' test MRR: a loss that damages what is audited
 EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclusive": 3}
 
@@ -225,6 +230,10 @@ def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterato
 
 def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> Iterator[str]:
     who = f"{model.client} {model.model}"
+    near = [test for test in model.tests if level <= test.p_value < DOUBTFUL * thresholds.error]
+    if near:
+        how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in near)
+        yield f"{who} is hardly like a re-trained model on the forgotten triples: {how}"
     if model.share is None:
         yield f"the audit is blind for {who}: models that were trained on the triples cannot be told from those that were not"
         return
@@ -232,6 +241,11 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
     if model.noticed_from is None:
         yield f"the audit is blind for {who}: it would not notice a share that was left in, however large"
+    elif model.noticed_from > WEAK * thresholds.share:
+        yield (
+            f"the audit is too weak for {who}: it would let pass shares of less than {model.noticed_from:.0%}, and "
+            f"{thresholds.share:.0%} is tolerated; it takes more forgotten triples, or --references and --shadows"
+        )
     for plant in model.planted:
         within = plant.estimate is not None and plant.estimate.high <= thresholds.share
         if plant.share > thresholds.share and within and plant.p_value >= level:

@@ -98,6 +98,20 @@ def test_no_fake_is_certified(home: Home, name: str) -> None:
     assert made.verdict.exit_status != 0, made.verdict.reasons
 
 
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_of_a_few_triples_nothing_is_certified(home: Home, count: int) -> None:
+    """Re-trained without them, so that there is nothing to find; but neither could it have been found."""
+    name, folder = f"few-{count}", home.folder / f"few-{count}"
+    graph, (client, triples) = home.honest.graph, next(iter(home.honest.forget.items()))
+    (home.folder / f"{name}.tsv").write_text(triple_lines(graph, client, triples[:count]))
+    options = UnlearnOptions(method="retrain")
+    unlearn_run(home.folder / "raw", home.folder / f"{name}.tsv", options, client=client, out=folder)
+    audits = home.folder / f"audits-{count}"
+    audit = msgspec.structs.replace(AUDIT, references=3, plants=0)
+    made = verify(folder, TOLERATED, audit, escrow=home.folder / "escrow.json", folder=audits)
+    assert made.verdict.exit_status == 3, made.verdict.reasons
+
+
 def test_a_contaminated_run_shows_although_its_controls_were_trained_on(home: Home) -> None:
     """Without an escrow the controls are test triples, and this run was trained on these."""
     made = home.verify("contaminated", FAKES["contaminated"](home.case), escrow=None)
