@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 from experiments import summary
 from experiments.compare import read_comparison
 from experiments.convergence import convergence
+from experiments.paper_tables.runner import find_results, table_of
+from experiments.paper_tables.spec import find_experiment, read_experiment
+from experiments.paper_tables.table import table_lines
 from experiments.record import SCHEMA, Environment, Record, read_record
 
 FOLDER = Path(summary.__file__).parent / "results"
@@ -30,6 +33,12 @@ def test_the_tables_are_what_the_command_prints(folder: Path) -> None:
     result = CliRunner().invoke(app, files, catch_exceptions=False)
     assert result.exit_code == 0
     assert (folder / "README.md").read_text().endswith(result.stdout)
+
+
+def test_fedlus_small_table_is_what_its_records_say() -> None:
+    results, _ = find_results(sorted((FOLDER / "recipes").glob("c3-small-*.json")), attack=False)
+    table = table_of(read_experiment(find_experiment("zhu2023_fedlu_table1_small")), results)
+    assert (FOLDER / "tables/zhu2023_fedlu_table1_small.md").read_text() == "\n".join(table_lines(table)) + "\n"
 
 
 def check_environment(environment: Environment) -> None:
