@@ -250,15 +250,16 @@ def read_record(path: Path) -> Record:
 T = TypeVar("T")
 
 
-class _Schema(msgspec.Struct):
-    schema: str = ""
-
-
 def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
-    """What a JSON file with a `schema` field holds; None when it is of another one. Raises `RunError` when it cannot be read."""
+    """What a JSON file holds; None when it says that it is of another schema, or says nothing of one.
+
+    Raises:
+        RunError: it cannot be read, is no JSON, or contradicts its schema.
+    """
     try:
         content = path.read_bytes()
-        return decode_stored(content, kind) if msgspec.json.decode(content, type=_Schema).schema == schema else None
+        found = msgspec.json.decode(content)
+        return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:

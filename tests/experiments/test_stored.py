@@ -133,6 +133,15 @@ class TestEarlierVersions:
             with pytest.raises((msgspec.ValidationError, SpecError)):
                 decode_stored(wrong, Spec)
 
+    @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", '"text"', '{"schema": 5}', "{}"])
+    def test_json_of_another_kind_is_no_comparison_and_no_error(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "rows.json"
+        path.write_text(content)
+        assert read_comparison(path) is None
+        status, out, err = fkgsec("report", path, "--out", tmp_path / "page.html")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"{path}: not a record of schema" in err
+
     def test_the_committed_comparison_that_mixed_temperatures_says_so(self) -> None:
         folder = Path(__file__).parents[2] / "experiments/results"
         mixed = {}
