@@ -182,7 +182,9 @@ def compare_cases(
     shown = (comparison_table, inference_table, update_table, convergence_table)
     print_tables(console, [table(comparison) for table in shown])
     console.print(UPDATE_AID, soft_wrap=True, highlight=False)
-    for line in (*temperature_remark(comparison), *protection_by_case(comparison)):
+    if remark := temperature_remark({one.name: one.record for one in comparison.cases}):
+        console.print(f"{remark} Give --temperature 0 to train all cases so.", soft_wrap=True, highlight=False)
+    for line in protection_by_case(comparison):
         console.print(line, soft_wrap=True, highlight=False)
     for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
         console.print(line, soft_wrap=True, highlight=False)

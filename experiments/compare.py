@@ -210,18 +210,19 @@ def mixed_temperatures(records: Iterable[Record]) -> bool:
     return len({record.spec.sampling_temperature for record in records}) > 1
 
 
-def temperature_remark(comparison: Comparison) -> list[str]:
-    """A line that parts the cases by the temperature of their negatives; none where it is the same in all."""
-    if not mixed_temperatures(case.record for case in comparison.cases):
-        return []
+def temperature_remark(records: Mapping[str, Record]) -> str | None:
+    """A sentence that parts runs by the temperature of their negatives; None where it is the same in all.
+
+    Args:
+        records: by the name of the run.
+    """
+    if not mixed_temperatures(records.values()):
+        return None
     names: dict[float, list[str]] = {}
-    for case in comparison.cases:
-        names.setdefault(case.record.spec.sampling_temperature, []).append(case.name)
+    for name, record in records.items():
+        names.setdefault(record.spec.sampling_temperature, []).append(name)
     parts = "; ".join(f"{temperature:g} in {', '.join(which)}" for temperature, which in sorted(names.items()))
-    return [
-        f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike). "
-        "Give --temperature 0 to train all cases so."
-    ]
+    return f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike)."
 
 
 def inference_table(comparison: Comparison) -> Table:

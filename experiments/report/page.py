@@ -13,7 +13,7 @@ import numpy as np
 import fkgsec
 from attacks.evaluation import Leakage
 from attacks.view import ALL
-from experiments.compare import pooled
+from experiments.compare import pooled, temperature_remark
 from experiments.pages import render_page
 from experiments.record import Record
 from experiments.report import tables
@@ -182,7 +182,10 @@ def _differences(runs: Sequence[Run]) -> list[str]:
         return []
     specs = [msgspec.to_builtins(run.record.spec) for run in runs]
     names = [name for name in specs[0] if any(spec[name] != specs[0][name] for spec in specs)]
-    return [f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."]
+    lines = [f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."]
+    # Records of before hold a temperature that the recipe ignored; what counts is the one that it trained with.
+    remark = temperature_remark({run.name: run.record for run in runs})
+    return [*lines, f"{remark} Utility and leakage differ by that too."] if remark else lines
 
 
 def _card(run: Run, facts: dict[str, str]) -> Card:

@@ -482,6 +482,17 @@ def test_summary_names_the_adversary_what_it_saw_and_what_the_defense_promises(r
     assert any(short in page.text for short, _ in VERDICTS.values())
 
 
+def test_runs_that_were_not_trained_at_one_temperature_say_so(runs: list[Run], page: Page) -> None:
+    assert "Not trained alike" not in page.text
+    first, second, *_ = runs
+    spec = msgspec.structs.replace(second.record.spec, temperature=0.0)
+    uniform = Run("uniform", msgspec.structs.replace(second.record, spec=spec), second.scores)
+    assert (
+        f"Not trained alike: the temperature of negatives is 0 in uniform; 1 in {first.name} (0 weighs all alike)."
+        in page_of(first, uniform).text
+    )
+
+
 def test_sensitive_triples_are_counted_in_the_summary(runs: list[Run]) -> None:
     record, scores = by_name(runs, "none")
     own = scores[(scores["threat_model"] == "identifiers") & scores["relation"].isin(record.data.sensitive)]
