@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from attacks.view import ALL
 from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, item_ends
@@ -28,6 +29,7 @@ from fkgsec.estimate import Estimate, exact
 SCHEMA = "fkgsec/baseline/1"
 _ROUNDING = 1e-9
 _ITEMS: dict[str, Literal["err", "trr"]] = {"reconstruction.err": "err", "reconstruction.trr": "trr"}
+_ADVANTAGE = "_advantage"  # of each: what is left of the figure without the guess, measured on the same items
 
 
 class BaselineRun(msgspec.Struct, frozen=True):
@@ -50,12 +52,16 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
-    """What must not get worse, by id: MRR, all bytes, and ERR and TRR under every threat model and leak that is run."""
+    """What must not get worse, by id: MRR, all bytes, and ERR, TRR and their advantages under every attack that is run.
+
+    ERR and TRR alone would not tell when a defense is taken out under which the adversary guesses as much as it finds without.
+    """
     spec = policy.federations[federation]
     questions = [("utility.mrr", Question()), ("bytes.total", Question())]
     for threat in threats_of(spec):
         for leak in spec.leak:
-            questions += [(measure, Question(threat, leak, ALL)) for measure in _ITEMS]
+            names = [f"{measure}{suffix}" for suffix in ("", _ADVANTAGE) for measure in _ITEMS]
+            questions += [(measure, Question(threat, leak, ALL)) for measure in names]
     return {figure_id(federation, *one): one for one in questions}
 
 
@@ -71,14 +77,27 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
                     figures[key] = MEASURES[measure].read(finished, question)
                 except NotMeasured:
                     continue
-                if measure in _ITEMS and len(found := attacked_items(finished, _ITEMS[measure], question)):
-                    right = found["right"].to_numpy(dtype=bool)
-                    # Where guessing without embeddings is better, the figure is an expectation, not a count of items.
-                    if abs(right.mean() - figures[key].value) <= _ROUNDING:
-                        items[key] = _pack(right)
+                if measure in _ITEMS and len(counted := _counted_items(finished, measure, question)):
+                    items[key] = _pack(counted["right"].to_numpy(dtype=bool))
             runs.append(BaselineRun(seed, finished.record.data.hash, figures, items))
         federations[name] = runs
     return Baseline(SCHEMA, environment.commit, environment.dirty, environment.versions, federations)
+
+
+def _rate_key(key: str) -> str:
+    """The id of the figure that an advantage is of; that of any other figure is its own."""
+    federation, measure, *question = key.split("/")
+    return "/".join((federation, measure.removesuffix(_ADVANTAGE), *question))
+
+
+def _counted_items(finished: Finished, measure: str, question: Question) -> pd.DataFrame:
+    """The items that ERR or TRR is the share of; none where guessing without embeddings is better, which is an expectation."""
+    items = attacked_items(finished, _ITEMS[measure], question)
+    if not len(items):
+        return items
+    share = float(items["right"].to_numpy(dtype=bool).mean())
+    counted = abs(share - MEASURES[measure].read(finished, question).value) <= _ROUNDING
+    return items if counted else items.iloc[:0]
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
@@ -121,10 +140,17 @@ def _contradiction(run: BaselineRun, key: str) -> str | None:
         return f"no measure of this name; there are {', '.join(MEASURES)}"
     if not figure.low <= figure.value <= figure.high or math.isinf(figure.low) or math.isinf(figure.high):
         return f"the value {figure.value:g} is not inside its interval [{figure.low:g}, {figure.high:g}]"
-    if figure.low < 0 or (measure.kind == "share" and figure.high > 1):
+    rate_key = _rate_key(key)
+    least = -1 if rate_key != key else 0
+    if figure.low < least or (measure.kind == "share" and figure.high > 1):
         return f"[{figure.low:g}, {figure.high:g}] is no range of a {'share' if measure.kind == 'share' else 'number'}"
     if figure.n < 1:
         return f"rests on {figure.n} items"
+    if rate_key != key and (rate := run.figures.get(rate_key)) is not None:
+        guess = rate.value - figure.value
+        moved = max(abs(rate.low - figure.low - guess), abs(rate.high - figure.high - guess))
+        if not -_ROUNDING <= guess <= 1 + _ROUNDING or moved > _ROUNDING:
+            return f"the advantage is {figure.value:g}, which no guess leaves of {rate}"
     if key not in run.items:
         return None
     try:
@@ -164,7 +190,7 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
     """By how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
 
     Negative where it is better. Equal figures on equal data are exactly as bad; others are compared item by item where the
-    items are known, else as two independent samples.
+    items are known, else as two independent samples: also where one of the two is a guess, which is no count of items.
 
     Raises:
         NotMeasured: there is no such figure, now or then.
@@ -179,11 +205,12 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         return exact(now.value / earlier.value - 1 if earlier.value else float(now.value > 0), 1)
     sign = 1 if MEASURES[measure].bound == "max" else -1
     value = sign * (now.value - earlier.value)
-    if key in then.items:
-        items = attacked_items(finished, _ITEMS[measure], question)
-        if earlier.n != len(items):
-            raise NotMeasured(f"the baseline has {earlier.n:,} items, now there are {len(items):,}; renew it")
-        earlier_right = _unpack(then.items[key], len(items))
+    rate = measure.removesuffix(_ADVANTAGE)
+    packed = then.items.get(_rate_key(key))
+    if packed is not None and earlier.n != now.n:
+        raise NotMeasured(f"the baseline has {earlier.n:,} items, now there are {now.n:,}; renew it")
+    if packed is not None and len(items := _counted_items(finished, rate, question)):
+        earlier_right = _unpack(packed, len(items))
         paired = paired_difference(items["right"].to_numpy(dtype=bool), earlier_right, item_ends(items))
         # The leaked entities are the same now as then, so the error is that of the paired items alone.
         return Estimate(

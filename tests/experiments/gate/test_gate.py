@@ -52,6 +52,7 @@ limits:
   no_worse_than: {baseline: old.json, by: 0.02}
 """
 COLLUSION = Question("collusion", 0.5)
+ERR = "small/reconstruction.err/collusion/0.5/all"
 
 
 def check(folder: Path, *arguments: str, text: str | None = None) -> tuple[int, str, str]:
@@ -376,6 +377,8 @@ def test_an_equal_run_is_exactly_as_bad(project: Path, finished: Finished) -> No
         "small/utility.mrr", "small/bytes.total",
         "small/reconstruction.err/collusion/0.5/all", "small/reconstruction.trr/collusion/0.5/all",
         "small/reconstruction.err/identifiers/0.5/all", "small/reconstruction.trr/identifiers/0.5/all",
+        "small/reconstruction.err_advantage/collusion/0.5/all", "small/reconstruction.trr_advantage/collusion/0.5/all",
+        "small/reconstruction.err_advantage/identifiers/0.5/all", "small/reconstruction.trr_advantage/identifiers/0.5/all",
     }  # fmt: skip
     for key in then.figures:
         measure = key.split("/")[1]
@@ -422,6 +425,48 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
     assert found.value == pytest.approx(record.bytes.up / (record.bytes.up + record.bytes.down))
 
 
+def with_err(run: Finished, err: Estimate, guess: float, by: str) -> Finished:
+    """The run where this is the ERR of all victims together under collusion."""
+    found = {"err": err, "err_by": by, "err_advantage": err.value - guess}
+    rows = [
+        msgspec.structs.replace(row, **found)
+        if (row.threat_model, row.victim, row.inference) == ("collusion", ALL, "strongest")
+        else row
+        for row in run.record.leakage
+    ]
+    return changed(run, leakage=rows)
+
+
+def test_a_guess_that_got_better_is_worse_and_no_count_of_items(project: Path, finished: Finished) -> None:
+    """The adversary takes the guess where it beats the attack; which items that gets right is not known."""
+    then, row = then_of(project), row_of(finished.record)
+    guess = proportion(round(0.9 * row.err.n), row.err.n)
+    found = worse_by(with_err(finished, guess, guess.value, "baseline"), then, ERR, "reconstruction.err", COLLUSION)
+    assert (found.value, found.method) == (pytest.approx(guess.value - row.err.value), "two samples")
+    assert found.low < found.value - 0.01
+
+
+def test_what_embeddings_add_may_not_grow_where_the_figure_stays(project: Path, finished: Finished) -> None:
+    """A defense under which the adversary guesses as much as it finds without: ERR does not tell that it was taken out."""
+    then, row = then_of(project), row_of(finished.record)
+    bare = with_err(finished, row.err, row.err_baseline.value - 0.1, "attack")
+    assert worse_by(bare, then, ERR, "reconstruction.err", COLLUSION) == exact(0.0, row.err.n)
+    key = ERR.replace("err", "err_advantage")
+    found = worse_by(bare, then, key, "reconstruction.err_advantage", COLLUSION)
+    assert (found.value, found.method) == (pytest.approx(0.1), "paired, linked")
+    assert found.low > 0.05
+
+
+def test_an_advantage_that_no_guess_leaves_is_refused(project: Path, tmp_path: Path) -> None:
+    figures = json.loads((project / "old.json").read_text())["federations"]["small"][0]["figures"]
+    key = ERR.replace("err", "err_advantage")
+    higher = {part: figures[key][part] + 0.01 for part in ("low", "value", "high")}
+    for change in (higher | {"high": 1.0}, {part: figures[ERR][part] + 0.01 for part in higher}):
+        edited(project, tmp_path, figures=figures | {key: figures[key] | change})
+        with pytest.raises(RunError, match=r"the advantage is 0\.\d+, which no guess leaves of 0\."):
+            read_baseline(tmp_path / "old.json")
+
+
 def edited(project: Path, folder: Path, **changes: Any) -> Path:
     """The baseline with changes in its one run."""
     content = json.loads((project / "old.json").read_text())
@@ -459,7 +504,6 @@ def test_damaged_baselines(project: Path, tmp_path: Path) -> None:
             read_baseline(path)
 
 
-ERR = "small/reconstruction.err/collusion/0.5/all"
 IMPOSSIBLE = {
     "another value": ({"value": 0.95, "high": 1.0}, "the figure is 0.95, but "),
     "value above its interval": ({"value": 0.9, "high": 0.5}, "the value 0.9 is not inside its interval ["),
