@@ -43,7 +43,7 @@ def test_files_are_valid(file: Path, options: list[str], tmp_path: Path) -> None
 def test_the_example_policy_is_one() -> None:
     policy = read_policy(EXAMPLES / "policy.yaml")
     assert policy.federations["hospitals"].defense == "psu,secagg"
-    assert len(policy.limits) == 7
+    assert len(policy.limits) == 6
     # What leaks to whoever holds a trained model is far above chance (README); a limit above that would endorse it.
     assert not [limit for limit in policy.limits if limit.measure.startswith("membership") and limit.allowed > 0.6]
 
