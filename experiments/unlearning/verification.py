@@ -189,6 +189,8 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
         "What is certified is the embeddings in the folder, not what else whoever unlearned kept.",
+        "All figures are means over the forgotten triples. Memory of some that was paid for by pushing others below a re-trained "
+        "model's scores, by somebody who has re-trainings to go by, cannot be excluded where such runs scatter much themselves.",
     ]
     if options.references:
         made.append(
