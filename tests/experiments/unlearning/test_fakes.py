@@ -23,7 +23,7 @@ from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.folders import read_client_folders, write_client_folders
-from fkgsec.errors import DataError
+from fkgsec.errors import DataError, RunError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.unlearning import UnlearnOptions
 
@@ -132,6 +132,13 @@ def test_a_false_reference_and_a_false_raw_run_change_nothing(home: Home) -> Non
     home.verify("deleted", deleted)
     made = home.verify("deleted", deleted, against=home.folder / "deleted", raw=home.folder / "raw")
     assert made.verdict.exit_status == 1
+
+
+def test_a_model_that_the_recipe_does_not_have_is_refused(home: Home) -> None:
+    """FedE's clients keep no second model. Re-trained tables in its place would be audited, and the raw ones not."""
+    result = replace(FAKES["deleted"](home.case), private=home.honest.result.trained)
+    with pytest.raises(RunError, match="has private of 3 clients; data and options say 0"):
+        home.verify("private", result)
 
 
 def test_an_escrow_of_other_data_is_refused(home: Home, tmp_path: Path) -> None:

@@ -87,3 +87,11 @@ def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: 
     nulls = [row.outcome for row in made.rows if row.name not in FAKES]
     assert nulls.count("not forgotten") <= 1
     assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
+
+
+def test_every_fake_stands_in_a_committed_table() -> None:
+    records = [
+        msgspec.json.decode(path.read_bytes(), type=Certificates) for path in (FOLDER / "certificates").glob("*.json")
+    ]
+    assert {row.name for made in records for row in made.rows} >= set(FAKES)
+    assert max(sum(", seed " in row.name for row in made.rows) for made in records) >= 20
