@@ -1,8 +1,8 @@
 """Update recovery: how much of what a victim's training did to its rows in one round the adversary knows afterwards.
 
-    >>> view = build_view(result, THREAT_MODELS["server"], colluder="a", leak=0.5, seed=0)
-    >>> for row in measure_updates(result, view, colluder="a", seed=0):
-    ...     print(row.victim, row.cosine, row.relative_error, row.base_cosine, row.base_relative_error)
+    view = build_view(result, THREAT_MODELS["server"], colluder="a", leak=0.5, seed=0)
+    for row in measure_updates(result, view, colluder="a", seed=0):
+        print(row.victim, row.cosine, row.relative_error, row.base_cosine, row.base_relative_error)
 
 ERR and TRR hardly react when single uploads come to light, because after each broadcast all rows of a name lie near their mean.
 The *change* of a row in the attacked round is what its holder's own triples did to it.

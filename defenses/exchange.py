@@ -24,7 +24,9 @@ What is drawn, and from what:
   of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
   options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
 
-A run that goes on where values differ in their last bits (on another device) repeats masks over other values.
+A run that was killed goes on with the same identities and the same noise, so that what it releases again is what it released,
+and with fresh keys, shares and masks: a round that is done again would else give a server both kinds of share of one secret.
+Where values differ in their last bits (on another device) the noise is the same over other values.
 """
 
 from __future__ import annotations
@@ -130,7 +132,10 @@ class DefendedExchange(Exchange):
         return super().tensors() | received | {"entropy": entropy, "broadcasts": self._bound.tensor()}
 
     def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
-        """Under secure aggregation as many as in any round, if a sum of them hides its parts, whoever asked."""
+        """Under secure aggregation as many as in any round, those that ask among them, if a sum of them hides its parts.
+
+        Who asks is not hidden from a server that sees several such rounds of the same federation.
+        """
         if not self.defense.secagg:
             return super().senders(requesting, colluders)
         count = self.options.num_participants(len(self.parties))
@@ -145,7 +150,8 @@ class DefendedExchange(Exchange):
                 f"their part hides no upload: {MIN_UNKNOWN} others are needed; unlearn with more clients or fewer colluders"
             )
         others = [place for place in range(len(self.parties)) if place not in requesting]
-        return sorted([*requesting, *others[: count - len(requesting)]])
+        drawn = generator(self.options.seed, "participants of an unlearning", *requesting).permutation(others)
+        return sorted([*requesting, *map(int, drawn[: count - len(requesting)])])
 
     def carried(self) -> dict[str, Tensor]:
         """The server's tables, and what each party was sent so far."""
@@ -163,7 +169,8 @@ class DefendedExchange(Exchange):
         """
         if "entropy" not in tensors:
             raise RunError("the checkpoint lacks the entropy of its protocols (an earlier version made it); start over")
-        self._draw_from(tensors["entropy"].numpy().tobytes())
+        fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
+        self._draw_from(tensors["entropy"].numpy().tobytes(), fresh)
         for message in self.channel.transcript.messages(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
                 told = psu.decode_message(message.content)
@@ -256,6 +263,7 @@ class DefendedExchange(Exchange):
             remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
         withstands = withstood(
             self.defense,
+            len(self.parties),
             self.options.num_participants(len(self.parties)),
             threshold=self._threshold(self.options.num_participants(len(self.parties))),
             bound=self.binds_broadcasts,
@@ -588,19 +596,21 @@ class DefendedExchange(Exchange):
             if chance < self.defense.secagg.dropout
         }
 
-    def _draw_from(self, entropy: bytes) -> None:
-        """Take these 32 bytes as the source of all that protocols draw, the clients' identities first."""
+    def _draw_from(self, entropy: bytes, fresh: bytes = b"") -> None:
+        """Take these 32 bytes as the source of identities and noise, and with `fresh` ones of what sessions draw."""
         self._entropy = entropy
+        self._session_entropy = derive(entropy, "sessions of an exchange", self.run, fresh)
         self._identities = {
             party: Ed25519PrivateKey.from_private_bytes(derive(entropy, "identity in an exchange", self.run, place))
             for place, party in enumerate(self.parties)
         }
 
     def _session(self, purpose: str, table: Table) -> bytes:
-        return derive(self._entropy, "session of an exchange", self.run, purpose, table, length=16)
+        return derive(self._session_entropy, "session of an exchange", self.run, purpose, table, length=16)
 
     def _randomness(self, purpose: str, table: Table, round: int, place: int) -> Randomness:
-        return seeded(derive(self._entropy, "randomness of an exchange", self.run, purpose, table, round, place))
+        entropy = self._entropy if purpose in ("local noise", "ring noise") else self._session_entropy
+        return seeded(derive(entropy, "randomness of an exchange", self.run, purpose, table, round, place))
 
     def _deliver(self, round: int, table: Table) -> secagg.Deliver:
         """Protocol messages cross the federation's channel, where they are serialised, counted and recorded."""

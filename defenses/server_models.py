@@ -1,28 +1,35 @@
 """Which server each part of a defense withstands, and with how many colluders: never more than holds.
 
     >>> from defenses.options import parse_defense
-    >>> withstood(parse_defense("psu,secagg,suppress:t=2"), 5, threshold=4, bound=True)[1].describe()
-    'single uploads: withstand an active server with up to 2 colluders, clients that it runs included (threshold 4 of 5)'
+    >>> uploads = withstood(parse_defense("psu,secagg,suppress:t=2"), 5, 5, threshold=4, bound=True)[1]
+    >>> uploads.part, uploads.server, uploads.colluders
+    ('single uploads', 'follows the protocol', 2)
 
 What is assumed throughout: clients know each other's identity keys from elsewhere (a server that hands them out runs clients
 of its own, which count as colluders), and colluders follow their own program.
+
+No sum is said to withstand an active server. Even where clients are sure to train from one table, the server chooses it: with
+DistMult, ComplEx and RotatE a client has gradient zero at a row of zeros, so that a table of zeros but for rows that one client
+holds leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
 """
 
 from __future__ import annotations
 
 from defenses.options import Defense
 from fkgsec.federation.protection import Withstands
+from protocols.secagg import safe_threshold
 
 
-def withstood(defense: Defense, num_clients: int, *, threshold: int, bound: bool) -> tuple[Withstands, ...]:
+def withstood(
+    defense: Defense, num_parties: int, num_clients: int, *, threshold: int, bound: bool
+) -> tuple[Withstands, ...]:
     """One entry for what a client holds, for its upload, for rare rows, and for what noise covers.
 
     Sums: a threshold of t opens the sum of at least t clients, of whom the colluders know their own parts; two others must be
-    in it, so at most t - 2 collude. An active server can tell two groups of clients different survivors, and is stopped while
-    2 t exceeds clients and colluders together. It must not be able to send clients different tables, either, nor place one
-    client's rows apart from the others', which private set union and a bound broadcast exclude together.
+    in it, so at most t - 2 collude.
 
     Args:
+        num_parties: of the federation, whom private set union joins.
         num_clients, threshold: of a round's session.
         bound: whether the broadcast that clients trained from is part of the session of their sum.
     """
@@ -41,7 +48,10 @@ def withstood(defense: Defense, num_clients: int, *, threshold: int, bound: bool
         )
         found.append(
             Withstands(
-                part="who brought a name to the alignment", server="follows the protocol", colluders=honest, limit=limit
+                part="who brought a name to the alignment",
+                server="follows the protocol",
+                colluders=max(0, min(honest, safe_threshold(num_parties) - 2)),
+                limit=limit,
             )
         )
     else:
@@ -80,28 +90,20 @@ def _local(num_clients: int) -> Withstands:
 
 def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool) -> Withstands:
     assert defense.secagg is not None
-    limits = [] if defense.suppress else ["a row with one holder is opened as it is"]
+    limits = [] if defense.suppress else ["a row with one holder in the sum beside the colluders is opened as it is"]
     neighbours = defense.secagg.neighbours
-    split = 2 * threshold - num_clients - 1  # colluders with whom two groups of survivors cannot both be opened
-    honest = max(0, threshold - 2)
     if neighbours is not None:
-        reasons = ["a regular graph of masks is for such a server and colluders at random places"]
-        num_clients, honest = neighbours + 1, 0
-    else:
-        reasons = [
-            text
-            for text, applies in (
-                ("one that sends clients different tables reads uploads off the sum", not bound),
-                ("one that gives one name different places reads rows off the sum", not defense.psu),
-                ("the threshold lets an active one open two sums", split < 0),
-            )
-            if applies
-        ]
+        limits.append("colluders must stand at random places of the graph of masks")
+    if not bound:
+        limits.append("one that sends clients different tables reads uploads off the sum")
+    elif not defense.psu:
+        limits.append("one that gives one name different places reads rows off the sum")
+    limits.append("one that sends everybody a table of its choice can leave one client's part in the sum")
     return Withstands(
         part="single uploads",
-        server="follows the protocol" if reasons else "active",
-        colluders=honest if reasons else min(honest, split),
+        server="follows the protocol",
+        colluders=max(0, threshold - 2) if neighbours is None else 0,
         threshold=threshold,
-        num_clients=num_clients,
-        limit="; ".join([*limits, *reasons]),
+        num_clients=num_clients if neighbours is None else neighbours + 1,
+        limit="; ".join(limits),
     )

@@ -87,6 +87,7 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     one seed has on average and Student's interval of the mean. The seeds attack the same items (or items of the same kind), so
     more of them never make the first part smaller; and a training that happens to give equal figures does not make it vanish.
 
+    >>> from fkgsec.estimate import proportion
     >>> str(over_seeds([proportion(50, 100), proportion(50, 100)]))
     '0.5000 [0.4038, 0.5962]'
     """

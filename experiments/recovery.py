@@ -1,8 +1,8 @@
 """Update recovery in a comparison: of each case's last attacked round, and of a round in which clients unlearn afterwards.
 
->>> asked = Unlearning(forget, UnlearnOptions(method="finetune"))
->>> updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_exchange, observer)
->>> console.print(recovery_table([("psu,secagg", "unlearning", updates)]))
+asked = Unlearning(forget, UnlearnOptions(method="finetune"))
+updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_exchange, observer)
+console.print(recovery_table([("psu,secagg", "unlearning", updates)]))
 """
 
 from __future__ import annotations

@@ -94,9 +94,7 @@ from protocols.secagg_messages import UnmaskRequest, check_header
 START_CAP = 1024
 GROWTH = 4
 MAX_ATTEMPTS = 6  # up to a million items from `START_CAP`
-MAX_REPEATS = (
-    1  # attempts at a size that was tried before: by chance a table fails once in a hundred, two once in ten thousand
-)
+MAX_REPEATS = 1  # attempts at a size that was tried before; by chance one or two tables in a hundred fail
 _TABLE = "table"
 
 
@@ -129,8 +127,8 @@ class DamagedTable(ProtocolError):
 
     def __init__(self, attempts: int, cause: Exception) -> None:
         super().__init__(
-            f"{attempts} tables of the union were damaged (the last: {cause}); a client added something else than items, and "
-            "which one cannot be told from sums"
+            f"{attempts} tables of the union were damaged (the last: {cause}); a client added something else than items (which "
+            "one cannot be told from sums), or chance did; try again"
         )
 
 

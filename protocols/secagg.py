@@ -33,8 +33,9 @@ What one bad client can do
     Drop out: whatever it sends that is malformed, late, badly signed or of another session is left out, with the reason in
     `Sum.excluded`, and so is a client whose sealed shares do not open or that says so of many others (one of each such pair is
     dropped, before anything is masked). Wrong shares at the end are decoded around, as far as the others reach beyond the
-    threshold. It can end a session only by dealing shares, sealed well, of another secret than it committed to, which is
-    noticed, and named, when the secret stays closed: shares are not verifiable when dealt. What shows the server at fault ends
+    threshold. Whether the holder altered a wrong share or its owner dealt it so, nobody can tell: shares are not verifiable
+    when dealt, and the reason names both. By dealing enough wrong ones, sealed well, a client can end a session, in which its
+    secret then stays closed, and have those that it dealt them to named beside it. What shows the server at fault ends
     the session: keys that their owner did not sign, two views of the survivors, a request for both kinds of share. A client
     takes each step once (`protocols.one_shot`).
 

@@ -1,8 +1,8 @@
 """Opening a shared secret although some holders lie: who advertised it has committed to it, so that the right one is known.
 
 With n shares of a threshold t, up to (n - t) / 2 wrong ones are corrected at once (`shamir.correct`); up to n - t by leaving
-out every so many of them in turn, as far as `MOST_SUBSETS` goes. A dealer whose shares never fitted its commitment cannot be
-helped: its secret stays closed, and the error names it.
+out every so many of them in turn, as far as `MOST_SUBSETS` goes. Who is at fault for a wrong share, the holder that revealed it
+or the owner that dealt it, nobody can tell: shares are sealed for their holders, and are not verifiable when dealt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ class Opened(NamedTuple):
     """A secret that its owner's commitment confirms, and the holders whose shares of it were wrong."""
 
     secret: bytes
-    liars: frozenset[str]
+    wrong: frozenset[str]
 
 
 class ClosedSecret(ReconstructionMismatch):
-    """A secret that its shares do not open. `dealer` is its owner where only the owner can be at fault, else None."""
-
-    dealer: str | None = None
+    """A secret that its shares do not open: its owner dealt wrong ones, or more were altered than can be decoded around."""
 
 
 def open_secret(
@@ -58,13 +56,14 @@ def open_secret(
         if fits(secret):
             return Opened(secret, frozenset())
         if len(shares) > threshold:  # on one polynomial, by all holders: the one who dealt them chose another secret
-            error = ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised")
-            error.dealer = owner
-            raise error
+            raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised")
     for wrong, secret in _guesses(at, threshold):
         if fits(secret):
             return Opened(secret, frozenset(party_at[place] for place in wrong))
-    raise ClosedSecret(f"{what}: the shares of {came_from} do not give what {owner} advertised; threshold {threshold}")
+    raise ClosedSecret(
+        f"{what}: the shares of {came_from} do not give what {owner} advertised (threshold {threshold}); {owner} dealt wrong "
+        "ones, or too many of the others altered theirs"
+    )
 
 
 def _guesses(at: Mapping[int, bytes], threshold: int):

@@ -332,7 +332,6 @@ def _open_secrets(
     setting = intake.setting
     seeds: dict[str, bytes] = {}
     keys: dict[str, bytes] = {}
-    liars: set[str] = set()
     for party in setting.in_order(state.cohort):
         key = state.peers[party]
         holders = setting.around(party) & revealed.keys()
@@ -350,18 +349,15 @@ def _open_secrets(
                 return public_key(secret) == key.mask_key
         else:
             continue  # its masks are in nobody's upload
-        honest = {holder: share for holder, share in shares.items() if holder not in liars}
         try:
-            opened = open_secret(
-                setting, honest if len(honest) >= setting.threshold else shares, fits, owner=party, what=what
-            )
+            opened = open_secret(setting, shares, fits, owner=party, what=what)
         except ClosedSecret as error:
-            if error.dealer is not None:
-                intake.exclude(error.dealer, describe(error))
+            intake.exclude(party, describe(error))
             raise
-        for liar in setting.in_order(opened.liars):
-            intake.exclude(liar, f"BadShare: {liar} revealed a wrong share of the {what}")
-        liars |= opened.liars
+        for holder in setting.in_order(opened.wrong):
+            intake.exclude(
+                holder, f"BadShare: the share of the {what} is wrong; {holder} altered it, or {party} dealt it so"
+            )
         found[party] = opened.secret
     return seeds, keys
 

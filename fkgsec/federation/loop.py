@@ -311,6 +311,9 @@ def run_federation(
         started = time.perf_counter()
         federation.align()
         progress.rounds.append(_entry(transcript, 0, None, None, [], started))
+        if path:  # before anything is released: what is done again after a kill then goes on from the same entropy
+            progress.entries = transcript.entries
+            checkpoint.save(path, _state(federation, best), progress)
 
     for entry in progress.rounds:
         observer.round_done(entry)

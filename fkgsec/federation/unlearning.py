@@ -161,6 +161,7 @@ def unlearn(
         if recipe.pooled:
             _check_pooled(retained)
         if run_options.defense:
+            Federation(result.graph, run_options, make_exchange).exchange.senders([], colluders)
             seed = int(generator(options.seed, "retraining", identity).integers(2**31))
             run_options = msgspec.structs.replace(run_options, seed=seed)
         return run_federation(

@@ -1,9 +1,9 @@
 """The round in which an unlearning crosses: who uploads, what the others train, and how tables go to and fro.
 
-    >>> senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
-    >>> align_again(federation, make_exchange, identity, result)           # round 0
-    >>> train_along(federation, [place for place in senders if place not in asking], seed, observer)
-    >>> outcomes = exchange_rows(federation, result, asking, senders)      # round 1
+    senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
+    align_again(federation, make_exchange, identity, result)           # round 0
+    train_along(federation, [place for place in senders if place not in asking], seed, observer)
+    outcomes = exchange_rows(federation, result, asking, senders)      # round 1
 
 In clear only the clients that asked upload. Where uploads are summed securely the others train one real round on their own data
 and upload with them: if they sent back what the server had sent them, the sum without these parts would be the upload of the

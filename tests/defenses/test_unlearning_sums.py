@@ -21,6 +21,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.messages import Channel
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 
@@ -147,12 +148,25 @@ def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
         made.append(make_exchange(*parts))
         return made[-1]
 
-    with pytest.raises(SpecError, match=says):
-        unlearn(
-            run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=colluders), make_exchange=make
-        )
+    for method in ("finetune", "retrain"):
+        asking = UnlearnOptions(method=method, colluders=colluders)
+        with pytest.raises(SpecError, match=says):
+            unlearn(run, asked(graph(clients), 0), asking, make_exchange=make)
     assert all(not one.channel.transcript.entries for one in made)
     unlearn(run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=0), make_exchange=make_exchange)
+
+
+def test_not_the_same_clients_train_along_whoever_asks(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """With the others filled from the first place on, the one that stands apart would be the one that asked."""
+    given = replace(options, defense="psu,secagg", participation=0.6)
+    parties = [f"client/{client.name}" for client in graph(5).clients]
+    exchange = make_exchange(Channel(), given, parties, ("entities",), "run")
+    senders = {asking: exchange.senders([asking], colluders=0) for asking in range(5)}
+    assert all(asking in sent and len(sent) == 3 for asking, sent in senders.items())
+    assert senders[3] != [0, 1, 3] or senders[4] != [0, 1, 4]
+    assert {place for sent in senders.values() for place in sent} == set(range(5))
 
 
 def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:

@@ -227,7 +227,7 @@ def test_protected_runs_train_as_those_in_clear(
 ) -> None:
     options = replace(options, algorithm=algorithm, eval_every=2)
     clear = run_federation(uneven, options)
-    hidden_options = replace(options, defense="psu,secagg")
+    hidden_options = replace(options, defense="psu,secagg", protocol_seed=0)
     hidden = run_federation(uneven, hidden_options, make_exchange=make_exchange)
     for entry, plain in zip(hidden.rounds[1:], clear.rounds[1:], strict=True):
         assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
