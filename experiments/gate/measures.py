@@ -19,7 +19,8 @@ from attacks.audits import Inference
 from attacks.evaluation import Leakage
 from attacks.leakage import headline_rows, items_of
 from attacks.membership_figures import MembershipResult
-from attacks.view import ALL
+from attacks.view import ALL, THREAT_MODELS
+from defenses.options import parse_defense
 from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
 from experiments.progress import Observe, unobserved
 from experiments.record import Record
@@ -184,11 +185,22 @@ def _reach(name: Literal["err", "trr"], *, advantage: bool = False) -> Callable[
     def read(run: Finished, question: Question) -> Reach:
         """An adversary is free to ignore what it saw, so it has the guess; of an advantage that is nothing.
 
-        The most is that of the figure for the advantage too: a defense moves the guess, and a limit is to hold without it.
+        What an advantage can be is what is left above the guess: nothing where names can be read as they are. Only a private
+        alignment, which hides who holds which name, raises the guess itself: there the most is counted from nothing, so that a
+        limit which breaks when the defense is taken out is not vacuous with it.
         """
         row = find_leakage(run.record, question)
         remark = row.remark if name == "trr" else None
-        return Reach(-1.0 if advantage else best_guess(row, name), getattr(row, f"{name}_attainable"), remark)
+        most, guess = getattr(row, f"{name}_attainable"), best_guess(row, name)
+        if not advantage:
+            return Reach(guess, most, remark)
+        hidden = (
+            parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[row.threat_model].identifiers
+        )
+        if most is not None and not hidden:
+            remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
+            most = max(most - guess, 0.0)
+        return Reach(-1.0, most, remark)
 
     return read
 

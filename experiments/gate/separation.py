@@ -55,7 +55,9 @@ def _separate(defended: Finished, bare: Finished, measure: str, question: Questi
         return Separation(measure, question, kept, broken, None, "; ".join(reasons))
     reach = MEASURES[measure].reach
     least_kept, least_broken = (reach(run, question).least if reach else -math.inf for run in (defended, bare))
-    limit = limit_between(kept, max(kept.high, least_kept), max(broken.low, least_broken))
+    most = reach(defended, question).most if reach else None  # at or above it a limit would be vacuous
+    fails = min(max(broken.low, least_broken), math.inf if most is None else most)
+    limit = limit_between(kept, max(kept.high, least_kept), fails)
     why = "" if limit is not None else f"does not notice the defense: {kept} with it, {broken} without"
     return Separation(measure, question, kept, broken, limit, why)
 

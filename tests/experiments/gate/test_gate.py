@@ -599,6 +599,7 @@ REACH = {
     "above the ceiling": ("reconstruction.trr", "0.15", "collusion", "0.5"),
     "ERR at its ceiling": ("reconstruction.err", "0.9", "collusion", "0.5"),
     "an advantage above it": ("reconstruction.trr_advantage", "0.15", "collusion", "0.5"),
+    "an advantage where names are read as they are": ("reconstruction.err_advantage", "0.05", "identifiers", "0.5"),
     "one leaked entity": ("reconstruction.trr", "0.05", "collusion", "0.000001"),
 }
 
@@ -617,6 +618,24 @@ def test_a_limit_that_nothing_can_break_is_no_pass(
     )
     assert f"and {float(allowed):.4f} is allowed" in verdict["message"]
     assert verdict["measured"]["low"] < verdict["measured"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("defense", "threat", "status"),
+    [("", "collusion", "vacuous"), ("psu,secagg", "identifiers", "vacuous"), ("psu,secagg", "collusion", "pass")],
+)
+def test_an_advantage_is_what_is_left_above_the_guess(
+    defense: str, threat: str, status: str, finished: Finished
+) -> None:
+    """With a private alignment the guess is the defense's own, and a limit must go on to break when it is taken out."""
+    figure = proportion(500, 10_000)
+    row = msgspec.structs.replace(
+        row_of(finished.record), threat_model=threat, err=figure, err_advantage=0.0, err_attainable=0.1
+    )
+    run = changed(finished, leakage=[row], spec=msgspec.structs.replace(finished.record.spec, defense=defense))
+    limit = Limit("reconstruction.err_advantage", "small", Question(threat, 0.5), 0.06, 7)
+    verdict = judge_limit(limit, Runs({0: run}, None))
+    assert (verdict.status, verdict.attainable) == (status, pytest.approx(0.1 if status == "pass" else 0.05))
 
 
 def test_where_no_relation_is_shared_a_zero_is_no_pass(tmp_path: Path) -> None:
