@@ -149,6 +149,16 @@ def best_guess(row: Leakage, name: Literal["err", "trr"]) -> float:
     return getattr(row, name).value - getattr(row, f"{name}_advantage")
 
 
+def reached_by(row: Leakage, measure: str) -> str | None:
+    """What a figure of the attack is of: an inference or a guess; None where a record does not say.
+
+    An advantage is over the best guess, so that it is that of the same inference, or zero.
+    """
+    if "trr" in measure:
+        return row.trr_by or row.inference
+    return row.err_by
+
+
 def attacked_items(run: Finished, name: Literal["err", "trr"], question: Question) -> pd.DataFrame:
     """The entities or triples that a figure of the attack is about: rows of the run's scores, in the order of the data."""
     if not len(run.scores):

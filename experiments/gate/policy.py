@@ -167,6 +167,11 @@ def _federation(document: Document, where: Where, value: Any) -> Spec:
             (*where, "metric") if "metric" in fields else where,
             "metric must be paper: the notebooks' counts of published are no shares that a limit could hold",
         )
+    if spec.inference:
+        document.wrong(
+            (*where, "inference") if "inference" in fields else where,
+            f"inference must not be set: a limit is on the strongest of all that fit; got {', '.join(spec.inference)}",
+        )
     # "auto" would give other bits on a machine with a GPU.
     return msgspec.structs.replace(spec, device="cpu") if spec.device == "auto" else spec
 

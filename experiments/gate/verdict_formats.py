@@ -143,6 +143,7 @@ def to_sarif(checked: Checked) -> bytes:
                 "allowed": verdict.allowed,
                 "measured": msgspec.to_builtins(verdict.measured),
                 "attainable": verdict.attainable,
+                "reachedBy": verdict.reached_by,
                 "records": verdict.records,
             },
         }
@@ -187,7 +188,7 @@ def to_markdown(checked: Checked) -> str:
         cells = [
             _cell(verdict.federation),
             _cell(verdict.about),
-            _measured(verdict),
+            _measured(verdict) + (f" by {_cell(verdict.reached_by)}" if verdict.reached_by else ""),
             _attainable(verdict),
             _allowed(verdict),
         ]
@@ -240,7 +241,9 @@ def _evidence(verdict: Verdict) -> list[str]:
 
 def _case_lines(verdict: Verdict) -> list[str]:
     return [
-        f"{verdict.about}: measured {_measured(verdict)}, allowed {_allowed(verdict)}"
+        f"{verdict.about}: measured {_measured(verdict)}"
+        + (f" by {verdict.reached_by}" if verdict.reached_by else "")
+        + f", allowed {_allowed(verdict)}"
         + (f", attainable {_attainable(verdict)}" if verdict.attainable is not None else ""),
         verdict.message,
         *_evidence(verdict),

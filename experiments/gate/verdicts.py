@@ -18,7 +18,7 @@ from scipy import stats
 
 from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, worse_by
 from experiments.gate.evidence import evidence_lines
-from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach
+from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_leakage, reached_by
 from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
 from experiments.intervals import over_seeds, width
 from experiments.run import RECORD_FILE, Finished
@@ -45,6 +45,7 @@ class Verdict(msgspec.Struct, frozen=True):
         records: the record of each seed.
         line: where the policy says so.
         attainable: the most that the adversary can reach with what it knows; None where that has no meaning.
+        reached_by: which inference or guess the attack's figure is of, the strongest that was tried; None for other figures.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Verdict(msgspec.Struct, frozen=True):
     records: list[str]
     line: int
     attainable: float | None = None
+    reached_by: str | None = None
 
 
 class Runs(NamedTuple):
@@ -104,6 +106,8 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
     verdict = _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
     if verdict.measured is None or measure.reach is None:
         return verdict
+    by = {reached_by(find_leakage(one.record, limit.question), limit.measure): None for one in runs.by_seed.values()}
+    verdict = msgspec.structs.replace(verdict, reached_by=", ".join(name for name in by if name) or None)
     reaches = [measure.reach(one, limit.question) for one in runs.by_seed.values()]
     return _within_reach(verdict, max(one.least for one in reaches), _most(reaches), limit, runs)
 

@@ -143,6 +143,7 @@ def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
         "0.0100 [0.0018, 0.0545] by the attack, but without embeddings the same adversary guesses 0.3000, which lies above 0.2000"
     )
     assert (above.status, above.measured) == ("pass", proportion(1, 100))
+    assert above.reached_by == worse.trr_by is not None
 
 
 def test_what_was_not_attacked_is_not_measured(finished: Finished) -> None:

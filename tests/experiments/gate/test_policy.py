@@ -138,6 +138,7 @@ BAD: list[tuple[str, str]] = [
     (changed("rounds: 3", "round: 3"), "policy.yaml:4: federations.hospitals.round: unknown key; did you mean rounds?"),
     (changed("rounds: 3", "rounds:"), "policy.yaml:4: federations.hospitals.rounds: has no value"),
     (changed("fedr,", "fedr, metric: published,"), "policy.yaml:5: federations.relations.metric: metric must be paper: the"),
+    (changed("fedr,", "fedr, inference: cosine,"), "policy.yaml:5: federations.relations.inference: inference must not be set"),
     (changed("rounds: 3", "seed: 3"), "federations.hospitals.seed: give seed here or seeds for all, not both"),
     (changed("rounds: 3", "spec: none.yaml"), "none.yaml: cannot be read"),
     (changed("psu,secagg", "psu"), "policy.yaml:3: federations.hospitals.defense: defense: psu needs secagg"),

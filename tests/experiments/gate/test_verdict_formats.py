@@ -57,7 +57,7 @@ def checked(when: WhenInconclusive = "report", policy: str = "policies/our polic
         verdict("pass", proportion(3, 1000)),
         verdict("fail", proportion(300, 1000), evidence=[f"rebuilt, of b: {NASTY}"]),
         verdict("inconclusive", proportion(50, 1000), rule="no_worse_than"),
-        verdict("vacuous", proportion(1, 1000), attainable=0.0123),
+        verdict("vacuous", proportion(1, 1000), attainable=0.0123, reached_by="learned"),
         verdict("fail", None, id="relations/membership.auc", federation="relations", rule="membership.auc"),
         verdict(
             "pass",
@@ -105,7 +105,7 @@ def test_junit_is_valid_and_has_a_case_for_each_limit(when: WhenInconclusive) ->
     assert undecided == {"report": "error", "fail": "failure", "pass": "skipped"}[when]
     (vacuous,) = cases["reconstruction.trr/collusion/0.5/vacuous"]
     assert vacuous.tag == {"report": "error", "fail": "failure", "pass": "error"}[when]
-    assert ", allowed at most 0.0500, attainable 0.0123" in (vacuous.text or "")
+    assert "] by learned, allowed at most 0.0500, attainable 0.0123" in (vacuous.text or "")
     assert [child.tag for child in cases["reconstruction.trr/collusion/0.5/pass"]] == ["system-out"]
     (unmeasured,) = suites["relations"].iter("failure")
     assert unmeasured.get("type") == "not measured"
@@ -139,6 +139,7 @@ def test_sarif_is_valid_and_has_a_result_for_each_limit_that_does_not_pass(when:
     failed, undecided, vacuous, unmeasured = run["results"]
     assert vacuous["level"] == {"report": "warning", "fail": "error", "pass": "warning"}[when]
     assert vacuous["properties"]["attainable"] == 0.0123
+    assert vacuous["properties"]["reachedBy"] == "learned"
     assert failed["level"] == unmeasured["level"] == "error"
     assert undecided["level"] == {"report": "warning", "fail": "error", "pass": "note"}[when]
     assert failed["properties"]["measured"]["high"] == proportion(300, 1000).high
@@ -178,6 +179,10 @@ def test_markdown_lets_nothing_of_the_data_be_syntax() -> None:
     assert nasty == "- `rebuilt, of b: a|b 'c' <script> & \ufffd[31m @everyone \ufffd\ufffd ]]> ## d`"
     assert "fkgsec commit 0123456789abcdef-dirty" in text
     assert "aaaabbbbcccc (seed 0), 000011112222 (seed 1)" in text
+
+
+def test_markdown_says_by_which_inference_a_figure_was_reached() -> None:
+    assert "] by `learned` |" in to_markdown(checked())
 
 
 def test_a_pipe_in_a_name_does_not_end_a_cell() -> None:
