@@ -11,17 +11,24 @@ the clip uploads exactly the clip, and the sum without these parts is the upload
 With private set union every client receives the whole table and hashes it (`commitment_of_table`). Without it a client receives
 its own rows, and a Merkle root stands for the table.
 
-A client's history is a hash chain over the commitments to all that it was sent, from the first round on
+A client's history is a hash chain over the commitments to all that it was sent, from the list of names on
 (`defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a round out is
-told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the same history.
+told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the same history; it
+takes part in no sum of the table before it has received rows again. So the participants of a sum all have the rows that all of
+them were sent last: a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
 
 `check_values` refuses what no honest sum gives; `check_claims` compares what clients say under their signatures that they
 received, so that a split is named. What makes a split harmless is not that comparison, which a server could withhold, but the
 session: clients with different histories derive other masks and sign other keys, and open nothing together.
 
-Not covered: a server that sends all clients the same malicious table. It learns the sum of what they make of that, and the bound
-keeps the values of the table within what clients upload. Nor what a server tells when it places rows: without private set union
-it can give one name different places for different clients (see `DefendedExchange.statement`).
+Not covered:
+
+- A server that sends all clients the same malicious table. It learns the sum of what they make of that. Where entities of zeros
+  have no gradient (ComplEx, RotatE) it can send zeros but for one row: a client moves a row only where one of its triples joins
+  the two, and a row that one client alone moves is in the sum as that client uploads it, however many hold it.
+- Without private set union, what a server tells when it places rows: it can give one name different places for different clients.
+- FedS: which rows of the table each client is sent is the server's choice, and a client keeps its own for the others. So a server
+  can send rows to all but one client. FedS under sums withstands only a server that follows the protocol.
 
 Source: Merkle 1987 for the tree (leaves and inner nodes are hashed apart, as in RFC 6962); the use is ours, after Pasquini,
 Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
@@ -54,6 +61,11 @@ class BroadcastError(FkgsecError):
 def commitment_of_table(names: Sequence[str], rows: np.ndarray) -> bytes:
     """Digest of a whole table: names, and rows float32 `[n, width]` in their order."""
     return digest("fkgsec broadcast table", _digest_of_names(names), *rows.shape, _bytes(rows))
+
+
+def commitment_of_names(names: Sequence[str]) -> bytes:
+    """Digest of the list of names that rows are placed by."""
+    return digest("fkgsec broadcast names", _digest_of_names(names))
 
 
 def _digest_of_names(names: Sequence[str]) -> bytes:
@@ -171,6 +183,15 @@ def sign_claim(identity: Ed25519PrivateKey, session: bytes, round: int, sender: 
     return Claim(sender, history, sign(identity, digest("fkgsec broadcast claim", session, round, sender, history)))
 
 
+def check_signature(claim: Claim, identities: Mapping[str, bytes], *, session: bytes, round: int) -> None:
+    """Raises `BroadcastError` for a claim that its sender did not sign for this session and round."""
+    signed = digest("fkgsec broadcast claim", session, round, claim.sender, claim.history)
+    try:
+        verify(identities[claim.sender], claim.signature, signed, signer=claim.sender)
+    except (BadSignature, KeyError) as error:
+        raise BroadcastError(f"a claim that {claim.sender} did not sign") from error
+
+
 def check_claims(
     party: str,
     history: bytes,
@@ -188,18 +209,16 @@ def check_claims(
     """
     others = []
     for claim in claims:
-        signed = digest("fkgsec broadcast claim", session, round, claim.sender, claim.history)
         try:
-            verify(identities[claim.sender], claim.signature, signed, signer=claim.sender)
-        except (BadSignature, KeyError) as error:
-            raise BroadcastError(
-                f"{where}: the server showed {party} a claim that {claim.sender} did not sign"
-            ) from error
+            check_signature(claim, identities, session=session, round=round)
+        except BroadcastError as error:
+            raise BroadcastError(f"{where}: the server showed {party} {error}") from error
         if claim.history != history:
             others.append(claim.sender)
     if others:
+        told = ", ".join(others)
         raise BroadcastError(
-            f"{where}: the server sent {', '.join(others)} other tables than {party} (inconsistent broadcast)"
+            f"{where}: the server sent {told} other tables than {party} (inconsistent broadcast), or {told} lied about it"
         )
 
 
@@ -215,5 +234,5 @@ def decode_claims(content: bytes, *, where: str) -> list[Claim]:
     """Undo `encode_claims`. Raises `BroadcastError`."""
     try:
         return _decoder.decode(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise BroadcastError(f"{where}: claims cannot be read ({error})") from error

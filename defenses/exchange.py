@@ -41,6 +41,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from defenses.bound_broadcasts import BoundBroadcasts
+from defenses.broadcasts import BroadcastError, commitment_of_names
 from defenses.options import DpOptions, check_defense, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, clip_changes, composed, local_noise, released, ring_noise, ring_of
 from defenses.server_models import withstood
@@ -74,7 +75,7 @@ MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is 
 class DefendedExchange(Exchange):
     """See the module. Raises `SpecError` for a defense that does not fit the federation."""
 
-    binds_broadcasts = True  # whether clients that were sent different tables open nothing together
+    binds_broadcasts = True  # whether the clients of a sum know that all have the rows that were sent last
 
     def __init__(
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
@@ -91,6 +92,9 @@ class DefendedExchange(Exchange):
         self._places = {party: place for place, party in enumerate(parties)}
         # What each client knows: where its rows stand in the table, and what it last received of them.
         self._held: dict[Table, dict[str, np.ndarray]] = {}
+        self._names: dict[
+            Table, dict[str, list[str]]
+        ] = {}  # after private alignment: the list that each client received
         self._num_uploaded: dict[Table, dict[str, int]] = {}
         self._received: dict[Table, dict[str, np.ndarray]] = {}
         self._sent_rows: dict[Table, np.ndarray] = {}  # of the round: rows that were not suppressed, none if it failed
@@ -103,6 +107,7 @@ class DefendedExchange(Exchange):
         """By private set union where `psu` says so, else in clear."""
         if self.defense.psu:
             self.server[table].names = list(self._union(table, held).identifiers)
+            self._bind_names(table)
         else:
             super().align(table, held)
         self._place(table, held)
@@ -161,6 +166,23 @@ class DefendedExchange(Exchange):
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Parties were sent what the run sent them. The tables are those that the first rows were set to."""
         self._bound.load(tensors["broadcasts"])
+        for table in self._names:
+            self._bind_names(table)
+
+    def send_again(self, table: Table) -> dict[str, Received]:
+        """Clients know what they were sent last, and take no other table; who was sent no rows then takes these over."""
+        if not (self.defense.secagg and self.binds_broadcasts):
+            return super().send_again(table)
+        missed = self._bound.take_missed(table, len(self.server[table].names))
+        known = self._bound.commitments(table)
+        received = self.broadcast(0, table, self.parties)
+        for party, commitment in self._bound.commitments(table).items():
+            if commitment != known[party]:
+                raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
+        return {
+            party: Received(received[party].rows, torch.from_numpy(rows[self._held[table][party]]))
+            for party, rows in missed.items()
+        }
 
     def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
         """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript.
@@ -192,19 +214,22 @@ class DefendedExchange(Exchange):
         if not self.defense.secagg:
             received = super().broadcast(round, table, parties)
         else:
-            names, largest = self.server[table].names, self._largest_value(table)
+            largest = self._largest_value(table)
             received = {}
             for party in parties:
                 # After private alignment the server cannot tell who holds what: everybody receives the whole table.
                 sent, places = self._table_for(round, table, party), torch.from_numpy(self._held[table][party])
+                names = self._names_of(table, party)
                 received[party] = Received(self._bound.send(round, table, party, names, sent, places, largest))
-            self._bound.close(round, table, parties, self._bound.commit(names, self.server[table].rows))
+            self._bound.close(
+                round, table, parties, self._bound.commit(self.server[table].names, self.server[table].rows)
+            )
         for party, own in received.items():
             self._received[table][party] = own.rows.numpy()
         if round and self.defense.suppress:
-            sent = self._sent_rows[table]
+            renewed = self._bound.renew(round, table, parties, self._sent_rows[table])
             received = {
-                party: Received(own.rows, torch.from_numpy(sent[self._held[table][party]]))
+                party: Received(own.rows, torch.from_numpy(renewed[party][self._held[table][party]]))
                 for party, own in received.items()
             }
         return received
@@ -241,12 +266,15 @@ class DefendedExchange(Exchange):
         """Sum what clients have at the given rows of the table. When too many drop out nothing is opened, the table stays."""
         self._sent_rows[table] = np.zeros(len(self.server[table].names), dtype=bool)
         encoded, num_clipped = self._encode(round, table, placed)
+        dropouts = self._dropouts(round, list(encoded))
+        excluded = self._compare_broadcasts(round, table, list(encoded), dropouts)
+        dropouts |= dict.fromkeys(excluded, Stage.ADVERTISE)
         try:
-            total = self._sum(round, table, encoded)
+            total = self._sum(round, table, encoded, dropouts)
         except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
-            return Uploaded(0, num_clipped, _by_table(table, error.excluded))
+            return Uploaded(0, num_clipped, _by_table(table, {**error.excluded, **excluded}))
         self._open(round, table, total)
-        return Uploaded(len(total.survivors), num_clipped, _by_table(table, total.excluded))
+        return Uploaded(len(total.survivors), num_clipped, _by_table(table, {**total.excluded, **excluded}))
 
     def rounds_worth_noting(self) -> set[int]:
         """Those whose survivors differ from earlier ones, so that their counts tell who holds what."""
@@ -315,13 +343,22 @@ class DefendedExchange(Exchange):
         sources = {
             party: self._randomness("psu", table, 0, place) for place, party in enumerate([*self.parties, SERVER])
         }
+        send, lists = self._deliver(0, table), self._names.setdefault(table, {})
+
+        def deliver(sender: str, receiver: str, message: secagg.Message) -> secagg.Message:
+            """As ever; a client keeps the list that it is sent at last."""
+            arrived = send(sender, receiver, message)
+            if isinstance(arrived, psu.UnionList):
+                lists[receiver] = list(arrived.identifiers)
+            return arrived
+
         union = psu.union(
             {party: holding.names for party, holding in held.items()},
             self._identities,
             session=self._session("psu", table),
             threshold=safe_threshold(len(self.parties)),
             randomness=sources,
-            deliver=self._deliver(0, table),
+            deliver=deliver,
             cap=self.defense.psu.cap,
             max_attempts=self.defense.psu.max_attempts,
         )
@@ -331,13 +368,22 @@ class DefendedExchange(Exchange):
         return union
 
     def _place(self, table: Table, held: Mapping[str, Holding]) -> None:
-        """Each client finds its rows in the list of names."""
-        place = {name: number for number, name in enumerate(self.server[table].names)}
-        self._held[table] = {
-            party: np.array([place[name] for name in holding.names], dtype=np.int64) for party, holding in held.items()
-        }
+        """Each client finds its rows in the list of names that it has."""
+        self._held[table] = {}
+        for party, holding in held.items():
+            place = {name: number for number, name in enumerate(self._names_of(table, party))}
+            self._held[table][party] = np.array([place[name] for name in holding.names], dtype=np.int64)
         self._num_uploaded[table] = {party: holding.num_uploaded for party, holding in held.items()}
         self._received[table] = {}
+
+    def _names_of(self, table: Table, party: str) -> list[str]:
+        """The names of the rows as a client knows them: of the list that it received in this process, else the server's."""
+        return self._names.get(table, {}).get(party, self.server[table].names)
+
+    def _bind_names(self, table: Table) -> None:
+        """The list that each party places rows by becomes part of its history."""
+        for party in (*self.parties, SERVER):
+            self._bound.extend(party, f"names of {table}", 0, commitment_of_names(self._names_of(table, party)))
 
     def _prepare(self, table: Table) -> None:
         """The encoding and the noise of a table, now that its size is known."""
@@ -407,10 +453,14 @@ class DefendedExchange(Exchange):
 
     # Sums.
 
-    def _sum(self, round: int, table: Table, encoded: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Sum:
+    def _sum(
+        self,
+        round: int,
+        table: Table,
+        encoded: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        dropouts: Mapping[str, Stage],
+    ) -> Sum:
         """The sums of rows and holders over the survivors. Raises `TooFewParties`, `DisconnectedGraph`."""
-        dropouts = self._dropouts(round, list(encoded))
-        self._compare_broadcasts(round, table, list(encoded), dropouts)
         if not self.defense.suppress:
             return self._session_of(
                 round,
@@ -451,13 +501,18 @@ class DefendedExchange(Exchange):
 
     def _compare_broadcasts(
         self, round: int, table: Table, parties: Sequence[str], dropouts: Mapping[str, Stage]
-    ) -> None:
-        """Participants compare what they were sent. Raises `BroadcastError` where it was not the same."""
+    ) -> dict[str, str]:
+        """Participants compare what they were sent. Returns by party that is left out the reason.
+
+        Raises `BroadcastError` where they were not sent the same, or one of them no rows.
+        """
         session = digest("fkgsec exchange", self._session("broadcasts", table))
         vectors = (Vector("broadcasts", 0, Ring.UINT32),)
         setting = self._setting(session, round, tuple(parties), self._threshold(len(parties)), vectors)
         silent = {party for party, stage in dropouts.items() if stage is Stage.ADVERTISE}
-        self._bound.compare(setting, table, session, self._identities, silent)
+        if self.binds_broadcasts:
+            self._bound.require_rows(round, table, [party for party in parties if party not in silent])
+        return self._bound.compare(setting, table, session, self._identities, silent)
 
     def _session_of(
         self,

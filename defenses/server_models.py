@@ -31,7 +31,7 @@ def withstood(
     Args:
         num_parties: of the federation, whom private set union joins.
         num_clients, threshold: of a round's session.
-        bound: whether the broadcast that clients trained from is part of the session of their sum.
+        bound: whether the broadcast that clients trained from is part of the session of their sum, and all of them have its rows.
     """
     found = []
     if defense.secagg is None:
@@ -95,7 +95,7 @@ def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool)
     if neighbours is not None:
         limits.append("colluders must stand at random places of the graph of masks")
     if not bound:
-        limits.append("one that sends clients different tables reads uploads off the sum")
+        limits.append("one that sends clients different tables, or one of them no rows, reads uploads off the sum")
     elif not defense.psu:
         limits.append("one that gives one name different places reads rows off the sum")
     limits.append("one that sends everybody a table of its choice can leave one client's part in the sum")

@@ -14,7 +14,8 @@ What it costs: masks hide which rows are zero, so an upload is as long as FedE's
 
 Leakage: the server sees the names that clients sent for alignment, and each round the sums of the chosen rows and how many
 survivors chose each, not who. **A row that one client alone chose is opened as it is**; FedS makes such rows frequent. `suppress`
-opens only rows that at least t clients chose. With a colluder the server subtracts its part, too.
+opens only rows that at least t clients chose. With a colluder the server subtracts its part, too. All this is of a server that
+follows the protocol: one that does not can send some clients rows of its choice and others none (`defenses.broadcasts`).
 
 Source: ours; feds.txt has no secure form.
 """
@@ -28,7 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from defenses.broadcasts import BroadcastError
 from defenses.exchange import DefendedExchange
+from fkgsec.errors import RunError
 from fkgsec.federation.exchange import Holding, Received, Uploaded
 from fkgsec.federation.messages import SERVER, Channel, SparseRows
 from fkgsec.federation.options import FederationOptions
@@ -46,6 +49,10 @@ from protocols.secagg import Sum
 
 class SparseSums(DefendedExchange):
     """See the module."""
+
+    binds_broadcasts = (
+        False  # a client keeps its own for the rows that it is not sent, and which these are the server chooses
+    )
 
     def __init__(
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
@@ -96,14 +103,26 @@ class SparseSums(DefendedExchange):
         for party in parties:
             sent = self._table_for(round, table, party)
             if everything:
-                received[party] = send_shared(self.channel, round, replace(server, rows=sent), selection, party, fresh)
+                try:
+                    received[party] = send_shared(
+                        self.channel, round, replace(server, rows=sent), selection, party, fresh
+                    )
+                except RunError as error:
+                    raise BroadcastError(
+                        f"{party} refuses the broadcast of {table} in round {round}: {error}"
+                    ) from error
                 taken = received[party].taken
                 assert taken is not None
                 self._bound.check(round, table, party, received[party].rows, largest)
                 places, rows = torch.nonzero(taken)[:, 0], received[party].rows[taken]
             else:
                 arrived = self._send_sums(round, table, party, sent)
-                places, sums, counts = arrived.unpack()
+                try:
+                    places, sums, counts = arrived.unpack()
+                except RunError as error:
+                    raise BroadcastError(
+                        f"{party} refuses the broadcast of {table} in round {round}: {error}"
+                    ) from error
                 self._bound.check(round, table, party, sums, largest * counts.numpy())
                 rows = torch.column_stack([sums, counts.float()])
                 received[party] = self._without_own(table, party, arrived)
@@ -119,8 +138,14 @@ class SparseSums(DefendedExchange):
         sums, counts = whole[held, :-1], whole[held, -1].long()
         rng = generator(self.options.seed, "download ties", table, round, self._places[party])
         chosen = most_uploaded(counts * selection.shared[party], selection.count(party), rng)
-        arrived = self.channel.send(SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen]))
+        message = SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen])
+        arrived = self._bound.arrived(message, self.channel.send(message))
         assert isinstance(arrived, SparseRows)
+        if (arrived.num_rows, arrived.width) != (message.num_rows, message.width):
+            raise BroadcastError(
+                f"{party} refuses the broadcast of {table} in round {round}: {arrived.num_rows} x {arrived.width} values, where "
+                f"its rows are {message.num_rows} x {message.width}"
+            )
         return arrived
 
     def _table_for(self, round: int, table: Table, party: str) -> Tensor:

@@ -33,7 +33,8 @@ secure aggregation. Against parties that stray:
   without knowing its r.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
   different ones open nothing. A server that leaves an identifier out of U meets the objection of whoever holds it, and that
-  objection tells it who does (`MissingIdentifiers`). One that adds to U, or tells clients different U, is not noticed.
+  objection tells it who does (`MissingIdentifiers`). One that adds to U, or tells clients different U, is not noticed here:
+  clients that place rows by U have to compare it.
 
 Idea: no published proof. The simulator's argument, for a server and colluders with honest clients H: (1) All that secure
 aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold (Bonawitz et al.

@@ -3,8 +3,9 @@
     python -m experiments.bench.active_server        # both comparisons on the embedded hospitals, as tables in Markdown
 
 The server sends all clients but one a table far beyond the clip, in the broadcast after one round. They upload the clip in every
-value, which the server subtracts from the next round's sum: what is left is the upload of the last client. Source: Pasquini,
-Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
+value, which the server subtracts from the next round's sum: what is left is the upload of the last client. Or it sends them
+zeros, where entities of ComplEx and RotatE stay, and the last client nothing but the commitment. Source: Pasquini, Francati and
+Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
 
 No option of the command line comes here. `unprotected` clients exist so that a test of the defense shows that it would notice.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from experiments.progress import unobserved
 from experiments.recovery import Unlearning, error_text
 from experiments.spec import Spec
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.exchange import Exchange, MakeExchange, Uploaded
+from fkgsec.federation.exchange import Exchange, MakeExchange, Received, Uploaded
 from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
@@ -49,15 +50,24 @@ class UncheckedBroadcasts(BoundBroadcasts):
     def check(self, round: int, table: Table, party: str, rows: Tensor, largest: np.ndarray | float) -> None:
         """Nothing is refused."""
 
+    def require_rows(self, round: int, table: Table, parties: Collection[str]) -> None:
+        """Nothing is refused."""
 
-def active_server(target: str, *, at: int, value: float = FAR, unprotected: bool = False) -> MakeExchange:
-    """An exchange whose server sends every client but the target (a party) `value` throughout, after round `at`."""
+
+def active_server(
+    target: str, *, at: int, value: float = FAR, unprotected: bool = False, withheld: bool = False
+) -> MakeExchange:
+    """An exchange whose server sends every client but the target (a party) `value` throughout, after round `at`.
+
+    The target is sent the server's table; `withheld`: no rows, and the commitment to what the others were sent, as if it sat the
+    next round out. Then with `value` 0 nothing is refused, and entities of ComplEx and RotatE stay at zeros.
+    """
 
     def make(
         channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> Exchange:
         sparse = RECIPES[options.algorithm].exchange == "top-k"
-        kind = _active(SparseSums if sparse else DefendedExchange, target, at, value)
+        kind = _active(SparseSums if sparse else DefendedExchange, target, at, value, withheld)
         exchange = kind(channel, options, parties, tables, run)
         if unprotected:
             exchange._bound = UncheckedBroadcasts(channel, parties, whole=exchange.defense.psu is not None)
@@ -66,9 +76,15 @@ def active_server(target: str, *, at: int, value: float = FAR, unprotected: bool
     return make
 
 
-def _active(base: Any, target: str, at: int, value: float) -> Any:
+def _active(base: Any, target: str, at: int, value: float, withheld: bool) -> Any:
     class Active(base):
         """See `active_server`."""
+
+        def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+            if withheld and round == at:
+                self.server[table].rows = torch.full_like(self.server[table].rows, value)
+                parties = [party for party in parties if party != target]
+            return super().broadcast(round, table, parties)
 
         def _table_for(self, round: int, table: Table, party: str) -> Tensor:
             own = super()._table_for(round, table, party)

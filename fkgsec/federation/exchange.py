@@ -164,6 +164,11 @@ class Exchange:
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on, after `initialise`, from what another exchange's `carried` gave."""
 
+    def send_again(self, table: Table) -> dict[str, Received]:
+        """Round 0 after a run: every client is sent the table. Returns what some take over; the others keep what they have."""
+        self.broadcast(0, table, self.parties)
+        return {}
+
     def observed(self, table: Table) -> dict[str, Observed]:
         """What the server knows of each client's rows; empty where each upload says all of it in one message."""
         return {}

@@ -227,10 +227,10 @@ def unpack_chosen(message: Message, expected: Tensor) -> tuple[Tensor, Tensor]:
         places, rows, _ = message.unpack()
         return places, rows
     assert isinstance(message, Rows)
-    places, rows = torch.nonzero(expected)[:, 0], message.unpack()
-    if len(places) != len(rows):
-        raise RunError(f"{message.sender} sent {len(rows)} rows of {message.table}; {len(places)} expected")
-    return places, rows
+    places = torch.nonzero(expected)[:, 0]
+    if len(places) != message.num_rows:
+        raise RunError(f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(places)} expected")
+    return places, message.unpack()
 
 
 def send_shared(
@@ -244,9 +244,19 @@ def send_shared(
     chosen, rows = shared & fresh[held], server.rows[held]
     known = round > 0 and torch.equal(chosen, shared)
     message = pack_chosen(round, SERVER, party, server.table, chosen, rows, known=known)
-    places, values = unpack_chosen(channel.send(message), shared)
+    received = channel.send(message)
+    if _header(received) != _header(message):
+        raise RunError(f"{party} was to be sent {_header(message)}; got {_header(received)}")
+    places, values = unpack_chosen(received, shared)
     taken = torch.zeros(len(shared), dtype=torch.bool).index_fill_(0, places, True)
     return Received(torch.zeros_like(rows).index_copy_(0, places, values), taken)
+
+
+def _header(message: Message) -> tuple[object, ...]:
+    """What a receiver knows of a message beforehand: kind, round, sender, receiver, table; rows where bits name them; width."""
+    rows = message.num_rows if isinstance(message, SparseRows) else None
+    width = message.width if isinstance(message, Rows | SparseRows) else None
+    return message.label, message.round, message.sender, message.receiver, message.table, rows, width
 
 
 def combine_chosen(num_rows: int, places: Tensor, sums: Tensor, counts: Tensor) -> Received:

@@ -37,7 +37,8 @@ def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int
 
 
 def align_again(federation: Federation, make_exchange: MakeExchange, run: str, result: FederationResult) -> None:
-    """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have.
+    """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
+    were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
 
     In clear the server has the mean of what holders received. Under a defense, which may have kept rows from it, it has its own
     table, and the sessions go on from all that clients were sent in the run.
@@ -66,7 +67,9 @@ def align_again(federation: Federation, make_exchange: MakeExchange, run: str, r
     if carried:
         exchange.carry_on(carried)
     for table in exchange.server:
-        exchange.broadcast(0, table, federation.parties)
+        for party, received in exchange.send_again(table).items():
+            own = federation.stack.rows(table, federation.parties.index(party)).detach()
+            own.copy_(received.merged(own))
 
 
 def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str]) -> Tensor:

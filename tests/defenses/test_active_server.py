@@ -47,11 +47,17 @@ def target_of(graph: FederatedGraph) -> str:
 
 
 def attacked(
-    graph: FederatedGraph, options: FederationOptions, *, unprotected: bool = False, value: float = 1e9, at: int = 2
+    graph: FederatedGraph,
+    options: FederationOptions,
+    *,
+    unprotected: bool = False,
+    value: float = 1e9,
+    at: int = 2,
+    withheld: bool = False,
 ) -> FederationResult:
     """A federation of `at` + 1 rounds, evaluated at its end; the server attacks with the broadcast before its last round."""
     options = replace(options, rounds=at + 1, eval_every=at + 1)
-    make = active_server(target_of(graph), at=at, value=value, unprotected=unprotected)
+    make = active_server(target_of(graph), at=at, value=value, unprotected=unprotected, withheld=withheld)
     return run_federation(graph, options, make_exchange=make)
 
 
@@ -85,6 +91,36 @@ def test_a_split_broadcast_ends_the_run_or_gives_the_upload_away(
     assert row.cosine.value > (0.99 if whole else 0.6)
     assert row.relative_error.value < (0.01 if whole else 0.8)
     assert row.base_relative_error.value > 2
+
+
+BARE = [
+    (model, algorithm, defense)
+    for model in ("complex", "rotate")
+    for algorithm in SUMMED
+    for defense in ("psu,secagg", "secagg", "psu,secagg,suppress:t=2", "psu,secagg:dropout=0.1")
+    if algorithm != "feds"  # which says of itself that only a server that follows the protocol is withstood
+]
+QUICK_BARE = [("complex", "fede", "psu,secagg"), ("rotate", "fede", "psu,secagg,suppress:t=2")]
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "defense"),
+    [pytest.param(*case, marks=[] if case in QUICK_BARE else [pytest.mark.slow]) for case in BARE],
+)
+def test_a_client_that_was_sent_no_rows_takes_part_in_no_sum(
+    model: Any, algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """The others got zeros, at which no entity has a gradient; the target was told the commitment to these, as all were."""
+    options = replace(options, algorithm=algorithm, model=model, defense=defense)
+    target, table = target_of(graph(5)), RECIPES[algorithm].shared[0]
+    says = f"{target} refuses the sum of {table} in round 3: since round 2 the server sent it no rows"
+    with pytest.raises(BroadcastError, match=says):
+        attacked(graph(5), options, value=0.0, withheld=True)
+    # Other recipes have terms beside the loss that move what is zero, and suppressed rows are not in the sum.
+    if algorithm == "fede" and "suppress" not in defense:
+        row = recovered(attacked(graph(5), options, value=0.0, withheld=True, unprotected=True))
+        assert row.cosine.value > 0.99
+        assert row.relative_error.value < 0.01
 
 
 def test_the_same_run_of_an_honest_server_gives_nothing_away(
@@ -170,8 +206,13 @@ def test_one_changed_value(
     def make(channel: Channel, *others: Any) -> Any:
         return make_exchange(Tampering(channel.transcript, receiver, 1, value), *others)
 
-    says = "other tables than" if value == 0.5 else f"{receiver} refuses the broadcast of entities in round 1"
-    with pytest.raises(BroadcastError, match=says):
+    if value == 0.5:  # the client says that it was sent something else than the server and the others say
+        last = run_federation(graph(3), options, make_exchange=make).rounds[2]
+        assert last.num_survivors == 0
+        assert last.excluded.keys() == {receiver}
+        assert "entities: BroadcastError: it says that it was sent other tables than" in last.excluded[receiver]
+        return
+    with pytest.raises(BroadcastError, match=f"{receiver} refuses the broadcast of entities in round 1"):
         run_federation(graph(3), options, make_exchange=make)
 
 
@@ -186,7 +227,7 @@ class SplitForSitters(DefendedExchange):
 def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
-    """What it received after round 1 is replaced after round 2; its history still ends the next sum that it is in."""
+    """What it received after round 1 is replaced after round 2; its history keeps it out of the sums that follow."""
     options = replace(options, defense="psu,secagg", participation=0.6, rounds=4, eval_every=4)
     made = []
 
@@ -195,8 +236,13 @@ def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
         made[-1].sitters = set(made[-1].parties) - drawn(graph(5), options, 2)
         return made[-1]
 
-    with pytest.raises(BroadcastError, match="before the sum of round 3"):
-        run_federation(graph(5), options, make_exchange=make)
+    result = run_federation(graph(5), options, make_exchange=make)
+    for round in (3, 4):
+        others = made[0].sitters & drawn(graph(5), options, round)
+        assert len(others) == 1
+        assert result.rounds[round].excluded.keys() == others
+        assert result.rounds[round].num_survivors == 0  # of three with a threshold of three
+    assert not result.rounds[2].excluded
     run_federation(graph(5), options, make_exchange=make_exchange)  # and of an honest server none ends
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from defenses.broadcasts import BroadcastError, Claim, decode_claims, encode_claims
 from defenses.exchange import DefendedExchange
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
@@ -56,6 +57,48 @@ def test_the_mean_is_that_of_the_others(by_hand: Callable, step: str, in_the_sum
     table = dict(zip(exchange.server["entities"].names, exchange.server["entities"].rows, strict=True))
     mean = np.mean([place for place in range(7) if in_the_sum or PARTIES[place] != BAD])
     assert table["common"].numpy() == pytest.approx(mean, abs=1e-5)
+
+
+OTHER = Claim(PARTIES[0], bytes(32), bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda content: b"\0garbage", "the claim of client 3: claims cannot be read"),
+        (
+            lambda content: content.replace(BAD.encode(), b"\xff" * len(BAD)),
+            "the claim of client 3: claims cannot be read",
+        ),
+        (lambda content: encode_claims([]), "one claim of client 3 was expected"),
+        (lambda content: encode_claims(decode_claims(content, where="") * 2), "one claim of client 3 was expected"),
+        (lambda content: encode_claims([OTHER]), "one claim of client 3 was expected"),
+        (lambda content: encode_claims([msgspec.structs.replace(OTHER, sender=BAD)]), "a claim that client 3 did not"),
+        (None, "it says that it was sent other tables than the server and 6 clients say"),
+    ],
+    ids=["garbage", "no UTF-8", "none", "two", "of another", "badly signed", "another history"],
+)
+@pytest.mark.parametrize("defense", ["secagg", "secagg,suppress:t=2"])
+def test_a_bad_claim_of_what_was_sent_leaves_one_client_out(
+    change: Callable[[bytes], bytes] | None, reason: str, defense: str, by_hand: Callable
+) -> None:
+    exchange = by_hand(defense, {party: ["common", f"own {place}"] for place, party in enumerate(PARTIES)})
+    if change is None:  # it signs what it says
+        exchange._bound.history[BAD] = b"x" * 32
+    else:
+        spoil(exchange.channel, "broadcast-claim", change, {1})
+    outcome = exchange.upload(1, "entities", {party: torch.ones(2, 3) for party in PARTIES})
+    assert outcome.excluded.keys() == {BAD}
+    assert outcome.excluded[BAD].startswith(f"entities: BroadcastError: {reason}")
+    assert outcome.num_survivors == 6
+
+
+def test_where_half_say_otherwise_nobody_is_singled_out(by_hand: Callable) -> None:
+    exchange = by_hand("secagg", {party: ["common"] for party in PARTIES[:4]})
+    for party in PARTIES[:2]:
+        exchange._bound.history[party] = b"x" * 32
+    with pytest.raises(BroadcastError, match=r"sent client 2, client 3 other tables than client 0 .* or .* lied about"):
+        exchange.upload(1, "entities", {party: torch.ones(1, 3) for party in PARTIES[:4]})
 
 
 def test_the_record_names_the_client_and_a_round_of_too_few_goes_on(

@@ -38,7 +38,7 @@ def test_no_sum_is_said_to_withstand_a_server_that_chooses_the_table(defense: st
     assert "one that sends everybody a table of its choice can leave one client's part in the sum" in uploads.limit
     assert ("a row with one holder in the sum beside the colluders" in uploads.limit) == ("suppress" not in defense)
     unbound = by_part(defense, bound=False)["single uploads"]
-    assert "one that sends clients different tables reads uploads off the sum" in unbound.limit
+    assert "one that sends clients different tables, or one of them no rows, reads uploads off the sum" in unbound.limit
 
 
 @pytest.mark.parametrize("num_clients", range(2, 30))

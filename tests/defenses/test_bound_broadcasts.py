@@ -1,0 +1,219 @@
+"""What clients are sent, and remember: malformed broadcasts, lists of names, rows that were missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from defenses.broadcasts import BroadcastError
+from defenses.exchange import DefendedExchange
+from defenses.exchanges import make_exchange
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from protocols import psu, secagg
+
+replace = msgspec.structs.replace
+
+
+class Changing(Channel):
+    """Messages arrive changed."""
+
+    def __init__(self, transcript: Any, change: Callable[[Any], AnyMessage]) -> None:
+        super().__init__(transcript)
+        self.change = change
+
+    def send(self, message: AnyMessage) -> AnyMessage:
+        return self.change(super().send(message))
+
+
+def federated(
+    graph: FederatedGraph, options: FederationOptions, change: Callable[[Any], AnyMessage]
+) -> FederationResult:
+    def make(channel: Channel, *others: Any) -> Any:
+        return make_exchange(Changing(channel.transcript, change), *others)
+
+    return run_federation(graph, options, make_exchange=make)
+
+
+def to_second(kind: type, change: Callable[[Any], AnyMessage], at: int = 1) -> Callable[[Any], AnyMessage]:
+    """What the second client is sent after round `at`, changed."""
+
+    def changed(message: Any) -> AnyMessage:
+        hit = isinstance(message, kind) and message.receiver == "client/hospital-2" and message.round == at
+        return change(message) if hit else message
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: Rows.pack(1, "server", rows.receiver, rows.table, rows.unpack()[:5]), "5 x 8 values"),
+        (lambda rows: replace(rows, num_rows=rows.num_rows * 2, width=4), "x 4 values, where its rows are"),
+        (lambda rows: replace(rows, num_rows=-rows.num_rows, width=-8), "x -8 values"),
+        (lambda rows: replace(rows, data=rows.data[:-4]), "bytes do not hold"),
+        (lambda rows: replace(rows, table="relations"), "was to be sent"),
+        (lambda rows: replace(rows, receiver="client/hospital-1"), "was to be sent"),
+        (lambda rows: replace(rows, round=0), "was to be sent"),
+        (lambda rows: replace(rows, sender="client/hospital-1"), "was to be sent"),
+    ],
+    ids=["fewer", "half as wide", "negative", "short", "other table", "other receiver", "other round", "other sender"],
+)
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_a_malformed_broadcast_is_refused(
+    change: Callable[[Any], AnyMessage],
+    says: str,
+    defense: str,
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+) -> None:
+    with pytest.raises(BroadcastError, match=f"client/hospital-2 .*{says}"):
+        federated(graph(3), replace(options, defense=defense, rounds=1), to_second(Rows, change))
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "change"),
+    [
+        (SparseRows, 1, lambda rows: replace(rows, num_rows=rows.num_rows + 8, signs=rows.signs + bytes(1))),
+        (SparseRows, 1, lambda rows: replace(rows, width=rows.width * 2)),
+        (SparseRows, 1, lambda rows: replace(rows, data=rows.data[:-4])),
+        (SparseRows, 1, lambda rows: replace(rows, round=0)),
+        (Rows, 2, lambda rows: replace(rows, width=rows.width * 2, num_rows=rows.num_rows // 2)),
+        (Rows, 2, lambda rows: replace(rows, num_rows=-rows.num_rows, width=-rows.width)),
+        (Rows, 2, lambda rows: replace(rows, table="relations")),
+        (Rows, 2, lambda rows: replace(rows, data=b"")),
+    ],
+    ids=["more", "wide", "short", "other round", "all: wide", "all: negative", "all: other table", "all: short"],
+)
+def test_a_malformed_sparse_broadcast_is_refused(
+    kind: type,
+    at: int,
+    change: Callable[[Any], AnyMessage],
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+) -> None:
+    """With `sync_every=1` all rows are sent after round 2, and the client knows which these are."""
+    options = replace(options, algorithm="feds", defense="secagg", sync_every=1)
+    with pytest.raises(BroadcastError, match="client/hospital-2"):
+        federated(graph(3), options, to_second(kind, change, at))
+
+
+def test_a_commitment_of_another_length_is_refused(by_hand: Callable) -> None:
+    exchange = by_hand("secagg", {party: ["x", "y"] for party in "abc"})
+    send = exchange.channel.send
+
+    def short(message: Any) -> AnyMessage:
+        received = send(message)
+        return replace(received, content=b"ab") if received.label == "broadcast-root" else received
+
+    exchange.channel.send = short
+    with pytest.raises(BroadcastError, match="c was told 2 bytes as the commitment to entities in round 1"):
+        exchange.broadcast(1, "entities", ["a", "b"])
+
+
+# Names.
+
+
+def test_a_client_that_was_sent_another_list_of_names_is_in_no_sum(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """A list of the same length, with one name that it does not hold replaced by one that stands first: its rows move."""
+    made = graph(5)
+    client = made.clients[0]
+    target, own = f"client/{client.name}", {made.entities[number] for number in client.entity_ids}
+
+    def change(message: Any) -> AnyMessage:
+        if not (
+            isinstance(message, ProtocolMessage) and (message.step, message.receiver) == ("psu-union-list", target)
+        ):
+            return message
+        told = psu.decode_message(message.content)
+        assert isinstance(told, psu.UnionList)
+        lost = [name for name in told.identifiers if name not in own][-1]
+        names = ("!", *(name for name in told.identifiers if name != lost))
+        return replace(message, content=secagg.encode(replace(told, identifiers=names)))
+
+    result = federated(made, replace(options, defense="psu,secagg"), change)
+    for entry in result.rounds[1:]:
+        assert entry.excluded.keys() == {target}
+        assert entry.num_survivors == 4
+        assert all(target not in opened.survivors for opened in result.transcript.opened(entry.round))
+
+
+# Rows that were missed.
+
+
+def test_after_a_pause_a_client_takes_over_all_that_was_renewed(by_hand: Callable) -> None:
+    exchange = by_hand("secagg,suppress:t=2", {party: ["x", "y"] for party in "abc"})
+    exchange.upload(1, "entities", {party: torch.ones(2, 3) for party in "abc"})
+    received = exchange.broadcast(1, "entities", ["a", "b"])
+    assert received["a"].taken.all()
+    with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
+        exchange.upload(2, "entities", {party: torch.ones(2, 3) for party in "abc"})
+    exchange._sent_rows["entities"][:] = False  # a round whose sum failed
+    received = exchange.broadcast(2, "entities", ["a", "c"])
+    assert not received["a"].taken.any()
+    assert received["c"].taken.all()
+    exchange._sent_rows["entities"][:] = False
+    assert not exchange.broadcast(3, "entities", ["a", "c"])["c"].taken.any()
+
+
+@pytest.mark.parametrize("algorithm", ["fedep", "feds"])
+@pytest.mark.parametrize("defense", ["secagg:dropout=0.2", "secagg:dropout=0.2,suppress:t=2"])
+def test_honest_rounds_send_every_participant_rows(
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """With few participants, dropouts and failed rounds nobody refuses."""
+    options = replace(options, algorithm=algorithm, defense=defense, participation=0.6, rounds=5, eval_every=5)
+    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    assert {entry.num_survivors for entry in result.rounds[1:]} >= {0, 3}
+    assert not any(entry.excluded for entry in result.rounds)
+
+
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,suppress:t=2"])
+def test_unlearning_begins_from_what_was_sent_last(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """Who sat the last rounds out takes over the table that the others have, and it can be no other one."""
+    options = replace(options, algorithm="fedep", defense=defense, participation=0.6, rounds=2, eval_every=2)
+    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    asking = result.graph.clients[0]
+    forget, how = {asking.name: asking.train[:5]}, UnlearnOptions(method="finetune", decay_epochs=1)
+    unlearned = unlearn(result, forget, how, make_exchange=make_exchange)
+    assert unlearned.rounds[1].num_survivors == 3
+    assert not unlearned.rounds[1].excluded
+
+    class Other(DefendedExchange):
+        """Round 0 of the unlearning sends all the same other table."""
+
+        def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> Any:
+            self.server[table].rows = torch.zeros_like(self.server[table].rows)
+            return super().broadcast(round, table, parties)
+
+    with pytest.raises(BroadcastError, match="another table of entities than it was sent last in the run"):
+        unlearn(result, forget, how, make_exchange=Other)
+
+
+def test_what_clients_were_sent_is_read_back_or_refused(by_hand: Callable) -> None:
+    exchange = by_hand("secagg", {party: ["x", "y"] for party in "abc"})
+    exchange.broadcast(1, "entities", ["a", "b"])
+    kept: Tensor = exchange._bound.tensor()
+    again = by_hand("secagg", {party: ["x", "y"] for party in "abc"})
+    again._bound.load(kept)
+    assert again._bound.history == exchange._bound.history
+    with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
+        again._bound.require_rows(2, "entities", ["a", "c"])
+    with pytest.raises(RunError, match="train the run again"):
+        again._bound.load(torch.zeros(4, 32, dtype=torch.uint8))
+    with pytest.raises(RunError, match="what was sent is of a, b, c, server; expected a, b, server"):
+        by_hand("secagg", {party: ["x", "y"] for party in "ab"})._bound.load(kept)
