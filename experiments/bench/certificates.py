@@ -112,7 +112,14 @@ def run(
         folder.parent.mkdir(exist_ok=True)
         write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
         made = verify(
-            folder, thresholds, audit, raw=work / "raw", escrow=work / "escrow.json", folder=work / "audit-runs"
+            folder,
+            thresholds,
+            audit,
+            forget=work / "forget.tsv",
+            client=client.name,
+            raw=work / "raw",
+            escrow=work / "escrow.json",
+            folder=work / "audit-runs",
         )
         rows.append(_row(name, made, time.perf_counter() - started))
         if not noticed:

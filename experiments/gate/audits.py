@@ -108,6 +108,8 @@ def _unlearn_and_verify(
         Thresholds(),
         # Whoever runs the gate made both runs just now; its limits are on single figures, not on a certificate.
         AuditOptions(references=0, shadows=num_shadows, plants=0, relearn_steps=0, audit_seed=load_run(folder)[0].seed),
+        forget=forget,
+        client=client,
         against=reference,
         raw=folder,
         folder=reference,

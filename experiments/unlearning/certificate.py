@@ -10,6 +10,7 @@ from typing import NamedTuple
 from attacks.forgetting import ROLES, Forgetting
 from attacks.relearning import RELEARN_LEVEL
 from experiments.pages import render_page
+from experiments.unlearning.unlearn import UNLEARNED_FILE
 from experiments.unlearning.verification import Verification
 from fkgsec.estimate import Estimate
 
@@ -54,7 +55,9 @@ def asked_lines(verification: Verification) -> list[str]:
     )
     return [
         f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
-        f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}.",
+        f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}"
+        + (f"; {UNLEARNED_FILE} has sha256 {digest}." if (digest := verification.unlearned_sha256) else "."),
+        *(["The forget set is the request as whoever asked gave it."] if verification.request_given else []),
         f"Unlearning took {unlearning.seconds:.1f} s"
         + ("." if reference is None else f", re-training {reference.seconds:.1f} s."),
         f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",

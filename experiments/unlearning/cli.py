@@ -29,8 +29,8 @@ UNLEARN_EXAMPLES = (
     "  fkgsec unlearn --run runs/mine --forget forget.tsv --method retrain --out runs/mine-reference"
 )
 VERIFY_EXAMPLES = (
-    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --escrow escrow.json --raw runs/mine\n\n"
-    "  fkgsec verify --run runs/mine-fedlu --escrow escrow.json --share 0.05 --references 8 --plants 2"
+    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
 RECORD_FILE, MARKDOWN_FILE, HTML_FILE = "verification.json", "verification.md", "verification.html"
 
@@ -102,6 +102,16 @@ def unlearn(
 def verify(
     run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`")],
     *,
+    forget: Annotated[
+        Path | None,
+        typer.Option(
+            "--forget", help="the request from whoever asked, as for `fkgsec unlearn`; without it never forgotten"
+        ),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
+    ] = None,
     escrow: Annotated[
         Path | None,
         typer.Option(
@@ -162,6 +172,8 @@ def verify(
         AuditOptions(
             references=references, shadows=shadows, plants=plants, relearn_steps=relearn_steps, audit_seed=audit_seed
         ),
+        forget=forget,
+        client=client,
         against=against,
         raw=raw,
         escrow=escrow,

@@ -299,6 +299,8 @@ def read_unlearned(folder: Path) -> Unlearned:
         _by_party(graph, tensors, "known"),
     )
     _check_fit(folder / UNLEARNED_FILE, graph, result)
+    if unread := sorted(set(tensors) - set(_tensors(result))):
+        raise RunError(f"{folder / UNLEARNED_FILE}: has {unread[0]}, which a run of {options.algorithm} does not have")
     return Unlearned(spec, graph, forget, unlearning, result)
 
 

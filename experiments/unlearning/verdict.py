@@ -17,8 +17,11 @@ against never-seen ones. A *test* holds one model beside re-trainings that the a
 * the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
   its own audit, else the test split or the choice of the triples tells them apart, not a memory;
 * the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
-  what is tolerated, and so is that of all other clients together, of whom more is tolerated since less can be measured; and the
-  audit notices what was planted: mixtures from at most twice the tolerated share on, and trained runs with a share left in;
+  what is tolerated, and the audit notices what was planted: mixtures from at most twice the tolerated share on, and trained runs
+  with a share left in;
+* so is the share of all other clients together, of whom more is tolerated, where it can be measured. Often it cannot, since they
+  can express few of the triples: then the verdict says that nothing bounds what they remember;
+* the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
 
@@ -129,11 +132,13 @@ def widened(interval: Estimate, comparisons: int, error: float = 0.05, *, bounds
     return Estimate(interval.value, low, high, interval.n, f"{interval.method}, one of {comparisons}")
 
 
-def judge(measures: Sequence[Membership], thresholds: Thresholds, evidence: Evidence | None) -> Verdict:
+def judge(
+    measures: Sequence[Membership], thresholds: Thresholds, evidence: Evidence | None, unchecked: Sequence[str] = ()
+) -> Verdict:
     """The verdict on all measures and tests, by the rule at the top of the module.
 
     A client that did not ask and can express too few of the triples is no measure; one that asked and cannot be measured leaves
-    the verdict inconclusive. So does evidence of None: no re-training of the auditor's own.
+    the verdict inconclusive. So does evidence of None: no re-training of the auditor's own; and whatever is `unchecked`.
     """
     count = sum(not row.reason for row in measures)
     num_tests = 0 if evidence is None else evidence.num_tests
@@ -141,7 +146,7 @@ def judge(measures: Sequence[Membership], thresholds: Thresholds, evidence: Evid
     told = [*_told_apart(judgements, count)]
     if evidence is not None:
         told += _told_by_evidence(evidence, thresholds.error / (count + num_tests) if num_tests else 0.0)
-    doubts = [*_undecided(measures, judgements, thresholds, count), *_unfair(judgements)]
+    doubts = [*unchecked, *_undecided(measures, judgements, thresholds, count), *_unfair(judgements)]
     if evidence is None:
         doubts.append(
             "no re-training of the audit's own: whoever unlearned may have supplied the reference (--references, from 3)"
@@ -258,6 +263,16 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
             yield (
                 f"{model.client} {model.model} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %); a "
                 f"share of {model.noticed_from:.0%} or more would not have passed"
+            )
+        elif not model.asked and model.share is None:
+            yield (
+                f"nothing bounds what {model.client} {model.model} remember, the models of clients that did not ask: "
+                f"{model.reason or 'those that were trained on the triples cannot be told from those that were not'}"
+            )
+        elif not model.asked and model.share is not None:
+            yield (
+                f"{model.client} {model.model} remember at most {max(0.0, model.share.high):.0%} of what they can express of the "
+                "forget set (95 %)"
             )
 
 

@@ -1,7 +1,8 @@
 """Auditing an unlearned run beside re-trainings of the audit's own, and the record of it.
 
-Nothing that the party that unlearned hands over is taken for granted but the data and the options that its folder names:
-references, shadows and plants are trained here, from a seed that is drawn here, and controls come from an escrow if there is one.
+Nothing that the party that unlearned hands over is taken for granted but the data and the options that its folder names: the
+request comes from whoever asked; references, shadows and plants are trained here, from a seed that is drawn here; and controls
+come from an escrow if there is one.
 
 What the verdict (`experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
 reconstruction, and what the request itself told the server. None of these has a null that a threshold could sit on.
@@ -9,11 +10,13 @@ reconstruction, and what the request itself told the server. None of these has a
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import numpy as np
 import torch
 
 from attacks.audits import audited_triples
@@ -23,16 +26,21 @@ from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment
 from experiments.run import load_run
 from experiments.unlearning.audit_runs import Auditor
-from experiments.unlearning.unlearn import NO_TRACE, Unlearned, Unlearning, read_unlearned
+from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import FederationResult, run_identity
 
 SCHEMA = "fkgsec/verification/1"
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
 MIN_REFERENCES = 3  # two to hold the third against
 DEFAULT_REFERENCES = 4
+REQUEST_UNKNOWN = (
+    "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
+    "what is still remembered (--forget FILE, from whoever asked)"
+)
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +81,8 @@ class Verification(msgspec.Struct, frozen=True):
         evidence: beside re-trainings of the audit's own; None where there were none.
         escrow: the commitment of the escrow that controls were drawn from; None: the clients' test triples.
         options: how the audit was made; None in earlier records.
+        request_given: whether the folder's forget set was held against the request as whoever asked gave it.
+        unlearned_sha256: of the embeddings that were audited, in hexadecimal: `unlearned.safetensors`; "" in earlier records.
     """
 
     schema: str
@@ -89,6 +99,8 @@ class Verification(msgspec.Struct, frozen=True):
     escrow: str | None = None
     assumptions: list[str] = []
     options: AuditOptions | None = None
+    request_given: bool = False
+    unlearned_sha256: str = ""
 
 
 def verify(
@@ -96,6 +108,8 @@ def verify(
     thresholds: Thresholds,
     options: AuditOptions,
     *,
+    forget: Path | None = None,
+    client: str | None = None,
     against: Path | None = None,
     raw: Path | None = None,
     escrow: Path | None = None,
@@ -106,6 +120,8 @@ def verify(
 
     Args:
         run: a folder of `fkgsec unlearn`.
+        forget: the request, from whoever asked (`read_forget`); the verdict is never "forgotten" without it. client: whose
+            triples these are; None: the file's layout says.
         against: the same by the method retrain, as it was supplied. It is trusted only where the audit makes no references.
         raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
         escrow: the file of `fkgsec data escrow`; controls are drawn from it.
@@ -115,6 +131,9 @@ def verify(
         RunError: folders that do not belong together. DataError: the escrow. SpecError: an option out of range.
     """
     candidate = read_unlearned(run)
+    digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
+    if forget is not None:
+        _check_request(run, candidate, forget, client)
     supplied = None
     if against is not None:
         supplied = read_unlearned(against)
@@ -165,7 +184,7 @@ def verify(
         thresholds=thresholds,
         num_shadows=len(shadows),
         seed=seed,
-        verdict=judge(forgetting.membership, thresholds, evidence),
+        verdict=judge(forgetting.membership, thresholds, evidence, [] if forget is not None else [REQUEST_UNKNOWN]),
         forgetting=forgetting,
         remarks=_remarks(results, candidate, len(shadows)),
         environment=describe_environment(candidate.result),
@@ -173,7 +192,24 @@ def verify(
         escrow=None if sealed is None else sealed.commitment,
         assumptions=_assumptions(candidate, options, sealed is not None),
         options=options,
+        request_given=forget is not None,
+        unlearned_sha256=digest,
     )
+
+
+def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | None) -> None:
+    """Raises `RunError` unless the forget set in the folder is the request."""
+    asked = read_forget(forget, candidate.graph, client)
+    for name in sorted({*asked, *candidate.forget}):
+        here, there = (
+            set(map(tuple, np.asarray(one.get(name, np.empty((0, 3)))).astype(int).tolist()))
+            for one in (asked, candidate.forget)
+        )
+        if here != there:
+            raise RunError(
+                f"{run}: is not about what was asked: {len(here - there)} of the {len(here)} triples that {forget} names of "
+                f"{name} are missing in its forget set, which has {len(there - here)} others"
+            )
 
 
 def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> FederationResult:
@@ -188,9 +224,10 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
-        "What is certified is the embeddings in the folder, not what else whoever unlearned kept.",
         "All figures are means over the forgotten triples. Memory of some that was paid for by pushing others below a re-trained "
         "model's scores, by somebody who has re-trainings to go by, cannot be excluded where such runs scatter much themselves.",
+        "What is certified is the local and global models in the folder, not messages or rows kept beside them, nor what else "
+        "whoever unlearned kept.",
     ]
     if options.references:
         made.append(

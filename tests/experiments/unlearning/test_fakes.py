@@ -6,6 +6,7 @@ one measure of 24 told, of "contaminated" none.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,11 @@ import pytest
 from experiments.bench.certificates import Certificates, run, table
 from experiments.run import execute, load_run
 from experiments.spec import Spec
+from experiments.unlearning.certificate import to_markdown
 from experiments.unlearning.fakes import FAKES, Case
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import AuditOptions, Verification, verify
+from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
@@ -52,7 +54,8 @@ class Home(NamedTuple):
         if not target.exists():
             honest = self.honest
             write_unlearned(target, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
-        given = {"escrow": self.folder / "escrow.json", "folder": self.folder / "audits"} | changes
+        asked = {"forget": self.folder / "forget.tsv", "client": next(iter(self.honest.forget))}
+        given = asked | {"escrow": self.folder / "escrow.json", "folder": self.folder / "audits"} | changes
         return verify(target, TOLERATED, AUDIT, **given)  # type: ignore[arg-type]
 
 
@@ -108,7 +111,10 @@ def test_of_a_few_triples_nothing_is_certified(home: Home, count: int) -> None:
     unlearn_run(home.folder / "raw", home.folder / f"{name}.tsv", options, client=client, out=folder)
     audits = home.folder / f"audits-{count}"
     audit = msgspec.structs.replace(AUDIT, references=3, plants=0)
-    made = verify(folder, TOLERATED, audit, escrow=home.folder / "escrow.json", folder=audits)
+    asked = home.folder / f"{name}.tsv"
+    made = verify(
+        folder, TOLERATED, audit, forget=asked, client=client, escrow=home.folder / "escrow.json", folder=audits
+    )
     assert made.verdict.exit_status == 3, made.verdict.reasons
 
 
@@ -139,6 +145,38 @@ def test_a_model_that_the_recipe_does_not_have_is_refused(home: Home) -> None:
     result = replace(FAKES["deleted"](home.case), private=home.honest.result.trained)
     with pytest.raises(RunError, match="has private of 3 clients; data and options say 0"):
         home.verify("private", result)
+
+
+def test_the_request_comes_from_whoever_asked(home: Home, tmp_path: Path) -> None:
+    """Whoever unlearned may have left the triples that it kept out of the forget set in its folder, too."""
+    made = home.verify("honest", home.honest.result, forget=None, client=None)
+    assert made.verdict.exit_status == 3
+    assert made.verdict.reasons == [REQUEST_UNKNOWN]
+    client, triples = next(iter(home.honest.forget.items()))
+    less = tmp_path / "less"
+    (tmp_path / "less.tsv").write_text(triple_lines(home.honest.graph, client, triples[10:]))
+    unlearn_run(home.folder / "raw", tmp_path / "less.tsv", UnlearnOptions(method="retrain"), client=client, out=less)
+    with pytest.raises(
+        RunError, match=f"10 of the {len(triples)} triples that .*forget.tsv names of {client} are missing"
+    ):
+        verify(less, TOLERATED, AUDIT, forget=home.folder / "forget.tsv", client=client)
+
+
+def test_a_certificate_names_the_file_that_it_is_about(home: Home) -> None:
+    made = home.verify("honest", home.honest.result)
+    audited = (home.folder / "honest" / "unlearned.safetensors").read_bytes()
+    assert made.unlearned_sha256 == hashlib.sha256(audited).hexdigest()
+    assert made.unlearned_sha256 in to_markdown(made)
+
+
+def test_what_clients_that_did_not_ask_remember_is_bounded_or_said_not_to_be(home: Home) -> None:
+    made = home.verify("honest", home.honest.result)
+    assert made.evidence is not None
+    others = [one for one in made.evidence.models if not one.asked]
+    said = [line for line in made.verdict.reasons if "(others)" in line]
+    assert len(said) == len(others) > 0
+    for one, line in zip(others, said, strict=True):
+        assert ("nothing bounds" in line) == (one.share is None)
 
 
 def test_an_escrow_of_other_data_is_refused(home: Home, tmp_path: Path) -> None:

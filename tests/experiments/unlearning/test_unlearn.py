@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import typer
+from safetensors import safe_open
+from safetensors.torch import save_file
 from scipy.stats import norm
 from typer.testing import CliRunner
 
@@ -375,6 +378,20 @@ def test_embeddings_and_messages_that_do_not_fit_are_named(finished: tuple[Path,
         assert (status, output.count("\n")) == (2, 1), output
 
 
+@pytest.mark.parametrize("extra", ["private.9.entities", "models.0.entities"])
+def test_a_tensor_that_nothing_reads_is_refused(finished: tuple[Path, Path], tmp_path: Path, extra: str) -> None:
+    """What is not read is not audited: a model kept under another name would come with the certificate."""
+    folder = tmp_path / "extra"
+    shutil.copytree(finished[0].with_name("run-retrain"), folder)
+    path = folder / storage.UNLEARNED_FILE
+    with safe_open(path, framework="pt") as handle:
+        metadata, tensors = handle.metadata(), {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    save_file({**tensors, extra: torch.zeros(3)}, path, metadata)
+    status, output = invoke("verify", "--run", folder, "--out", tmp_path / "out")
+    assert (status, output.count("\n")) == (2, 1), output
+    assert f"has {extra}, which" in output
+
+
 def test_an_entity_without_a_triple_left_is_no_damage(finished: tuple[Path, Path], tmp_path: Path) -> None:
     """Its row crosses after `fedlu`, which knows it still; only re-training has one row less."""
     run, _ = finished
@@ -553,6 +570,10 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
             "verify",
             "--run",
             tmp_path / f"run-{method}",
+            "--forget",
+            tmp_path / "forget.tsv",
+            "--client",
+            client.name,
             "--raw",
             tmp_path / "run",
             "--out",
