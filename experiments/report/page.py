@@ -135,13 +135,18 @@ def _lead(runs: Sequence[Run]) -> list[str]:
 
 def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
     """Sentences on the worst attack of each run: most and least, or that all are equal."""
-    most, least = extremes([row for _, row in attacked])
+    most, least, untold, apart = extremes([row for _, row in attacked])
     run, row = attacked[most[0]] if most else max(attacked, key=lambda pair: risk(pair[1]))
     attack = attack_name(row.threat_model, row.leak)
     if most:
         lines = [f"Most is at risk in the run “{run.name}”{_like(attacked, most)}, under {attack}. {_outcome(row)}"]
     elif len(attacked) == 1:
         lines = [f"The worst attack on “{run.name}” is {attack}. {_outcome(row)}"]
+    elif apart:
+        lines = [
+            f"Of {len(attacked)} runs that could be attacked, none is most at risk: each is less at risk than another by the "
+            f"first figure in which the two differ. In “{run.name}”, under {attack}: {_outcome(row)}"
+        ]
     else:
         lines = [
             f"All {len(attacked)} runs that could be attacked are equally at risk, as far as these figures tell: no interval of "
@@ -149,6 +154,9 @@ def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
         ]
     who, knows, saw = adversary(run.record, row)
     lines.append(f"The adversary there is {who}. Beforehand it knew {knows}. It saw {saw}.")
+    if apart and untold:
+        names = ", ".join(f"“{attacked[place][0].name}”" for place in untold)
+        lines.append(f"No interval tells apart from any other: {names}.")
     if least:
         run, row = attacked[least[0]]
         size = mebibytes(run.record.bytes.up + run.record.bytes.down)

@@ -1,6 +1,6 @@
 """Which run puts most at risk: by what embeddings add, then by what the adversary has in all; equal where intervals overlap.
 
-    most, least = extremes(attacked)          # both are empty where no two runs can be told apart
+    extremes(attacked).most                   # empty where no two runs can be told apart
 
 Ranked by the advantage in triples rebuilt, the advantage in entities named, triples rebuilt (TRR), entities named (ERR).
 """
@@ -59,15 +59,26 @@ def worst_attack(record: Record) -> Leakage | None:
     return max(rows, key=risk, default=None)
 
 
-def extremes(rows: Sequence[Leakage]) -> tuple[list[int], list[int]]:
-    """Places of the rows where most and where least is at risk: the clearest, then those that cannot be told from it.
+class Extremes(NamedTuple):
+    """Places of the rows where most and where least is at risk, each list the clearest first.
 
-    Both are empty where the worst and the mildest cannot be told apart. A row that can be told from neither is in neither.
+    Attributes:
+        most: nothing is riskier, and something is for certain less at risk. least: the other way round.
+        untold: rows that can be told from no other.
+        apart: whether any two can be told apart. They can without a most where the order goes round in a circle.
     """
-    worst, mildest = (pick(range(len(rows)), key=lambda place: risk(rows[place])) for pick in (max, min))
-    if not riskier(rows[worst], rows[mildest]):
-        return [], []
-    like_worst = {place for place in range(len(rows)) if not riskier(rows[worst], rows[place])}
-    like_mildest = {place for place in range(len(rows)) if not riskier(rows[place], rows[mildest])}
-    most, least = like_worst - like_mildest - {worst}, like_mildest - like_worst - {mildest}
-    return [worst, *sorted(most)], [mildest, *sorted(least)]
+
+    most: list[int]
+    least: list[int]
+    untold: list[int]
+    apart: bool
+
+
+def extremes(rows: Sequence[Leakage]) -> Extremes:
+    """Compare each row with each other. No row is in two lists."""
+    order = sorted(range(len(rows)), key=lambda place: risk(rows[place]), reverse=True)
+    above = {place for place in order if any(riskier(rows[place], other) for other in rows)}
+    below = {place for place in order if any(riskier(other, rows[place]) for other in rows)}
+    most = [place for place in order if place in above - below]
+    least = [place for place in reversed(order) if place in below - above]
+    return Extremes(most, least, [place for place in order if place not in above | below], bool(above))

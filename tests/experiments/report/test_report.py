@@ -305,6 +305,31 @@ def test_equal_runs_are_called_equal_and_none_is_most_and_least_at_risk(runs: li
     assert "The worst attack on “alone” is collusion" in text
 
 
+def with_figures(run: Run, name: str, err: Estimate, trr: Estimate) -> Run:
+    """The run with these figures over a guess of nothing."""
+    rows = varied(run, name, 0.5, 0.5).record.leakage
+    own = {"err": err, "err_advantage": err.value, "trr": trr, "trr_advantage": trr.value}
+    rows = [msgspec.structs.replace(row, **own) for row in rows]
+    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+
+
+def test_the_headline_compares_every_pair_not_only_the_two_extreme_points(runs: list[Run]) -> None:
+    plain, half = runs[0], Estimate(0.5, 0.4, 0.6, 100, "wilson")
+    few = with_figures(plain, "few", Estimate(0.05, 0.03, 0.08, 300, "w"), Estimate(0.011, 0.005, 0.02, 300, "w"))
+    many = with_figures(plain, "many", Estimate(0.9, 0.85, 0.93, 300, "w"), Estimate(0.010, 0.004, 0.02, 300, "w"))
+    text = lead_of(few, many)  # TRR is a little larger in the one, ERR far larger in the other
+    assert "Most is at risk in the run “many”, under" in text
+    assert "least is at risk in “few”;" in text
+    wide = with_figures(plain, "wide", half, Estimate(0.5, 0.1, 0.9, 300, "w"))
+    upper = with_figures(plain, "upper", half, Estimate(0.46, 0.45, 0.47, 300, "w"))
+    lower = with_figures(plain, "lower", half, Estimate(0.21, 0.20, 0.22, 300, "w"))
+    text = lead_of(wide, upper, lower)
+    assert "Most is at risk in the run “upper”, under" in text
+    assert "least is at risk in “lower”;" in text
+    assert "No interval tells apart from any other: “wide”." in text
+    assert "equally at risk" not in text
+
+
 def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs: list[Run], page: Page) -> None:
     for name in CASES:
         record, scores = by_name(runs, name)
