@@ -25,6 +25,7 @@ import msgspec
 
 from attacks.evaluation import default_threats
 from attacks.view import ALL, THREAT_MODELS
+from defenses.options import MOST
 from experiments.gate.measures import MEASURES, Measure, Question
 from experiments.gate.policy_file import Document, Where, read_document, suggestion
 from experiments.spec import RENAMED, Spec, make_spec
@@ -34,6 +35,9 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.unlearning import Method
 
 NO_WORSE = "no_worse_than"
+MOST_BYTES = 1e18
+LEAST_SHARE = 1e-4  # the last decimal that is shown
+MOST_DELTA = 0.1  # that of --defense; near 1, any epsilon holds
 BYTE_UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
@@ -220,7 +224,13 @@ def _questions(
         unit = fields.get("unit", "client")
         if unit not in ("client", "row"):
             document.wrong((*where, "unit"), f"must be client or row; got {unit!r}")
-        delta = _number(document, (*where, "delta"), fields.get("delta", 1e-4), "in (0, 1)", lambda x: 0 < x < 1)
+        delta = _number(
+            document,
+            (*where, "delta"),
+            fields.get("delta", 1e-4),
+            f"in (0, {MOST_DELTA:g})",
+            lambda x: 0 < x < MOST_DELTA,
+        )
         if "forget" in fields:
             return [_audit_question(document, where, fields, name, spec)._replace(unit=unit, delta=delta)]
         for key in ("client", "method"):
@@ -304,9 +314,12 @@ def _allowed(document: Document, where: Where, measure: Measure, value: Any) -> 
     """The bound of a limit in the measure's unit."""
     match measure.kind:
         case "share":
-            return _number(document, where, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
+            share = _number(document, where, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
+            if measure.bound == "min" and share < LEAST_SHARE:
+                document.wrong(where, f"must be at least {LEAST_SHARE:g}: below, it is no limit; got {value!r}")
+            return share
         case "epsilon":
-            return _number(document, where, value, "above 0", lambda x: x > 0)
+            return _number(document, where, value, f"above 0 and at most {MOST:g}", lambda x: 0 < x <= MOST)
         case "bytes":
             return _bytes(document, where, value)
 
@@ -318,7 +331,10 @@ def _bytes(document: Document, where: Where, value: Any) -> float:
     unit = found[2] or "B"
     if unit not in BYTE_UNITS:
         document.wrong(where, f"unknown unit {unit!r}; allowed: {', '.join(BYTE_UNITS)}")
-    return BYTE_UNITS[unit] * _number(document, where, found[1], "above 0", lambda x: x > 0)
+    count = BYTE_UNITS[unit] * _number(document, where, found[1], "above 0", lambda x: x > 0)
+    if count > MOST_BYTES:
+        document.wrong(where, f"must be at most {MOST_BYTES:g} B, which no federation sends; got {value!r}")
+    return count
 
 
 def _number(document: Document, where: Where, value: Any, allowed: str, right: Callable[[float], bool]) -> float:

@@ -144,8 +144,8 @@ def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
         lines = [f"The worst attack on “{run.name}” is {attack}. {_outcome(row)}"]
     elif apart:
         lines = [
-            f"Of {len(attacked)} runs that could be attacked, none is most at risk: each is less at risk than another by the "
-            f"first figure in which the two differ. In “{run.name}”, under {attack}: {_outcome(row)}"
+            f"Of {len(attacked)} runs that could be attacked, none is most at risk: by the first figure in which two of "
+            f"them differ, their order goes round in a circle. In “{run.name}”, under {attack}: {_outcome(row)}"
         ]
     else:
         lines = [
