@@ -77,7 +77,7 @@ def measure_updates(result: FederationResult, view: View, *, colluder: str, seed
     """
     rows = []
     for table in RECIPES[result.options.algorithm].shared:
-        means = _means(result, view, table)
+        means = _means(result, view, table) if result.started.get(table) else {}
         for victim in view.victims:
             rng = generator(seed, "update recovery", table, victim.name)
             changes = _changes(result, view, victim, table, means)
@@ -158,7 +158,7 @@ def _changes(
     result: FederationResult, view: View, victim: VictimView, table: Table, means: dict[str, np.ndarray]
 ) -> _Changes | str:
     """The rows of a victim that its training changed; the reason when there is nothing to measure."""
-    if table not in result.started:
+    if not result.started.get(table):  # nor by runs of an earlier version
         return "the rows that training started from were not kept, or nothing was sent"
     place = next(number for number, client in enumerate(result.graph.clients) if client.name == victim.name)
     names, start, end = _truth(result, place, table)

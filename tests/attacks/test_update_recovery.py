@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import numpy as np
 import pytest
@@ -62,3 +64,10 @@ def test_relations_are_measured_where_they_are_what_is_shared() -> None:
     rows = attack_updates(trained(algorithm="fedr"), [], colluder=None, leak=1.0, seed=0)
     assert {row.table for row in rows} == {"relations"}
     assert all(row.relative_error.value < 1e-6 for row in rows)
+
+
+def test_of_a_run_of_an_earlier_version_it_says_why_it_is_not_measured() -> None:
+    """Their checkpoints do not have the rows that training started from; at first that was a bare KeyError."""
+    run = dataclasses.replace(trained(), started={"entities": {}})
+    for row in attack_updates(run, ["collusion"], colluder=None, leak=0.5, seed=0):
+        assert row.reason == "the rows that training started from were not kept, or nothing was sent"
