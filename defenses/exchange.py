@@ -92,9 +92,7 @@ class DefendedExchange(Exchange):
         self._places = {party: place for place, party in enumerate(parties)}
         # What each client knows: where its rows stand in the table, and what it last received of them.
         self._held: dict[Table, dict[str, np.ndarray]] = {}
-        self._names: dict[
-            Table, dict[str, list[str]]
-        ] = {}  # after private alignment: the list that each client received
+        self._names: dict[Table, dict[str, list[str]]] = {}  # after private alignment: the list that each received
         self._num_uploaded: dict[Table, dict[str, int]] = {}
         self._received: dict[Table, dict[str, np.ndarray]] = {}
         self._sent_rows: dict[Table, np.ndarray] = {}  # of the round: rows that were not suppressed, none if it failed

@@ -81,3 +81,13 @@ def test_a_run_says_it_in_its_result_and_its_lines(
     assert (uploads.colluders, uploads.threshold, uploads.num_clients) == (1, 3, 3)
     assert uploads.describe() in protection.lines()
     assert msgspec.json.decode(msgspec.json.encode(uploads), type=Withstands) == uploads
+
+
+def test_feds_says_that_its_clients_cannot_tell_which_rows_they_were_not_sent(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = msgspec.structs.replace(options, algorithm="feds", rounds=1, defense="secagg")
+    protection = run_federation(graph(3), options, make_exchange=make_exchange).protection
+    (uploads,) = (one for one in protection.withstands if one.part == "single uploads")
+    assert uploads.server == "follows the protocol"
+    assert "or one of them no rows, reads uploads off the sum" in uploads.limit
