@@ -1,5 +1,8 @@
 """The figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
 
+A baseline is trusted like the policy itself: what contradicts itself or the data is refused, but figures that were only written
+worse than they were cannot be told from true ones. Keep it under version control and review its changes as those of the policy.
+
 Beside each leakage figure stands which items were right, so that two runs are compared item by item: what differs in a few
 items is told apart far below the width of either one's interval.
 """
@@ -186,6 +189,24 @@ def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Map
                 )
 
 
+def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> float:
+    """How far a figure can get worse at all: utility down to 0, ERR and TRR from 0 to what is attainable; inf where unknown.
+
+    Of ERR and TRR the whole range counts, not what is left above the earlier figure: one that leaks all that it can is no worse
+    whatever `by` is, and stays in the comparison.
+    """
+    if measure.startswith("utility."):
+        return then.figures[key].value
+    most = _attainable(finished, measure, question)
+    return math.inf if most is None else most
+
+
+def _attainable(finished: Finished, measure: str, question: Question) -> float | None:
+    """The most that ERR or TRR can be; None of other figures and where the record does not say."""
+    reach = MEASURES[measure].reach
+    return reach(finished, question).most if reach and measure in _ITEMS else None
+
+
 def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> Estimate:
     """By how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
 
@@ -199,6 +220,12 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
     if key not in then.figures:
         raise NotMeasured("the baseline has no such figure; renew it with --update-baseline")
     earlier = then.figures[key]
+    most = _attainable(finished, measure, question)
+    if most is not None and earlier.value > most + _ROUNDING:
+        raise NotMeasured(
+            f"the baseline has {earlier.value:.4f}, but on the same data the adversary can reach at most {most:.4f} now; "
+            "review the baseline, and renew it"
+        )
     if now == earlier:
         return exact(0.0, now.n)
     if MEASURES[measure].kind == "bytes":

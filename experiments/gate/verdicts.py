@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from scipy import stats
 
-from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, worse_by
+from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
 from experiments.gate.evidence import evidence_lines
 from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_leakage, reached_by
 from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
@@ -172,7 +172,17 @@ def _no_worse(
 
     limit = Limit(measure, name, question or Question(), rule.by, rule.line)
     place = f"{name}/{NO_WORSE}/{key.partition('/')[2]}"
-    return _verdict(_Claim(limit, NO_WORSE, place, f"{measure} worse by"), read, runs)
+    verdict = _verdict(_Claim(limit, NO_WORSE, place, f"{measure} worse by"), read, runs)
+    if verdict.status == "fail" or question is None:
+        return verdict
+    whole = max(whole_range(runs.by_seed[seed], then[seed], key, measure, question) for seed in runs.by_seed)
+    if not 0 < whole <= rule.by:
+        return verdict
+    message = (
+        f"nothing can break this limit: the figure lies between 0 and {whole:.4f}, and may be worse by {rule.by:.4f}. "
+        "Allow less"
+    )
+    return msgspec.structs.replace(verdict, status="vacuous", message=message, evidence=_evidence(limit, runs))
 
 
 class _Claim(NamedTuple):

@@ -388,6 +388,28 @@ def test_an_equal_run_is_exactly_as_bad(project: Path, finished: Finished) -> No
         assert (found.low, found.value, found.high) == (0, 0, 0)
 
 
+def test_a_baseline_above_what_can_be_reached_on_the_data_is_not_compared(project: Path, finished: Finished) -> None:
+    """It contradicts nothing in itself, but every later run would be better than it."""
+    key = "small/reconstruction.err/collusion/0.5/all"
+    then = then_of(project)
+    claimed = Estimate(1.0, 0.99, 1.0, then.figures[key].n, "wilson")
+    then = msgspec.structs.replace(then, figures={**then.figures, key: claimed}, items={})
+    with pytest.raises(
+        NotMeasured, match=r"the baseline has 1.0000, but on the same data the adversary can reach at most"
+    ):
+        worse_by(finished, then, key, "reconstruction.err", COLLUSION)
+
+
+def test_a_figure_that_may_get_worse_by_all_that_it_can_be_is_no_pass(project: Path) -> None:
+    limit = f"  no_worse_than: {{baseline: {(project / 'old.json').as_posix()}, by: 0.999}}"
+    status, verdicts = judged(project, limit)
+    found = {one["id"].partition("no_worse_than/")[2]: one for one in verdicts}
+    assert status == 3
+    assert found["utility.mrr"]["status"] == found["reconstruction.err/collusion/0.5/all"]["status"] == "vacuous"
+    assert found["utility.mrr"]["message"].startswith("nothing can break this limit: the figure lies between 0 and 0.")
+    assert found["bytes.total"]["status"] == "pass"
+
+
 def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finished: Finished) -> None:
     then, record = then_of(project), finished.record
     key = "small/reconstruction.err/collusion/0.5/all"
