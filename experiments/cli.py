@@ -181,6 +181,7 @@ def compare_cases(
     console = make_console()
     shown = (comparison_table, inference_table, update_table, convergence_table)
     print_tables(console, [table(comparison) for table in shown])
+    console.print(tables.MARGIN_AID, soft_wrap=True, highlight=False)
     console.print(UPDATE_AID, soft_wrap=True, highlight=False)
     if remark := temperature_remark({one.name: one.record for one in comparison.cases}):
         console.print(f"{remark} Give --temperature 0 to train all cases so.", soft_wrap=True, highlight=False)

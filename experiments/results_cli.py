@@ -11,6 +11,7 @@ import typer
 
 from experiments.console import make_console
 from experiments.listing import WIDE, find_records, listing, listing_table, log_mlflow, log_tensorboard, select, sort
+from experiments.tables import MARGIN_AID
 from experiments.writing import Overwrite, write_new
 from fkgsec.errors import RunError
 
@@ -59,6 +60,7 @@ def results(
             console.width = WIDE  # a file or pipe has no width to fit
         table, left_out = listing_table(frame, console.width)
         console.print(table)
+        console.print(MARGIN_AID, soft_wrap=True, highlight=False)
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)} (--csv writes every column)", soft_wrap=True)
     if csv is not None:

@@ -127,6 +127,9 @@ def leakage_tables(record: Attacked) -> list[Table]:
     return tables
 
 
+MARGIN_AID = "± is the wider half of the 95 % interval in the record; the other half may be much narrower."
+
+
 def make_table(title: str, first: str, *others: str) -> Table:
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True

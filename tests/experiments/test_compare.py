@@ -58,6 +58,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert [line for line in defended.protection if line.startswith("dp, entities: (")]
     assert "epsilon=10: dp, entities: (" in first.stdout
     assert "R@CG" in first.stdout
+    assert "± is the wider half of the 95 % interval in the record" in first.stdout
     table = comparison_table(comparison)
     # Two threat models each: the second row of a case does not repeat its name.
     assert table.row_count == 6

@@ -274,7 +274,9 @@ def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (status, out, err) == (0, "", "")
     chosen = [word for one in ("threat=identifiers", "leak=1", "inference=strongest") for word in ("--where", one)]
     status, out, _ = fkgsec(runs, *chosen, "--sort", "trr", "--reverse")
-    lines = [line.split()[0] for line in out.splitlines()[3:]]
+    *shown, aid = out.splitlines()
+    assert aid.startswith("± is the wider half of the 95 % interval in the record")
+    lines = [line.split()[0] for line in shown[3:]]
     assert sorted(lines) == ["fede", "noise"]
     assert fkgsec(runs, "--where", "mrr")[::2] == (
         2, "fkgsec: where: expected COLUMN, one of = != < <= > >=, and a value; got 'mrr'\n",
