@@ -11,6 +11,8 @@ For each model of a client that asked, and of all other clients together with ea
 * the forgotten triples' *score* against the controls', *likelihood* and *reciprocal rank*, each paired with re-training;
 * their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
   never-seen triples have the right mean and the wrong values;
+* their *upper tail*: whether some scores lie further above the mean difference than re-trainings' do. Memory of some that is
+  paid for by pushing all others down has the right mean;
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
@@ -43,6 +45,7 @@ from attacks.paired import (
     paired_difference,
     planted,
     remembered_share,
+    upper_tail,
 )
 from attacks.relearning import reciprocal_ranks, relearning_models
 from fkgsec.data.graph import FederatedGraph
@@ -150,7 +153,7 @@ class Plant(NamedTuple):
 
 
 class PairedTest(msgspec.Struct, frozen=True):
-    """One test: the audited run minus re-training. Above 0 it remembers; `p_value` is two-sided."""
+    """One test: the audited run minus re-training. Above 0 it remembers; `p_value` is two-sided, of the upper tail one-sided."""
 
     name: str
     difference: Estimate
@@ -348,6 +351,8 @@ def _tests(case: _Case, audited: Reading) -> list[PairedTest]:
     own, others = deviations(audited.audited["score"], case.runs["score"])
     made.append(("spread, against controls", paired_difference(own, others, case.forgotten, against_controls=True)))
     tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in made]
+    tail = upper_tail(audited.audited["score"], case.runs["score"], case.forgotten)
+    tests.append(PairedTest("upper tail", tail.estimate(), tail.p_value / 2 if tail.value > 0 else 1.0))
     if audited.relearned is not None:
         values = np.stack([one.relearned for one in case.references if one.relearned is not None])
         runs = Runs(values, np.zeros(values.shape, dtype=bool))

@@ -145,7 +145,8 @@ def verify(
         int, typer.Option("--relearn-steps", help="steps of relearning; 0: none")
     ] = AuditOptions().relearn_steps,
     audit_seed: Annotated[
-        int | None, typer.Option("--audit-seed", help="repeats an audit (default: drawn now, printed afterwards)")
+        int | None,
+        typer.Option("--audit-seed", help="repeats an audit in --out (default: drawn now, printed afterwards)"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder for record, certificate and the audit's runs (default: --run)")
@@ -163,7 +164,11 @@ def verify(
     thresholds = Thresholds(distinguishability=distinguishability, error=error, share=share)
     earlier = None if overwrite else _earlier(target / RECORD_FILE)
     if earlier is not None and audit_seed is None:
-        raise refused(target / RECORD_FILE, f"is an earlier audit, which --audit-seed {earlier.seed} repeats")
+        # A record beside what is audited may be of whoever unlearned, and so may its seed.
+        how = "which only a folder of your own repeats (--out)"
+        if out is not None:
+            how = f"which --audit-seed {earlier.seed} repeats"
+        raise refused(target / RECORD_FILE, f"is an earlier audit, {how}")
     if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, audit_seed):
         raise refused(target / RECORD_FILE, "has other thresholds or another seed")
     made = verify_run(

@@ -262,7 +262,8 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
         if model.asked and model.share is not None and model.noticed_from is not None:
             yield (
                 f"{model.client} {model.model} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %); a "
-                f"share of {model.noticed_from:.0%} or more would not have passed"
+                f"share of {model.noticed_from:.0%} or more, kept at random and "
+                "without lowering others to compensate, would not have passed"
             )
         elif not model.asked and model.share is None:
             yield (

@@ -125,7 +125,7 @@ def verify(
         against: the same by the method retrain, as it was supplied. It is trusted only where the audit makes no references.
         raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
         escrow: the file of `fkgsec data escrow`; controls are drawn from it.
-        folder: keeps the audit's trainings; None: `run`. observe: gives each of them its observer.
+        folder: keeps the audit's trainings; None: `run`, where nothing is reused. observe: gives each of them its observer.
 
     Raises:
         RunError: folders that do not belong together. DataError: the escrow. SpecError: an option out of range.
@@ -134,6 +134,11 @@ def verify(
     digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
     if forget is not None:
         _check_request(run, candidate, forget, client)
+    if options.audit_seed is not None and (folder or run).resolve().is_relative_to(run.resolve()):
+        raise SpecError(
+            f"audit_seed {options.audit_seed} finds trainings again, and those in {run} may be of whoever unlearned: "
+            "it takes a folder of your own (--out)"
+        )
     supplied = None
     if against is not None:
         supplied = read_unlearned(against)
@@ -224,8 +229,9 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
-        "All figures are means over the forgotten triples. Memory of some that was paid for by pushing others below a re-trained "
-        "model's scores, by somebody who has re-trainings to go by, cannot be excluded where such runs scatter much themselves.",
+        "A share is a mean over the forgotten triples: one that would not have passed is of triples kept at random, without "
+        "pushing others down to pay for them. Only the tests of spread and upper tail see memory that was paid for so, and "
+        "where re-trainings scatter much themselves, some of it cannot be excluded.",
         "What is certified is the local and global models in the folder, not messages or rows kept beside them, nor what else "
         "whoever unlearned kept.",
     ]

@@ -13,6 +13,7 @@ from attacks.paired import (
     paired_difference,
     planted,
     remembered_share,
+    upper_tail,
 )
 
 NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
@@ -44,6 +45,29 @@ def test_a_fifth_is_found_where_group_against_group_sees_nothing() -> None:
     forgotten, controls = values[FORGOTTEN], values[~FORGOTTEN]
     auc = (forgotten[:, None] > controls[None]).mean()
     assert abs(auc - 0.5) < 0.1
+
+
+def test_memory_that_others_pay_for_shows_in_the_upper_tail() -> None:
+    """A fifth keeps a good part of its memory and all others are pushed down until the mean is a re-trained model's."""
+    rng = np.random.default_rng(5)
+    difficulty, runs = make_runs(rng)
+    values = audited(rng, difficulty, 0.0, shift=0.0)
+    values[:NUM_FORGOTTEN] += np.where(np.arange(NUM_FORGOTTEN) < NUM_FORGOTTEN // 5, 2.0, -0.5)
+    for against_controls in (True, False):
+        assert paired_difference(values, runs, FORGOTTEN, against_controls=against_controls).p_value > 0.05
+    tail = upper_tail(values, runs, FORGOTTEN)
+    assert tail.value > 0
+    assert tail.p_value / 2 < 1e-3
+
+
+def test_the_upper_tail_of_re_trainings_is_taken_for_a_memory_as_rarely_as_promised() -> None:
+    rng = np.random.default_rng(6)
+    found = 0
+    for _ in range(200):
+        difficulty, runs = make_runs(rng)
+        tail = upper_tail(audited(rng, difficulty, 0.0), runs, FORGOTTEN)
+        found += tail.value > 0 and tail.p_value / 2 < 0.05
+    assert found <= 18  # 10 expected; 18 is the 99 % point of 200 at 5 %
 
 
 @pytest.mark.parametrize("against_controls", [True, False])

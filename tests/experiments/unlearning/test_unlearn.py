@@ -96,7 +96,7 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {},
             "forgotten",
-            "remembers at most 7% of the forget set (95 %); a share of 10% or more would not have passed",
+            "remembers at most 7% of the forget set (95 %); a share of 10% or more, kept at random",
         ),
         ({"tests": TOLD}, "not forgotten", "is not like a re-trained model on the forgotten triples: relearned +0.2"),
         (
@@ -113,7 +113,7 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         ),
         ({"share": None}, "inconclusive", "the audit is blind for a local"),
         ({"noticed_from": None}, "inconclusive", "would not notice a share that was left in, however large"),
-        ({"noticed_from": 0.2}, "forgotten", "a share of 20% or more would not have passed"),
+        ({"noticed_from": 0.2}, "forgotten", "a share of 20% or more, kept at random"),
         ({"noticed_from": 0.3}, "inconclusive", "too weak for a local: it would let pass shares of less than 30%"),
         (
             {"planted": [PlantedShare(0.2, Estimate(0.0, -0.1, 0.09, 9, "m"), 0.5)]},
@@ -457,6 +457,15 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
         assert sheet.title in text
         assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("inside", ["", "audits"])
+def test_trainings_in_the_audited_folder_are_not_found_again(finished: tuple[Path, Path], inside: str) -> None:
+    """Whoever unlearned may have put them there, for a seed that its folder proposes."""
+    candidate = finished[0].with_name("run-retrain")
+    status, output = invoke("verify", "--run", candidate, "--audit-seed", 5, "--out", candidate / inside)
+    assert (status, output.count("\n")) == (2, 1), output
+    assert "audit_seed 5 finds trainings again" in output
 
 
 def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path], tmp_path: Path) -> None:
