@@ -1,11 +1,11 @@
 """The broadcasts of a federation, bound to its sums: what each party was sent so far, and the messages that let clients check it.
 
-    >>> bound = BoundBroadcasts(channel, parties, whole=False)
-    >>> rows = bound.send(Rows.pack(...), names, table, places, largest=16.0)  # to one client, who checks and remembers it
-    >>> bound.close(round, "entities", receivers, root)                       # the server's own history; the others are told
-    >>> bound.require_rows(round, "entities", participants)                   # who was only told refuses to take part
-    >>> bound.compare(setting, "entities", session, identities, silent=())    # before a sum: a split is named
-    >>> session = digest(..., bound.history[party])                           # of the sum, as a party believes it to be
+    bound = BoundBroadcasts(channel, parties, whole=False)
+    rows = bound.send(Rows.pack(...), names, table, places, largest=16.0)  # to one client, who checks and remembers it
+    bound.close(round, "entities", receivers, root)                       # the server's own history; the others are told
+    bound.require_rows(round, "entities", participants)                   # who was only told refuses to take part
+    bound.compare(setting, "entities", session, identities, silent=())    # before a sum: a split is named
+    session = digest(..., bound.history[party])                           # of the sum, as a party believes it to be
 
 See `defenses.broadcasts` for what this resists.
 """

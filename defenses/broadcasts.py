@@ -4,9 +4,9 @@ A server that sends different clients different tables knows what some of them w
 the clip uploads exactly the clip, and the sum without these parts is the upload of the one client that received a proper table
 (Pasquini et al. 2022). Clients therefore commit to what they received:
 
-    >>> tree = BroadcastTree(names, rows)                        # the server's table, a leaf for each row
-    >>> proof = tree.prove(places)                               # sent along with rows[places]
-    >>> commitment_of_rows(names, rows, places, total, proof)    # the client's side: the root if these are rows of the table
+    tree = BroadcastTree(names, rows)                        # the server's table, a leaf for each row
+    proof = tree.prove(places)                               # sent along with rows[places]
+    commitment_of_rows(names, rows, places, total, proof)    # the client's side: the root if these are rows of the table
 
 With private set union every client receives the whole table and hashes it (`commitment_of_table`). Without it a client receives
 its own rows, and a Merkle root stands for the table.
