@@ -73,25 +73,29 @@ def _rank(row: UpdateRecovery) -> tuple[bool, float]:
 
 
 def recovery_table(rounds: Sequence[tuple[str, str, Sequence[UpdateRecovery]]]) -> Table:
-    """A row for each case, kind of round and threat model: the most exposed victim."""
+    """A row for each case, kind of round and threat model, the most exposed victim; a case and its round are named once."""
     table = make_table(
         "Update recovery: the victim whose change in a round is known best",
         "case", "round", "threat", "victim", "cosine", "base", "error", "base",
     )  # fmt: skip
+    named = ""
     for case, kind, updates in rounds:
+        said = ""
         for row in most_exposed(updates):
             figures = (
                 ["n/a"] * 4
                 if row.reason
                 else [
-                    f"{row.cosine.value:.3f}", f"{row.base_cosine.value:.3f}",
+                    f"{row.cosine.value:.2f}", f"{row.base_cosine.value:.2f}",
                     error_text(row.relative_error), error_text(row.base_relative_error),
                 ]
             )  # fmt: skip
-            table.add_row(case.replace(",", ",\n"), f"{kind} {row.round}", row.threat_model, row.victim, *figures)
+            name, round = "" if case == named else case.replace(",", ",\n"), f"{kind} {row.round}"
+            table.add_row(name, "" if round == said else round, row.threat_model, row.victim, *figures)
+            named, said = case, round
     return table
 
 
 def error_text(figure: Estimate) -> str:
     """Errors span many orders: three digits of those that matter, powers of ten of the others."""
-    return f"{figure.value:.3f}" if 0.001 <= figure.value < 100 else f"{figure.value:.0e}"
+    return f"{figure.value:.3g}" if 0.001 <= figure.value < 100 else f"{figure.value:.0e}"
