@@ -112,6 +112,6 @@ def _unlearn_and_verify(
         client=client,
         against=reference,
         raw=folder,
-        folder=reference,
+        folder=folder / "audits",
         observe=lambda options, name: observe(options, f"unlearning on {folder}: {name}"),
     )
