@@ -28,7 +28,7 @@ def figures(result: FederationResult, leak: float, seed: int, leak_draws: int = 
     return {"err": row.err, "trr": row.trr}
 
 
-@pytest.mark.parametrize("leak", [0.3, 0.5])
+@pytest.mark.parametrize("leak", [0.3, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_twenty_draws_of_the_leaked_entities_are_covered(leak: float, trained_runs: Runs) -> None:
     """At least 17 intervals hold the mean over draws."""
     drawn = [figures(trained_runs["fede"], leak, seed) for seed in range(DRAWS)]
