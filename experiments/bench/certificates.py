@@ -107,6 +107,7 @@ def run(
     noticed: list[float | None] = []
 
     def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
+        """Hand a result in as the unlearned run, verify it, and add its row."""
         started = time.perf_counter()
         folder = work / "runs" / f"{len(rows)}"
         folder.parent.mkdir(exist_ok=True)

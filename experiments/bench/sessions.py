@@ -146,6 +146,7 @@ class _Meter:
         return decode(frame)
 
     def cost(self, case: Case, threshold: int, length: int, num_dropped: int, assumption: str) -> Cost:
+        """Seconds and bytes of the session so far: of all parties, of the server, and of a client (mean and most)."""
         self._switch(SERVER)
         clients = {name: seconds for name, seconds in self.seconds.items() if name != SERVER}
         return Cost(

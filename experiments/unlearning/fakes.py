@@ -188,6 +188,7 @@ def _noisy(case: Case) -> FederationResult:
     """The raw tables with noise of half their own deviation on every number."""
 
     def disturbed(kind: str) -> list[ClientTables]:
+        """The raw run's tables of that kind, under noise."""
         made = []
         for place, tables in enumerate(getattr(case.raw, kind)):
             draw = torch.Generator().manual_seed(int(generator(0, "noise", kind, place).integers(2**31)))
