@@ -47,8 +47,8 @@ The announcements and the final list are functions of the server's coins and the
 inputs simulate the whole view. No client decides anything by its own set: one that holds more than the cap takes part
 like any other, and the peeling fails. `tests/protocols/test_psu_hiding.py` holds what would notice an error in step 2.
 
-Source: the reference for FedR's union is Kolesnikov et al. 2019 (`protocols.psu_two_party`). Differs: that is a two-party
-protocol; a server that ran it with each client in turn would learn who brought each identifier.
+Differs: FedR cites the two-party union of Kolesnikov et al. 2019 (KRTW19). A server that ran that one with each client in turn
+would learn who brought each identifier; this one is of all clients at once.
 """
 
 from __future__ import annotations
