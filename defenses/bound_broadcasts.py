@@ -37,7 +37,7 @@ from defenses.broadcasts import (
 from fkgsec.errors import RunError
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
 from fkgsec.federation.recipes import Table
-from protocols.prg import digest
+from protocols.core.prg import digest
 from protocols.secagg import Setting
 
 

@@ -53,7 +53,7 @@ from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu, secagg
-from protocols.errors import (
+from protocols.core.errors import (
     DisconnectedGraph,
     OutOfRing,
     ReconstructionMismatch,
@@ -63,10 +63,10 @@ from protocols.errors import (
     UnexpectedMessage,
     UnknownSender,
 )
-from protocols.fixed_point import FixedPoint
-from protocols.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
+from protocols.core.fixed_point import FixedPoint
+from protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
 from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
-from protocols.secagg_bounds import require_small_risk
+from protocols.secagg.bounds import require_small_risk
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one
 MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them

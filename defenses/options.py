@@ -10,8 +10,8 @@ import msgspec
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
-from protocols.accounting import Accountant
-from protocols.prg import CipherName
+from protocols.core.prg import CipherName
+from protocols.noise.accounting import Accountant
 from protocols.psu import MAX_ATTEMPTS
 
 MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
@@ -48,7 +48,7 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
         bits: of the ring that is summed in, 32 or 64.
         threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
-            follows the protocol. Refused where `protocols.secagg_bounds` finds the graph too thin.
+            follows the protocol. Refused where `protocols.secagg.bounds` finds the graph too thin.
         colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
             None: 1.
         cipher: of the masks.

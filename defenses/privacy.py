@@ -21,7 +21,11 @@ import numpy as np
 from defenses.options import Defense, DpOptions, Noise
 from fkgsec.errors import SpecError
 from fkgsec.federation.protection import PrivacyGuarantee
-from protocols.accounting import (
+from protocols.core.errors import ProtocolError
+from protocols.core.fixed_point import FixedPoint
+from protocols.core.prg import Randomness, Ring
+from protocols.noise import DiscreteGaussian, Skellam, gaussian
+from protocols.noise.accounting import (
     compose,
     distributed_discrete_gaussian_sigma,
     gaussian_noise_multiplier,
@@ -29,11 +33,7 @@ from protocols.accounting import (
     ring_sensitivity,
     skellam_variance,
 )
-from protocols.errors import ProtocolError
-from protocols.fixed_point import FixedPoint
-from protocols.guarantee import Guarantee, Releases
-from protocols.noise import DiscreteGaussian, Skellam, gaussian
-from protocols.prg import Randomness, Ring
+from protocols.noise.guarantee import Guarantee, Releases
 
 _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",
@@ -221,7 +221,7 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
 def composed(before: Mapping[str, PrivacyGuarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
     """What was released before and what is released now, together, by what each covers.
 
-    Raises `SpecError` for a guarantee that was not made by `protocols.accounting`.
+    Raises `SpecError` for a guarantee that was not made by `protocols.noise.accounting`.
     """
     total = dict(after)
     for tables, guarantee in before.items():

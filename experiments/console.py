@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fkgsec.errors import FkgsecError
-from protocols.errors import ProtocolError
+from protocols.core.errors import ProtocolError
 
 INTERRUPTED = 130
 

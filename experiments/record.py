@@ -31,7 +31,7 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import utility
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.protection import Withstands
-from protocols.guarantee import Guarantee
+from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/1"
 _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")

@@ -20,9 +20,9 @@ from experiments.bench.rounds import bench_graph, best_of, time_round
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
 from protocols import psu, secagg
-from protocols.masking import mask_vector
+from protocols.core.masking import mask_vector
+from protocols.core.prg import CipherName, Ring, keystream, seeded
 from protocols.noise import DiscreteGaussian, Skellam, gaussian
-from protocols.prg import CipherName, Ring, keystream, seeded
 from protocols.secagg import Setting, Stage, Vector
 
 ELEMENTS, PEERS = 10**7, 10

@@ -20,11 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-from protocols import secagg_client as client
-from protocols import secagg_server as server
-from protocols.prg import Ring, derive, seeded
-from protocols.secagg import SERVER, Message, Setting, Vector, decode, encode, safe_threshold
-from protocols.secagg_bounds import require_small_risk
+from protocols.core.prg import Ring, derive, seeded
+from protocols.secagg import SERVER, Message, Setting, Vector, client, decode, encode, safe_threshold, server
+from protocols.secagg.bounds import require_small_risk
 
 LENGTH = 100_000
 DROPOUT = 0.01

@@ -37,7 +37,7 @@ from experiments.progress import observe_on
 from experiments.tables import make_table
 from experiments.writing import Overwrite
 from fkgsec.errors import FkgsecError
-from protocols.errors import ProtocolError
+from protocols.core.errors import ProtocolError
 
 RUNS = Path("runs")
 A_CELL_FAILED = 1

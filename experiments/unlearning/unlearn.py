@@ -40,7 +40,7 @@ from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
 from fkgsec.federation.protection import Protection, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
-from protocols.guarantee import Guarantee
+from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/unlearning/1"
 UNLEARNED_FILE, UNLEARNING_FILE, FORGET_FOLDER = "unlearned.safetensors", "unlearning.json", "forget"

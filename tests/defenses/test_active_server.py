@@ -29,7 +29,7 @@ from fkgsec.federation.loop import Federation, FederationResult, Observer, run_f
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from protocols.errors import ProtocolError
+from protocols.core.errors import ProtocolError
 
 replace = msgspec.structs.replace
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sync_every=1`: all rows are sent after even rounds.

@@ -24,7 +24,7 @@ from defenses.privacy import RingNoise, clip_changes
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
-from protocols.audit import AuditBound, audit_lower_bound
+from protocols.noise.audit import AuditBound, audit_lower_bound
 
 DELTA = 0.05
 CLIP = 1e-4  # far below a step of Adam: both changes are cut to it

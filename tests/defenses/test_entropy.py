@@ -31,10 +31,10 @@ from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Row
 from fkgsec.federation.options import FederationOptions
 from fkgsec.randomness import generator
 from protocols import psu
-from protocols.keys import generate
+from protocols.core.keys import generate
+from protocols.core.prg import Randomness, derive, digest, seeded
 from protocols.noise import gaussian
-from protocols.prg import Randomness, derive, digest, seeded
-from protocols.secagg_messages import Advertisement
+from protocols.secagg.messages import Advertisement
 
 SEED = 1234
 SMALL = {
@@ -163,7 +163,7 @@ CLAIMS: dict[str, bytes] = {}
 @pytest.fixture(autouse=True)
 def claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what clients sign in round 1, which verifiers rebuild from public values."""
-    from protocols import secagg_client
+    from protocols.secagg import client as secagg_client
 
     made = secagg_client.advertised_claim
 

@@ -20,7 +20,7 @@ from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, Prot
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from protocols import psu
-from protocols.secagg_messages import MaskedUpload
+from protocols.secagg.messages import MaskedUpload
 
 replace = msgspec.structs.replace
 ALGORITHMS = ["fede", "fedr"]
@@ -331,7 +331,7 @@ def what_the_server_sees(
 def test_who_holds_a_row_makes_no_difference_to_the_server(by_hand: Callable) -> None:
     """Clients trade rows, the sums stay: union, sums, holders and the kind and size of every message are the same.
 
-    What differs is under masks (`tests/protocols/test_secagg_hiding.py`, `test_psu_hiding.py`). Without private set union
+    What differs is under masks (`test_hiding.py` in `tests/protocols/secagg` and `psu`). Without private set union
     the server does see who holds what.
     """
     row = {name: torch.from_numpy(np.random.default_rng(number).normal(size=3)) for number, name in enumerate("uvwxyz")}

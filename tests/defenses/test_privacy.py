@@ -21,10 +21,10 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn
-from protocols.accounting import gaussian_epsilon, gaussian_noise_multiplier
-from protocols.fixed_point import FixedPoint
+from protocols.core.fixed_point import FixedPoint
+from protocols.core.prg import Randomness, Ring, seeded
 from protocols.noise import DiscreteGaussian, Skellam
-from protocols.prg import Randomness, Ring, seeded
+from protocols.noise.accounting import gaussian_epsilon, gaussian_noise_multiplier
 
 replace = msgspec.structs.replace
 MANY = 40_000

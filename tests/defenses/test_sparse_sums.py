@@ -27,7 +27,7 @@ from fkgsec.federation.recipes import Table
 from fkgsec.federation.sparse import SparseExchange
 from fkgsec.randomness import generator
 from protocols import psu
-from protocols.secagg_messages import MaskedUpload
+from protocols.secagg.messages import MaskedUpload
 
 replace = msgspec.structs.replace
 TABLE: Table = "entities"

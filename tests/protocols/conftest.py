@@ -11,11 +11,21 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import secagg_client as client
-from protocols import secagg_server as server
-from protocols.one_shot import Taken
-from protocols.prg import Randomness, Ring, derive, seeded
-from protocols.secagg import Message, Setting, Stage, Sum, Vector, aggregate, decode, encode, safe_threshold
+from protocols.core.one_shot import Taken
+from protocols.core.prg import Randomness, Ring, derive, seeded
+from protocols.secagg import (
+    Message,
+    Setting,
+    Stage,
+    Sum,
+    Vector,
+    aggregate,
+    client,
+    decode,
+    encode,
+    safe_threshold,
+    server,
+)
 
 
 @dataclass(frozen=True)

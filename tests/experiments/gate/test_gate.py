@@ -38,7 +38,7 @@ from experiments.tables import interval, leakage_tables
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
-from protocols.accounting import Guarantee
+from protocols.noise.accounting import Guarantee
 
 FEDERATION = """\
 federations:

@@ -1,0 +1,93 @@
+"""Masks: keystreams added to and subtracted from vectors of ring elements, a cache-sized block at a time.
+
+A mask of the rings 2^32 and 2^64 is the keystream itself, exactly uniform. One of 2^61-1 takes the low 61 bits of every
+8 bytes and maps p to 0, so that 0 is twice as likely as any other element: a statistical distance of 2^-61 for each
+element, and no rejected words that would put two parties out of step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from protocols.core.errors import WrongType
+from protocols.core.prg import CipherName, Ring, keystream
+
+BLOCK_BYTES = 256 * 1024  # block of output, keystream and zeros stay in a core's second-level cache together
+_ZEROS = memoryview(bytes(BLOCK_BYTES))
+_P = np.uint64(Ring.MERSENNE61.modulus)
+_BITS = np.uint64(61)
+_TERMS = 6  # below p + 8 plus six terms of at most p stays below 2^64
+
+
+def mask_vector(
+    values: np.ndarray,
+    plus_seeds: Sequence[bytes],
+    minus_seeds: Sequence[bytes],
+    ring: Ring,
+    cipher: CipherName = "aes-256-ctr",
+    *,
+    in_place: bool = False,
+) -> np.ndarray:
+    """values + the masks of `plus_seeds` - the masks of `minus_seeds`, in the ring.
+
+    Args:
+        values: `[length]`, dtype of the ring.
+        plus_seeds, minus_seeds: 32 bytes each, every one the key of a keystream of its own.
+        in_place: write into `values` and return it.
+
+    Raises `WrongType` unless `values` is a vector of the ring, `WrongLength` for a seed of another length.
+    Source: Bonawitz et al. 2017 section 4.2, and its self mask. Differs: masks of 2^61-1 are off uniform by 2^-61.
+    """
+    ring.check(values, len(values), "values to mask")
+    if in_place and not (values.flags.c_contiguous and values.flags.writeable):
+        raise WrongType("values to mask in place: a contiguous, writeable vector is needed")
+    masked = values if in_place else np.empty(len(values), dtype=ring.dtype)
+    streams = [(keystream(seed, cipher), False) for seed in plus_seeds]
+    streams += [(keystream(seed, cipher), True) for seed in minus_seeds]
+    buffer = np.empty(BLOCK_BYTES // ring.dtype.itemsize, dtype=ring.dtype)
+    for start in range(0, len(values), len(buffer)):
+        block = masked[start : start + len(buffer)]
+        if not in_place:
+            block[:] = values[start : start + len(buffer)]
+        mask = buffer[: len(block)]
+        room = _TERMS
+        for stream, is_minus in streams:  # each continues where the block before left it
+            stream.update_into(_ZEROS[: block.nbytes], mask.data.cast("B"))
+            if ring is Ring.MERSENNE61:
+                if not room:
+                    _fold(block)
+                    room = _TERMS
+                room -= 1
+                np.bitwise_and(mask, _P, out=mask)
+                if is_minus:
+                    np.bitwise_xor(mask, _P, out=mask)  # p - mask
+                np.add(block, mask, out=block)
+            elif is_minus:
+                np.subtract(block, mask, out=block)
+            else:
+                np.add(block, mask, out=block)
+        if ring is Ring.MERSENNE61 and streams:
+            _reduce(block)
+    return masked
+
+
+def add_into(total: np.ndarray, values: np.ndarray, ring: Ring) -> None:
+    """total += values in the ring, both `[length]` of its dtype and reduced."""
+    np.add(total, values, out=total)
+    if ring is Ring.MERSENNE61:
+        _reduce(total)
+
+
+def _fold(block: np.ndarray) -> None:
+    """An equal value modulo p, at most p + 7."""
+    high = block >> _BITS
+    np.bitwise_and(block, _P, out=block)
+    np.add(block, high, out=block)
+
+
+def _reduce(block: np.ndarray) -> None:
+    """The value below p."""
+    _fold(block)
+    np.minimum(block, block - _P, out=block)  # a block below p wraps around, far above it

@@ -1,0 +1,427 @@
+"""Privacy accounting: what epsilon a noise gives, and what noise an epsilon needs. What an audit shows: `protocols.noise.audit`.
+
+Nothing here talks to a party. Every epsilon is for a unit and a neighbouring relation that the caller chose when it worked
+out the sensitivity; `Guarantee` carries both, and is what a report prints. Add/remove: one unit is there or not. Replace:
+its data are others, which doubles the sensitivity of a clipped sum. What further releases cost: `compose`.
+
+Assumes exact arithmetic and exact noise. What sampling adds to delta is `noise.sampling_delta`; that floating-point noise
+leaks by its low bits is said at `noise.gaussian`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from protocols.noise import sampling_delta
+from protocols.noise.guarantee import AccountingError, Guarantee, Releases
+
+Accountant = Literal["rdp", "prv"]
+Neighbouring = Literal["replace", "add-remove"]
+
+# Orders of Renyi divergence. Sampled Gaussians cost time and binomial coefficients at each; closed forms cost nothing.
+_SAMPLED_ORDERS = np.concatenate(
+    [1 + np.arange(1, 100) / 10, np.arange(11, 64), np.arange(64, 128, 4), np.arange(128, 513, 32)]
+)
+_REAL_ORDERS = 1 + np.geomspace(1e-6, 1e9, 6000)
+_INTEGER_ORDERS = np.unique(np.round(np.geomspace(2, 1e9, 4000)))
+_RELATIVE_TOLERANCE = 1e-4  # of the bisections; the end that satisfies the claim is returned
+_LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
+
+
+# Gaussian noise on real numbers.
+
+
+def gaussian_epsilon(
+    noise_multiplier: float, *, rounds: int, delta: float, sample_rate: float = 1.0, accountant: Accountant = "rdp"
+) -> float:
+    """Epsilon of Gaussian noise over `rounds` rounds, each on a Poisson sample of the units.
+
+    Args:
+        noise_multiplier: standard deviation of the noise / l2 sensitivity.
+        sample_rate: each unit takes part in a round independently with this probability, and who did stays secret; 1
+            otherwise. Below 1 the relation is add/remove; at 1 it is the one that the sensitivity was worked out for.
+        accountant: "rdp" (Renyi divergences, an upper bound), "prv" (privacy loss variables composed numerically, an upper
+            bound up to 0.5 % of itself, at least 0.001; tighter and slower).
+
+    Raises `AccountingError` outside the allowed ranges, or where opacus cannot compute the figure.
+    Source: Mironov, Talwar, Zhang 2019 (rdp); Gopi, Lee, Wutschitz 2021 (prv), both by opacus.
+    Differs: more orders than opacus takes by itself, so that small and large epsilons are as tight as others.
+    """
+    _check_claim(rounds=rounds, delta=delta)
+    _check_positive(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
+    if sample_rate > 1:
+        raise AccountingError(f"sample_rate must be above 0 and at most 1; got {sample_rate}")
+    match accountant:
+        case "rdp" if sample_rate == 1:
+            return _epsilon_of_rdp(_REAL_ORDERS, rounds * _REAL_ORDERS / (2 * noise_multiplier**2), delta)
+        case "rdp":
+            from opacus.accountants.analysis.rdp import compute_rdp
+
+            rdp = compute_rdp(
+                q=sample_rate, noise_multiplier=noise_multiplier, steps=rounds, orders=_SAMPLED_ORDERS.tolist()
+            )
+            return _epsilon_of_rdp(_SAMPLED_ORDERS, np.asarray(rdp), delta)
+        case "prv":
+            return _epsilon_by_prv([(noise_multiplier, sample_rate, rounds)], delta)
+        case _:
+            raise AccountingError(f"accountant {accountant!r} is unknown; allowed: {', '.join(get_args(Accountant))}")
+
+
+def gaussian_noise_multiplier(
+    epsilon: float, *, rounds: int, delta: float, sample_rate: float = 1.0, accountant: Accountant = "rdp"
+) -> float:
+    """The smallest noise multiplier (to 1e-4 of itself, never less) whose `gaussian_epsilon` is at most `epsilon`.
+
+    Raises `AccountingError` as `gaussian_epsilon` does, and when no multiplier below 2^40 is enough.
+    """
+
+    def spent(noise_multiplier: float) -> float:
+        return gaussian_epsilon(
+            noise_multiplier, rounds=rounds, delta=delta, sample_rate=sample_rate, accountant=accountant
+        )
+
+    return _smallest(spent, epsilon, at_least=2.0**-40)
+
+
+def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -> float:
+    """Of noise multiplier, sample rate and rounds of each mechanism."""
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history.extend(history)
+    try:
+        # log(1 - sample_rate) is minus infinity at rate 1, as it should be; the far tails of exp are cut by opacus; its
+        # warning is of the orders that choose the width of its grid, where a looser one costs time only
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Optimal order is the")
+            rough = float(accountant.get_epsilon(delta, eps_error=0.1))
+            epsilon = float(accountant.get_epsilon(delta, eps_error=min(0.1, max(0.001, 0.005 * (rough - 0.1)))))
+    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:
+        told = "; ".join(
+            f"noise_multiplier {multiplier}, rounds {rounds}, sample_rate {rate}"
+            for multiplier, rate, rounds in history
+        )
+        raise AccountingError(f"the prv accountant cannot compute {told}, delta {delta}: {error}; use rdp") from error
+    if not math.isfinite(epsilon):
+        raise AccountingError(f"the prv accountant returned {epsilon} for {history}; use rdp")
+    return max(0.0, epsilon)
+
+
+# Integer noise under secure aggregation.
+
+
+def ring_sensitivity(
+    l2_sensitivity: float, dimension: int, fraction_bits: int, *, neighbouring: Neighbouring = "replace"
+) -> float:
+    """l2 sensitivity in units of the ring of vectors that are scaled by 2^fraction_bits and rounded to nearest.
+
+    Rounding moves each coordinate by at most 1/2, a vector by sqrt(dimension) / 2. When one client's vector is replaced
+    both versions are rounded, which adds sqrt(dimension); when it is there or not (its place taken by zeros, which need no
+    rounding) only one is, which adds sqrt(dimension) / 2.
+
+    Args:
+        l2_sensitivity: before scaling, for the same relation: 2 x the clipping norm for "replace", once for "add-remove".
+
+    Raises `AccountingError` for a negative or undefined value.
+    Source: Kairouz, Liu, Steinke 2021, Theorem 1, adds sqrt(d) for rounding up or down at random. Differs: to nearest.
+
+    >>> ring_sensitivity(2.0, 4, 3), ring_sensitivity(1.0, 4, 3, neighbouring="add-remove")
+    (18.0, 9.0)
+    """
+    _check_count(dimension=dimension)
+    _check_positive(l2_sensitivity=l2_sensitivity)
+    if fraction_bits < 0:
+        raise AccountingError(f"fraction_bits must not be negative; got {fraction_bits}")
+    match neighbouring:
+        case "replace":
+            rounded_vectors = 2
+        case "add-remove":
+            rounded_vectors = 1
+        case _:
+            allowed = ", ".join(get_args(Neighbouring))
+            raise AccountingError(f"neighbouring {neighbouring!r} is unknown; allowed: {allowed}")
+    return math.ldexp(l2_sensitivity, fraction_bits) + rounded_vectors * math.sqrt(dimension) / 2
+
+
+def distributed_discrete_gaussian_epsilon(
+    sigma: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
+) -> float:
+    """Epsilon of a sum of integer vectors, each with discrete Gaussian noise of its own, over `rounds` rounds.
+
+    Args:
+        sigma: of each client's own noise, in units of the ring, at least 1/2.
+        l2_sensitivity: in units of the ring: `ring_sensitivity`.
+        smallest_cohort: the fewest clients whose noise is in a sum and unknown to the adversary. Colluders do not count.
+            More clients are covered: their noise on top is post-processing.
+
+    Raises `AccountingError` outside the allowed ranges.
+    Source: Kairouz, Liu, Steinke 2021 (arXiv 2102.06387), Proposition 14: the Renyi divergence of order a is at most the
+    least of a/2 s^2 + tau d, a/2 (s^2 + 2 tau l1 / (sqrt(n) sigma) + tau^2 d) and a/2 (s + tau sqrt(d))^2, where
+    s = l2 / (sqrt(n) sigma) and tau = 10 sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)).
+    Differs: l1 is bounded by min(l2^2, sqrt(d) l2), which holds for integer vectors; the least bound over all cohorts up to
+    the smallest, since tau grows with n and the others' noise may be left out as post-processing; no sampling of clients.
+    """
+    _check_claim(rounds=rounds, delta=delta)
+    _check_count(dimension=dimension, smallest_cohort=smallest_cohort)
+    _check_positive(sigma=sigma, l2_sensitivity=l2_sensitivity)
+    _check_sigma(sigma)
+    rdp = _rdp_of_discrete_gaussians(_REAL_ORDERS, sigma, l2_sensitivity, dimension, smallest_cohort)
+    return _epsilon_of_rdp(_REAL_ORDERS, rounds * rdp, delta)
+
+
+def distributed_discrete_gaussian_sigma(
+    epsilon: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
+) -> float:
+    """The smallest sigma of each client (to 1e-4 of itself, never less, at least 1/2) that gives at most `epsilon`.
+
+    Raises `AccountingError` as `distributed_discrete_gaussian_epsilon` does.
+    """
+
+    def spent(sigma: float) -> float:
+        """Epsilon at this sigma."""
+        return distributed_discrete_gaussian_epsilon(
+            sigma,
+            l2_sensitivity=l2_sensitivity,
+            dimension=dimension,
+            smallest_cohort=smallest_cohort,
+            rounds=rounds,
+            delta=delta,
+        )
+
+    return _smallest(spent, epsilon, at_least=0.5)
+
+
+def skellam_epsilon(
+    variance: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
+) -> float:
+    """Epsilon of a sum of integer vectors, each with Skellam noise of its own, over `rounds` rounds.
+
+    Args:
+        variance: of each client's own noise, in squared units of the ring. The sum's noise is Skellam again.
+        l2_sensitivity, smallest_cohort: as for `distributed_discrete_gaussian_epsilon`.
+
+    Raises `AccountingError` outside the allowed ranges.
+    Source: Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995): at integer orders a the Renyi divergence is at most
+    a l2^2 / (2 v) + min(((2 a - 1) l2^2 + 6 l1) / (4 v^2), 3 l1 / (2 v)), v the variance of the sum's noise.
+    Differs: l1 is bounded by min(l2^2, sqrt(d) l2), which holds for integer vectors; no sampling of clients.
+    """
+    _check_claim(rounds=rounds, delta=delta)
+    _check_count(dimension=dimension, smallest_cohort=smallest_cohort)
+    _check_positive(variance=variance, l2_sensitivity=l2_sensitivity)
+    rdp = _rdp_of_skellam(_INTEGER_ORDERS, smallest_cohort * variance, l2_sensitivity, dimension)
+    return _epsilon_of_rdp(_INTEGER_ORDERS, rounds * rdp, delta)
+
+
+def skellam_variance(
+    epsilon: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
+) -> float:
+    """The smallest variance of each client (to 1e-4 of itself, never less) that gives at most `epsilon`.
+
+    Raises `AccountingError` as `skellam_epsilon` does.
+    """
+
+    def spent(variance: float) -> float:
+        """Epsilon at this variance."""
+        return skellam_epsilon(
+            variance,
+            l2_sensitivity=l2_sensitivity,
+            dimension=dimension,
+            smallest_cohort=smallest_cohort,
+            rounds=rounds,
+            delta=delta,
+        )
+
+    return _smallest(spent, epsilon, at_least=2.0**-40)
+
+
+def _rdp_of_discrete_gaussians(
+    orders: np.ndarray, sigma: float, l2_sensitivity: float, dimension: int, smallest_cohort: int
+) -> np.ndarray:
+    """One round's Renyi divergences: the least of KLS21's bounds over the cohorts of 1..smallest_cohort clients."""
+    l1_sensitivity = _l1_sensitivity(l2_sensitivity, dimension)
+    rdp = np.full_like(orders, math.inf, dtype=np.float64)
+    tau = 0.0
+    for n in range(1, smallest_cohort + 1):
+        ratio, l1_ratio = l2_sensitivity / (math.sqrt(n) * sigma), l1_sensitivity / (math.sqrt(n) * sigma)
+        squared = min(
+            ratio**2 + 2 * tau * l1_ratio + tau**2 * dimension,
+            (ratio + tau * math.sqrt(dimension)) ** 2,
+        )
+        rdp = np.minimum(rdp, np.minimum(orders / 2 * ratio**2 + tau * dimension, orders / 2 * squared))
+        tau += 10 * math.exp(-2 * math.pi**2 * sigma**2 * n / (n + 1))
+    return rdp
+
+
+def _rdp_of_skellam(orders: np.ndarray, variance: float, l2_sensitivity: float, dimension: int) -> np.ndarray:
+    """One round's Renyi divergences at integer orders; `variance` is that of the sum's noise."""
+    l1 = _l1_sensitivity(l2_sensitivity, dimension)
+    excess = np.minimum(((2 * orders - 1) * l2_sensitivity**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+    return orders * l2_sensitivity**2 / (2 * variance) + excess
+
+
+def _l1_sensitivity(l2_sensitivity: float, dimension: int) -> float:
+    """|x|_1 <= sqrt(d) |x|_2 for all vectors, <= |x|_2^2 for integer ones."""
+    return min(l2_sensitivity**2, math.sqrt(dimension) * l2_sensitivity)
+
+
+# Composition.
+
+
+def guarantee_of(
+    releases: Sequence[Releases], *, delta: float, unit: str, neighbouring: str, mechanism: str, accountant: str
+) -> Guarantee:
+    """The guarantee of several mechanisms on the data of the same unit: their Renyi divergences add, order by order.
+
+    Args:
+        delta: of exact noise; what inexact sampling adds comes on top.
+        unit, neighbouring, mechanism: see `Guarantee`. accountant: "prv" for gaussian noise only; others by Renyi divergences.
+
+    Raises `AccountingError` outside the allowed ranges.
+    Source: Mironov 2017, Proposition 1, which allows each mechanism to depend on what came out before.
+    """
+    count = sum(one.count for one in releases)
+    _check_claim(rounds=count, delta=delta)
+    if accountant == "prv":
+        if any(one.noise != "gaussian" for one in releases):
+            raise AccountingError("accountant prv takes gaussian noise only")
+        epsilon = _epsilon_by_prv([(one.scale, 1.0, one.count) for one in releases], delta)
+    else:
+        integer = any(one.noise == "skellam" for one in releases)
+        orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
+        epsilon = _epsilon_of_rdp(orders, np.sum([_rdp(one, orders) for one in releases], axis=0), delta)
+    inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), sum(one.num_samples for one in releases))
+    sampled = any(one.num_samples for one in releases)
+    exact = sampled and (epsilon > _LARGE_EPSILON or inexact > delta)
+    cohorts = [one.smallest_cohort for one in releases if one.noise != "gaussian"]
+    return Guarantee(
+        epsilon,
+        delta + (0.0 if exact else inexact),
+        unit,
+        neighbouring,
+        mechanism,
+        count,
+        min(cohorts, default=None),
+        accountant,
+        tuple(releases),
+        0.0 if exact else inexact,
+        exact,
+    )
+
+
+def compose(guarantees: Sequence[Guarantee]) -> Guarantee:
+    """One guarantee for all that several cover together, on the data of the same units.
+
+    By Renyi divergences where all say what they were computed from, else by adding epsilons and deltas, which always holds.
+
+    Raises `AccountingError` for none, or for guarantees of different units or neighbouring relations.
+
+    >>> once = guarantee_of([Releases("gaussian", 2.0, 1)], delta=1e-5, unit="row", neighbouring="one row replaced",
+    ...                     mechanism="Gaussian", accountant="rdp")
+    >>> compose([once, once]).epsilon < 2 * once.epsilon, compose([once, once]).rounds
+    (True, 2)
+    """
+    if not guarantees:
+        raise AccountingError("nothing to compose")
+    first = guarantees[0]
+    for name in ("unit", "neighbouring"):
+        if len(found := {getattr(one, name) for one in guarantees}) > 1:
+            raise AccountingError(f"guarantees of different {name} do not compose: {', '.join(sorted(found))}")
+    mechanism = "; ".join(dict.fromkeys(one.mechanism for one in guarantees))
+    accountants = list(dict.fromkeys(one.accountant for one in guarantees))
+    if len(accountants) == 1 and all(one.releases for one in guarantees):
+        return guarantee_of(
+            [release for one in guarantees for release in one.releases],
+            delta=max(one.delta - one.sampling_delta for one in guarantees),
+            unit=first.unit,
+            neighbouring=first.neighbouring,
+            mechanism=mechanism,
+            accountant=accountants[0],
+        )
+    cohorts = [one.smallest_cohort for one in guarantees if one.smallest_cohort is not None]
+    return Guarantee(
+        math.fsum(one.epsilon for one in guarantees),
+        math.fsum(one.delta for one in guarantees),
+        first.unit,
+        first.neighbouring,
+        mechanism,
+        sum(one.rounds for one in guarantees),
+        min(cohorts, default=None),
+        f"sum of {' and '.join(accountants)}",
+        sampling_assumed_exact=any(one.sampling_assumed_exact for one in guarantees),
+    )
+
+
+def _rdp(releases: Releases, orders: np.ndarray) -> np.ndarray:
+    """Renyi divergences of all these releases."""
+    match releases.noise:
+        case "gaussian":
+            _check_positive(scale=releases.scale)
+            return releases.count * orders / (2 * releases.scale**2)
+        case "discrete":
+            _check_sigma(releases.scale)
+            return releases.count * _rdp_of_discrete_gaussians(
+                orders, releases.scale, releases.l2_sensitivity, releases.dimension, releases.smallest_cohort
+            )
+        case "skellam":
+            variance = releases.smallest_cohort * releases.scale
+            return releases.count * _rdp_of_skellam(orders, variance, releases.l2_sensitivity, releases.dimension)
+
+
+# Shared steps.
+
+
+def _epsilon_of_rdp(orders: np.ndarray, rdp: np.ndarray, delta: float) -> float:
+    """The least epsilon over `orders` that Renyi divergences `rdp` imply at `delta`; each order gives a valid one.
+
+    Source: Canonne, Kamath, Steinke 2020 (the conversion to approximate differential privacy).
+    Differs: none, solved for epsilon.
+    """
+    epsilon = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(0.0, float(np.min(epsilon)))
+
+
+def _smallest(spent: Callable[[float], float], epsilon: float, *, at_least: float) -> float:
+    """The smallest scale >= `at_least` with spent(scale) <= epsilon, to `_RELATIVE_TOLERANCE`, never below it."""
+    _check_positive(epsilon=epsilon)
+    high = max(1.0, at_least)
+    while spent(high) > epsilon:
+        high *= 2
+        if high > 2.0**80:
+            raise AccountingError(f"no scale up to 2^80 brings epsilon down to {epsilon}")
+    low = high
+    while spent(low) <= epsilon:
+        if low == at_least:
+            return at_least
+        high, low = low, max(low / 2, at_least)
+    while high - low > _RELATIVE_TOLERANCE * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high
+
+
+def _check_claim(*, rounds: int, delta: float) -> None:
+    _check_count(rounds=rounds)
+    if not 0 < delta < 1:
+        raise AccountingError(f"delta must lie between 0 and 1; got {delta}")
+
+
+def _check_count(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise AccountingError(f"{name} must be at least 1; got {value}")
+
+
+def _check_sigma(sigma: float) -> None:
+    if not sigma >= 0.5:
+        raise AccountingError(f"sigma must be at least 1/2 for the bound of sums to hold; got {sigma}")
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise AccountingError(f"{name} must be finite and above 0; got {value}")

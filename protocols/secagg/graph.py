@@ -1,0 +1,70 @@
+"""Who masks with whom: the complete graph, or the k-regular one of Bell et al. 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from protocols.core.errors import DisconnectedGraph, SettingError
+from protocols.core.prg import digest
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def complete_graph(parties: tuple[str, ...]) -> Graph:
+    """Every pair of parties, as the set of neighbours of each."""
+    everybody = frozenset(parties)
+    return MappingProxyType({party: everybody - {party} for party in parties})
+
+
+@lru_cache(maxsize=64)  # every client of a simulation asks for the same one
+def regular_graph(parties: tuple[str, ...], degree: int, session: bytes, round: int) -> Graph:
+    """The Harary graph of that degree over a random order of the parties, drawn from session and round.
+
+    Each party is joined to the degree/2 next and previous ones on a ring, and for an odd degree to the opposite one.
+    The order is public. It hides nothing when the adversary chose its colluders after it, or the session after them.
+
+    Raises `SettingError` unless 1 <= degree < number of parties and their product is even, `DisconnectedGraph` for
+    degree 1 among more than two parties.
+    Source: Bell et al. 2020, Algorithm 1 and section 3.2. Differs: the order comes from the session, not the server.
+    """
+    num_parties = len(parties)
+    if not 1 <= degree < num_parties:
+        raise SettingError(f"neighbours {degree}: it must lie in 1..{num_parties - 1} for {num_parties} parties")
+    if degree % 2 and num_parties % 2:
+        raise SettingError(f"neighbours {degree}: an odd number needs an even number of parties, not {num_parties}")
+    if degree == 1 and num_parties > 2:
+        raise DisconnectedGraph(f"neighbours 1: {num_parties} parties fall into pairs; at least 2 are needed")
+    order = sorted(parties, key=lambda party: digest("graph order", session, round, party))
+    steps = [step for half in range(1, degree // 2 + 1) for step in (half, -half)]
+    if degree % 2:
+        steps.append(num_parties // 2)
+    return MappingProxyType(
+        {party: frozenset(order[(place + step) % num_parties] for step in steps) for place, party in enumerate(order)}
+    )
+
+
+def components(graph: Graph, parties: Collection[str]) -> list[set[str]]:
+    """The connected components of the graph among `parties`."""
+    left = set(parties)
+    found = []
+    while left:
+        component, edge = set(), {left.pop()}
+        while edge:
+            component |= edge
+            edge = {peer for party in edge for peer in graph[party] & left}
+            left -= edge
+        found.append(component)
+    return found
+
+
+def require_connected(graph: Graph, parties: Collection[str]) -> None:
+    """Raises `DisconnectedGraph` when `parties` fall into groups that no mask joins: each group's sum would show."""
+    groups = components(graph, parties)
+    if len(groups) > 1:
+        smallest = sorted(min(groups, key=len))
+        raise DisconnectedGraph(
+            f"the {len(parties)} survivors fall into {len(groups)} groups without a mask between them; the smallest is "
+            f"{', '.join(smallest)}"
+        )

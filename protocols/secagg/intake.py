@@ -1,0 +1,109 @@
+"""What a server does with the messages of one stage: each client's first valid one counts, and a bad one drops its sender.
+
+    >>> intake = Intake(Roll(setting))                                        # doctest: +SKIP
+    >>> for upload in intake.valid(arrivals, MaskedUpload, senders, check):   # doctest: +SKIP
+    ...     total += upload.vectors["rows"]
+    >>> intake.roll().excluded                                                # doctest: +SKIP
+    {'client3': 'WrongLength: upload of client3, vector 'rows': 12 bytes; 24 of uint32 are due'}
+
+A client that sends something malformed, late, of another session, badly signed or otherwise wrong is treated as one that fell
+silent, and named with the reason. The same bytes again, at whatever stage, are the network's doing and are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from protocols.core.errors import DuplicateSender, ProtocolError
+from protocols.core.prg import digest
+from protocols.secagg.messages import Arrival, Failure, Kind, Message, check_header, encode
+from protocols.secagg.setting import Setting
+
+_MOST_NAMED = 3  # in an error's message; its `excluded` has all
+
+
+@dataclass(frozen=True)
+class Roll:
+    """What the server remembers of the clients from stage to stage.
+
+    Attributes:
+        excluded: by party the first reason why a message of it was left out.
+        arrived: digests of the messages that came, by sender.
+    """
+
+    setting: Setting
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    arrived: Mapping[str, frozenset[bytes]] = field(default_factory=dict, repr=False)
+
+
+class Intake:
+    """The messages of one stage. As a context it adds to a `ProtocolError` that ends the session who had been excluded."""
+
+    def __init__(self, roll: Roll) -> None:
+        self.setting = roll.setting
+        self.excluded = dict(roll.excluded)
+        self._arrived = dict(roll.arrived)
+
+    def valid(
+        self,
+        arrivals: Iterable[Arrival],
+        kind: type[Kind],
+        senders: Container[str],
+        check: Callable[[Kind], None],
+    ) -> Iterator[Kind]:
+        """The first message of each sender, when it is of that kind and `check` does not raise a `ProtocolError`.
+
+        A sender may be excluded after its message was given out, for a second, different one: see `excluded` at the end.
+        """
+        heard: set[str] = set()
+        for arrival in arrivals:
+            if isinstance(arrival, Failure):
+                self.exclude(arrival.sender, arrival.reason)
+                continue
+            try:
+                if self._is_repeated(arrival):
+                    continue
+                message = check_header(
+                    arrival, kind, session=self.setting.session, round=self.setting.round, senders=senders
+                )
+                if message.sender in heard:
+                    raise DuplicateSender(f"two messages {kind.__name__} of {message.sender}")
+                heard.add(message.sender)
+                check(message)
+            except ProtocolError as error:
+                self.exclude(arrival.sender, describe(error))
+                continue
+            if message.sender not in self.excluded:
+                yield message
+
+    def exclude(self, party: str, reason: str) -> None:
+        """Note that a message of the party is left out; the first reason stays."""
+        self.excluded.setdefault(party, reason)
+
+    def roll(self) -> Roll:
+        """What to remember after this stage."""
+        return Roll(self.setting, self.excluded, self._arrived)
+
+    def __enter__(self) -> Intake:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ProtocolError):
+            error.excluded = dict(self.excluded)
+            named = [f"{party} ({reason})" for party, reason in self.excluded.items()]
+            if named and error.args:
+                more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+                error.args = (f"{error.args[0]}; left out: {'; '.join(named[:_MOST_NAMED])}{more}", *error.args[1:])
+
+    def _is_repeated(self, message: Message) -> bool:
+        """Whether these bytes came before from this sender; remembers them."""
+        fingerprint = digest("secagg message", encode(message))
+        known = self._arrived.get(message.sender, frozenset())
+        self._arrived[message.sender] = known | {fingerprint}
+        return fingerprint in known
+
+
+def describe(error: ProtocolError) -> str:
+    """The error as a reason: its class and its message."""
+    return f"{type(error).__name__}: {error}"
