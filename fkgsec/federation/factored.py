@@ -10,10 +10,14 @@ from torch import Tensor
 from fkgsec.federation.low_rank import Factors, factorise, orthogonality
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.stack import ClientStack
+from fkgsec.kge.kernels import ordered_sum
 
 
 class FactoredRows:
     """The rows of a table as those received plus factors, which an Adam of their own trains.
+
+    Each client's factors are tensors of their own, and what enters a matrix product is copied out of the stacked table first:
+    LAPACK and BLAS sum in an order that depends on how memory is aligned, so on where in the stack the client's rows lie.
 
     Source: feds.txt VI-B: all singular triplets are trained, with alpha times Eq. 7 for each entity.
 
@@ -34,10 +38,11 @@ class FactoredRows:
     ) -> None:
         self._stack, self._received, self._alpha = stack, received, alpha
         self._table: Table = table
-        whole = factorise(stack.tables[table].detach() - received, columns=columns, rank=columns)
-        self._factors = Factors(*(part.contiguous() for part in whole))
-        spans = [stack.span(table, client) for client in range(len(stack.graphs))]
-        self._parameters = [[part[span].requires_grad_() for part in self._factors] for span in spans]
+        self._parameters: list[list[Tensor]] = []
+        for client in range(len(stack.graphs)):
+            updates = stack.rows(table, client).detach() - received[stack.span(table, client)]
+            factors = factorise(updates, columns=columns, rank=columns)
+            self._parameters.append([part.contiguous().requires_grad_() for part in factors])
         flat = [part for parameters in self._parameters for part in parameters]
         self._adam = torch.optim.Adam(flat, lr=learning_rate, fused=True)
 
@@ -52,11 +57,12 @@ class FactoredRows:
             span = self._stack.span(self._table, client)
             with torch.enable_grad():
                 factors = Factors(*(part.detach().requires_grad_() for part in parameters))
-                kept = self._alpha * orthogonality(factors.left, factors.right).sum()
-                pulled = (factors.rows() * gradient[span]).sum()
-            for part, slope in zip(parameters, torch.autograd.grad(kept + pulled, list(factors)), strict=True):
+                kept = self._alpha * orthogonality(factors.left, factors.right)
+                outputs = [kept, factors.rows()]
+            slopes = torch.autograd.grad(outputs, list(factors), [torch.ones_like(kept), gradient[span].clone()])
+            for part, slope in zip(parameters, slopes, strict=True):
                 part.grad = slope.contiguous()  # the fused Adam reads memory in its order, whatever the strides say
-            losses[client] = float(kept.detach())
+            losses[client] = ordered_sum(kept.detach())
         self._adam.step()
         for client in clients:
             rows = Factors(*self._parameters[client]).rows().detach()

@@ -175,7 +175,7 @@ class AlternatingTrainer(LocalTrainer):
         return super()._step(batches, draws, side)
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         learners = {"shared": self._learner, "own": private}
         counts, losses = candidates >= 0, torch.zeros_like(weights)
@@ -187,7 +187,7 @@ class AlternatingTrainer(LocalTrainer):
             learns, teaches = move.learns, "own" if move.learns == "shared" else "shared"
             for name in (learns, teaches) if move.distils else (learns,):
                 if name not in scored:
-                    scored[name] = _scores(learners[name], triples, candidates, side, end)
+                    scored[name] = _scores(learners[name], triples, candidates, side, segments)
             student = scored.pop(learns)
             with torch.enable_grad():
                 scores = student.candidates.scores.requires_grad_()
@@ -201,8 +201,10 @@ class AlternatingTrainer(LocalTrainer):
         return losses, steps
 
 
-def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, end: int) -> _Scored:
+def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: np.ndarray) -> _Scored:
     model, queries = learner.stack.model, learner.queries(triples, side)
-    table = learner.stack.tables["entities"].detach()[:end]
-    scores = kernels.candidate_scores(model.similarity, queries.rows.detach(), table, candidates, margin=model.margin)
+    table = learner.stack.tables["entities"].detach()[: segments[-1]]
+    scores = kernels.candidate_scores(
+        model.similarity, queries.rows.detach(), table, candidates, margin=model.margin, segments=segments
+    )
     return _Scored(queries, scores)

@@ -7,11 +7,15 @@ width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from fkgsec.kge.kernels import ordered_sum
 
 LEAST_NORM = 1e-8  # of a row whose cosine is taken; a shorter one is taken to be so long
 ObjectiveName = Literal["plain", "distance", "squared", "contrastive", "factors"]
@@ -29,15 +33,15 @@ class Objective(NamedTuple):
     row_loss: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     reduction: Literal["sum", "mean", "root"]
 
-    def of_client(self, row_losses: Tensor) -> tuple[Tensor, Tensor]:
-        """A client's loss of its rows' losses `[n]`, and its derivative by each of them (0 for a root of 0), both scalar."""
-        total = row_losses.sum()
+    def of_client(self, row_losses: Tensor) -> tuple[float, float]:
+        """A client's loss of its rows' losses `[n]`, and its derivative by each of them (0 for a root of 0)."""
+        total = ordered_sum(row_losses)
         if self.reduction == "mean":
-            return total / len(row_losses), total.new_tensor(1 / len(row_losses))
+            return total / len(row_losses), 1 / len(row_losses)
         if self.reduction == "root":
-            root = total.sqrt()
-            return root, torch.where(root > 0, 0.5 / root, 0.0)
-        return total, total.new_tensor(1.0)
+            root = math.sqrt(total)
+            return root, 0.0 if root == 0 else 0.5 / root
+        return total, 1.0
 
 
 def squared_distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> tuple[Tensor, Tensor]:
@@ -62,9 +66,10 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
     apart = torch.nn.functional.normalize(previous) - torch.nn.functional.normalize(received)
     norms = rows.norm(dim=1).clamp_min(LEAST_NORM)
     difference = (rows * apart).sum(dim=1) / norms  # s_p - s_g
-    slope = torch.sigmoid(difference / tau) / (tau * norms)
-    derivative = apart.mul_(slope[:, None]).addcmul_(rows, (-slope * difference / norms)[:, None])
-    return torch.nn.functional.softplus(difference / tau), derivative
+    # softplus and the logarithm of its derivative, written so that the bits do not depend on place, see `fkgsec.kge.kernels`
+    loss, log_sigmoid = -logsigmoid(-difference / tau), logsigmoid(difference / tau)
+    slope = log_sigmoid.exp() / (tau * norms)
+    return loss, apart.mul_(slope[:, None]).addcmul_(rows, (-slope * difference / norms)[:, None])
 
 
 def distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> tuple[Tensor, Tensor]:

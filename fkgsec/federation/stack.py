@@ -5,7 +5,7 @@ Legend: `W`, `V` widths of entity and relation rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -80,6 +80,12 @@ class ClientStack:
     def rows(self, table: Table, client: int) -> Tensor:
         """The client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`."""
         return self.tables[table][self._spans[table][client]]
+
+    def segments(self, table: Table, clients: Collection[int]) -> np.ndarray:
+        """Bounds of the clients' rows from the first row of the stacked table to the last of `clients`, int64 `[C + 1]`."""
+        end = max(self._spans[table][client].stop for client in clients)
+        stops = [self._spans[table][client].stop for client in self.order]
+        return np.array([0, *(stop for stop in stops if stop <= end)], dtype=np.int64)
 
     @property
     def device(self) -> torch.device:

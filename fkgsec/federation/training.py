@@ -254,18 +254,18 @@ class LocalTrainer:
         triples, candidates, weights = self._assemble(batches, draws, side)
         candidates[:, 0] = triples[:, 2 if side == "tail" else 0]
         # Active clients are a prefix of the rows (or of all rows, when some clients do not take part in the round).
-        end = max(self._stack.span("entities", client).stop for client in batches)
+        segments = self._stack.segments("entities", batches)
         if self._private is None:
-            losses, steps = self._alone(triples, candidates, weights, side, end)
+            losses, steps = self._alone(triples, candidates, weights, side, segments)
         else:
-            losses, steps = self._together(self._private, triples, candidates, weights, side, end)
+            losses, steps = self._together(self._private, triples, candidates, weights, side, segments)
         further = self._add_row_losses(steps[0][1], batches)
         ends = np.cumsum([len(rows) for rows in batches.values()])
         parts = np.split((losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
         return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}, steps
 
     def _alone(
-        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         """Losses `[B]` and gradients where a client has one model."""
         stack, model = self._stack, self._stack.model
@@ -273,17 +273,18 @@ class LocalTrainer:
         outcome = kernels.candidate_loss(
             model.similarity,
             queries.rows.detach(),
-            stack.tables["entities"].detach()[:end],
+            stack.tables["entities"].detach()[: segments[-1]],
             candidates,
             weights / 2,  # (positive + negative) / 2. Source: FedE's and FedR's codes.
             margin=model.margin,
             temperature=self._options.sampling_temperature,
+            segments=segments,
         )
         gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient, outcome.table_gradient)
         return outcome.losses / 2, [(self._learner, gradients)]
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         """Losses `[B]` and gradients where two models of a client learn from the same candidates and from each other."""
         learners = (self._learner, private)
@@ -292,9 +293,10 @@ class LocalTrainer:
             kernels.candidate_scores(
                 learner.stack.model.similarity,
                 query.rows.detach(),
-                learner.stack.tables["entities"].detach()[:end],
+                learner.stack.tables["entities"].detach()[: segments[-1]],
                 candidates,
                 margin=learner.stack.model.margin,
+                segments=segments,
             )
             for learner, query in zip(learners, queries, strict=True)
         ]
@@ -354,7 +356,7 @@ class LocalTrainer:
                 span = self._stack.span(table, client)
                 loss, slope = self._objective.of_client(row_losses[span])
                 weights[span] = mu * slope
-                losses[client] += mu * float(loss)
+                losses[client] += mu * loss
             gradients[table].addcmul_(derivatives, weights[:, None])
         return losses
 

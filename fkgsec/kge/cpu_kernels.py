@@ -1,6 +1,6 @@
 """The compiled CPU loops behind `fkgsec.kge.kernels`, which says what they compute. float32 arrays, contiguous.
 
-Legend: `B` positives, `K` candidates of each, `N` table rows, `W` width.
+Legend: `B` positives, `K` candidates of each, `N` table rows in `C` segments, `W` width.
 """
 
 from __future__ import annotations
@@ -147,23 +147,27 @@ def candidate_scores(kind, queries, table, margin, order, start, scores):
 
 
 @njit(parallel=True, fastmath=_FAST, cache=True)
-def candidate_gradients(kind, queries, table, order, start, coefficients, query_gradient, table_gradient):
+def candidate_gradients(kind, queries, table, segments, order, start, coefficients, query_gradient, table_gradient):
     """Fill the gradients to `queries` `[B, W]` and `table` `[N, W]` of the sum of coefficients `[B, K]` times scores.
 
-    The parts' gradients to the queries are added up in their order.
+    A query's gradient is summed within each part and then over the parts in their order. Each segment of the table (rows
+    `segments[c] : segments[c + 1]`, int64 `[C + 1]`) is divided into parts of its own, so that these sums depend on nothing
+    outside the segment that holds the query's candidates.
     """
     B, K = coefficients.shape
-    N, W = table.shape
+    W = table.shape[1]
     partial = np.empty((PARTS, B, W), np.float32)
     for part in prange(PARTS):
         to_queries = partial[part]
         to_queries[:] = _ZERO
-        for n in range(N * part // PARTS, N * (part + 1) // PARTS):
-            row, to_row = table[n], table_gradient[n]
-            to_row[:] = _ZERO
-            for place in range(start[n], start[n + 1]):
-                b = order[place] // K
-                _add_gradients(kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
+        for c in range(len(segments) - 1):
+            first, count = segments[c], segments[c + 1] - segments[c]
+            for n in range(first + count * part // PARTS, first + count * (part + 1) // PARTS):
+                row, to_row = table[n], table_gradient[n]
+                to_row[:] = _ZERO
+                for place in range(start[n], start[n + 1]):
+                    b = order[place] // K
+                    _add_gradients(kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
     for b in prange(B):
         for d in range(W):
             total = _ZERO
@@ -281,5 +285,6 @@ def run_each() -> None:
     order, start = order_candidates(ids, 1)
     candidate_scores(L1, row, row, one, order, start, row.copy())
     weigh_candidates(row.copy(), ids, row[0, :1], one, row[0, :1].copy())
-    candidate_gradients(L1, row, row, order, start, row, row.copy(), row.copy())
+    segments = np.array([0, 1], dtype=np.int64)
+    candidate_gradients(L1, row, row, segments, order, start, row, row.copy(), row.copy())
     mask_known(ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

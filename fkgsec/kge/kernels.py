@@ -4,8 +4,12 @@ Legend: `B` positives, `K` candidates of each (the positive first, then negative
 
 On the CPU these are compiled by numba: a row is read from memory, used for all its candidates, and forgotten, where tensor
 operations write arrays of `B x K x W` numbers to memory at every step. Elsewhere (CUDA, float64) the same mathematics runs as
-torch operations over chunks; tests hold both against autograd. Sums run in a fixed order that does not depend on
-the number of threads, so on the CPU the same input gives the same bits.
+torch operations over chunks; tests hold both against autograd.
+
+On the CPU every sum runs in an order that depends neither on the number of threads nor on what else is in the call: several
+tables stacked into one give the bits that each gives alone, provided that `segments` says where each begins. A loss written
+in torch operations over such scores keeps this as long as it takes `logsigmoid` and `exp` and not `sigmoid` or `softplus`, whose
+last bit differs between the vector loop and its remainder.
 """
 
 from __future__ import annotations
@@ -67,6 +71,7 @@ def candidate_loss(
     *,
     margin: float,
     temperature: float,
+    segments: np.ndarray | None = None,
 ) -> CandidateLoss:
     """Self-adversarial negative sampling loss over given candidates, with its gradient.
 
@@ -75,6 +80,8 @@ def candidate_loss(
         candidates: int32 `[B, K]` rows of `table`; column 0 is the positive; -1 marks a candidate that does not count.
         weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
         margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
+        segments: int64 `[C + 1]`, from 0 to N: table c of C stacked ones is `table[segments[c] : segments[c + 1]]`, and the
+            candidates of a query all lie in one of them. One table when None.
 
     Loss of one positive: -log sigma(s_0) - sum_k p_k log sigma(-s_k), p = softmax(alpha s) over its negatives.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
@@ -84,7 +91,7 @@ def candidate_loss(
         order = _cpu_kernels().order_candidates(given, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
         _cpu_kernels().weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
-        return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order))
+        return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments))
     return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
 
 
@@ -101,13 +108,20 @@ class CandidateScores(NamedTuple):
 
 
 def candidate_scores(
-    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, *, margin: float
+    kind: int,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    *,
+    margin: float,
+    segments: np.ndarray | None = None,
 ) -> CandidateScores:
     """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
     if _compiled(queries):
         order = _cpu_kernels().order_candidates(_array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
-        return CandidateScores(scores, functools.partial(_compiled_gradients, kind, queries, table, order=order))
+        pull_back = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
+        return CandidateScores(scores, pull_back)
     return CandidateScores(
         _scores_torch(kind, queries, table, candidates, margin),
         functools.partial(_gradients_torch, kind, queries, table, candidates),
@@ -130,6 +144,11 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     asked = groups[:, None] * span + candidates
     place = torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)
     return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
+
+
+def ordered_sum(values: Tensor) -> float:
+    """Sum of a vector `[n]` in an order that depends on n alone; torch's own depends on the number of threads from 32,768 on."""
+    return float(values.detach().cpu().numpy().sum(dtype=np.float64))
 
 
 @functools.cache
@@ -163,7 +182,12 @@ def _compiled_scores(
 
 
 def _compiled_gradients(
-    kind: int, queries: Tensor, table: Tensor, derivatives: Tensor, order: tuple[np.ndarray, np.ndarray]
+    kind: int,
+    queries: Tensor,
+    table: Tensor,
+    derivatives: Tensor,
+    order: tuple[np.ndarray, np.ndarray],
+    segments: np.ndarray | None,
 ) -> tuple[Tensor, Tensor]:
     query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
     table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
@@ -171,6 +195,7 @@ def _compiled_gradients(
         kind,
         _array(queries),
         _array(table),
+        np.array([0, len(table)]) if segments is None else segments,
         *order,
         _array(derivatives),
         query_gradient.numpy(),

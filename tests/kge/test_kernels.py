@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -107,22 +106,6 @@ def same_bits(left: CandidateLoss, right: CandidateLoss) -> bool:
 
 PATHS = {"compiled": compiled_loss, "torch": torch_loss, "double": double_loss}
 every_path = pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads of numba and torch; both are put back."""
-    before = numba.get_num_threads(), torch.get_num_threads()
-    if numba.config.NUMBA_NUM_THREADS < 2:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
-        pytest.skip("numba was started with one thread")
-
-    def use(count: int) -> None:
-        numba.set_num_threads(count)
-        torch.set_num_threads(count)
-
-    yield use
-    numba.set_num_threads(before[0])
-    torch.set_num_threads(before[1])
 
 
 @every_path
@@ -241,6 +224,30 @@ class TestCompiledLoss:
         threads(2)
         assert same_bits(compiled_loss(kind, batch), alone)
 
+    def test_stacked_tables_give_the_bits_of_each_alone(self, kind: int) -> None:
+        """Three tables of other sizes in one call, the second without a query, told apart by `segments`."""
+        sizes, counts = [53, 17, 30], [29, 0, 40]
+        parts = [
+            random_batch(count, 12, rows, 20, seed)
+            for seed, (rows, count) in enumerate(zip(sizes, counts, strict=True))
+        ]
+        bounds, ends = np.cumsum([0, *sizes]), np.cumsum([0, *counts])
+        queries, table, weights = (torch.cat([getattr(part, name) for part in parts]).float() for name in
+                                   ("queries", "table", "weights"))  # fmt: skip
+        candidates = torch.cat(
+            [
+                torch.where(part.candidates >= 0, part.candidates + int(first), -1).int()
+                for part, first in zip(parts, bounds, strict=False)
+            ]
+        )
+        stacked = kernels.candidate_loss(
+            kind, queries, table, candidates, weights, margin=3.0, temperature=0.7, segments=bounds
+        )
+        for place, part in enumerate(parts):
+            rows, mine = slice(bounds[place], bounds[place + 1]), slice(ends[place], ends[place + 1])
+            cut = CandidateLoss(stacked.losses[mine], stacked.query_gradient[mine], stacked.table_gradient[rows])
+            assert same_bits(cut, compiled_loss(kind, part))
+
     def test_layout_of_the_inputs_does_not_matter(self, kind: int) -> None:
         batch = random_batch()
         columns = batch._replace(
@@ -271,6 +278,15 @@ def test_chunks_of_the_torch_path_add_up(kind: int, monkeypatch: pytest.MonkeyPa
     whole = double_loss(kind, batch)
     monkeypatch.setattr(kernels, "CHUNK_BYTES", 1)
     assert_same(double_loss(kind, batch), whole, tolerance=1e-12)
+
+
+def test_a_sum_depends_on_no_number_of_threads(threads: Callable[[int], None]) -> None:
+    values = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
+    sums = []
+    for count in (1, 2):
+        threads(count)
+        sums.append(kernels.ordered_sum(values))
+    assert sums[0] == sums[1] == pytest.approx(math.fsum(values.tolist()), abs=1e-9)
 
 
 @pytest.mark.gpu
