@@ -229,10 +229,11 @@ def check_defense(options: FederationOptions) -> None:
         raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
     if not options.defense:
         return
-    exchange, defense = RECIPES[options.algorithm].exchange, parse_defense(options.defense)
-    if exchange in ("low-rank", "affinity"):
-        raise SpecError(f"defense: {options.algorithm} {_NEEDS_UPLOADS[exchange]}; no defense fits it")
-    if exchange == "top-k" and (defense.psu or defense.dp):
+    recipe, defense = RECIPES[options.algorithm], parse_defense(options.defense)
+    for part in (recipe.codec, recipe.aggregation):
+        if part in _NEEDS_UPLOADS:
+            raise SpecError(f"defense: {options.algorithm} {_NEEDS_UPLOADS[part]}; no defense fits it")
+    if recipe.codec == "top-k" and (defense.psu or defense.dp):
         raise SpecError(
             f"defense: {options.algorithm} takes secagg and suppress only: psu hides which rows are shared, and dp would not "
             "cover which rows changed most"

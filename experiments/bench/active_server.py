@@ -67,7 +67,7 @@ def active_server(
         channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> Exchange:
         """The exchange of the run, its server replaced by the active one."""
-        sparse = RECIPES[options.algorithm].exchange == "top-k"
+        sparse = RECIPES[options.algorithm].codec == "top-k"
         kind = _active(SparseSums if sparse else DefendedExchange, target, at, value, withheld)
         exchange = kind(channel, options, parties, tables, run)
         if unprotected:

@@ -80,6 +80,8 @@ def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
 
 
 class Exchange:
+    keeps_uploads = False
+
     """Alignment, broadcast and upload of the shared tables in clear.
 
     Leakage: the server sees every client's names and rows.

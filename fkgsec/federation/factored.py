@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from fkgsec.federation.low_rank import Factors, factorise, orthogonality
+from fkgsec.exchange.low_rank import Factors, factorise, orthogonality
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.stack import ClientStack
 from fkgsec.kge.kernels import ordered_sum

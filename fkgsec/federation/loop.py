@@ -14,11 +14,10 @@ from torch import Tensor
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
+from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_excluded
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.exchange import Holding, MakeExchange, Observed, Uploaded, all_excluded
-from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import NOTHING, Protection
@@ -96,9 +95,9 @@ class Federation:
     """The parties of one run and their state. `run_federation` drives it."""
 
     def __init__(
-        self, graph: FederatedGraph, options: FederationOptions, make_exchange: MakeExchange = exchange_in_clear
+        self, graph: FederatedGraph, options: FederationOptions, make_exchange: MakeTransport = Transport
     ) -> None:
-        if options.defense and make_exchange is exchange_in_clear:
+        if options.defense and make_exchange is Transport:
             raise SpecError(f"defense {options.defense!r} was asked for, but an exchange in clear was given")
         self.graph = graph
         self.options = options
@@ -274,7 +273,7 @@ def run_federation(
     folder: Path | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
-    make_exchange: MakeExchange = exchange_in_clear,
+    make_exchange: MakeTransport = Transport,
     released: Protection = NOTHING,
 ) -> FederationResult:
     """Train a federation to its last round or until validation stops improving.

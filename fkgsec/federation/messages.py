@@ -36,8 +36,10 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
         return str(self.__struct_config__.tag)
 
 
-class Alignment(Message, frozen=True, tag="alignment"):
+class Alignment(Message, frozen=True, tag="alignment", omit_defaults=True):
     """Client to server, before round 1: the names of the rows it wants to receive, those that it will upload first.
+
+    `weight`: an integer that its rows count for in a mean.
 
     Leakage: the server learns every name that the client holds. Private set union (fedr.txt Algorithm 1 line 1) is what
     prevents that; until it is chosen, the message says it in clear, as FedE does.
@@ -45,6 +47,7 @@ class Alignment(Message, frozen=True, tag="alignment"):
 
     names: list[str]
     num_uploaded: int
+    weight: int = 1
 
 
 class Rows(Message, frozen=True, tag="rows"):
@@ -88,7 +91,12 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         rows: Tensor,
         priorities: Tensor | None = None,
     ) -> SparseRows:
-        """Serialise bool `[n]`, float32 `[number chosen, width]` and int64 `[number chosen]`, at most 65,535 each."""
+        """Serialise bool `[n]`, float32 `[number chosen, width]` and int64 `[number chosen]`.
+
+        Raises `RunError` for a priority above 65,535.
+        """
+        if priorities is not None and len(priorities) and int(priorities.max()) >= 2**16:
+            raise RunError(f"{table}: a row is the sum of {int(priorities.max())} uploads; at most 65,535 can be said")
         counts = b"" if priorities is None else priorities.numpy().astype("<u2").tobytes()
         signs = np.packbits(chosen.numpy()).tobytes()
         return cls(round, sender, receiver, table, len(chosen), rows.shape[1], signs, _packed(rows), counts)

@@ -10,7 +10,6 @@ from fkgsec.federation.distillation import DistillationName
 from fkgsec.federation.objectives import ObjectiveName
 
 Table = Literal["entities", "relations"]
-ExchangeName = Literal["mean", "top-k", "low-rank", "affinity"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,8 @@ class Recipe:
         pooled: one party trains on the triples of all clients (no federation at all; the upper reference).
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
             the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
-        exchange: how shared rows cross and what becomes of them, see `fkgsec.federation.exchanges`.
+        codec: how shared rows cross, a name in `fkgsec.exchange.CODECS`.
+        aggregation: what the server makes of them, a name in `fkgsec.exchange.AGGREGATIONS`.
         objective: what clients add to their loss, see `fkgsec.federation.objectives`; the setting "proximal" overrides it.
         private: a second model that each client keeps to itself: "entities", it has entity rows of its own and both models
             use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
@@ -39,7 +39,8 @@ class Recipe:
     source: str
     pooled: bool = False
     keep_optimizer: bool = False
-    exchange: ExchangeName = "mean"
+    codec: str = "dense"
+    aggregation: str = "mean"
     objective: ObjectiveName = "plain"
     private: Literal["none", "entities", "whole"] = "none"
     distillation: DistillationName = "none"
@@ -81,7 +82,8 @@ _ROWS = (
         "feds",
         ENTITIES,
         "feds.txt section III",
-        exchange="top-k",
+        codec="top-k",
+        aggregation="sum of others",
         evaluated="local",
         settings={"sparsity": 0.4, "sync_every": 4},
     ),
@@ -98,7 +100,7 @@ _ROWS = (
         "pfedeg",
         ENTITIES,
         "pfedeg.txt section 3",
-        exchange="affinity",
+        aggregation="affinity",
         objective="distance",
         evaluated="local",
         settings={"mu": 0.003, "mixing": 0.7, "affinity": "shared", "start": "received"},
@@ -112,12 +114,12 @@ _ROWS = (
         evaluated="private",
         settings={"low_share": 0.75},
     ),
-    Recipe("fede-svd", ENTITIES, "feds.txt VI-B", exchange="low-rank", settings={"rank": 5, "columns": 8}),
+    Recipe("fede-svd", ENTITIES, "feds.txt VI-B", codec="low-rank", settings={"rank": 5, "columns": 8}),
     Recipe(
         "fede-svd+",
         ENTITIES,
         "feds.txt VI-B",
-        exchange="low-rank",
+        codec="low-rank",
         objective="factors",
         settings={"rank": 5, "columns": 8, "mu": 0.05},
     ),

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError, TrainingError
+from fkgsec.exchange import MakeTransport, Transport, Uploaded, all_excluded
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.exchange import MakeExchange, Uploaded, all_excluded
-from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.forget_sets import Forget, forgotten_rows, retaining
 from fkgsec.federation.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation, run_identity
@@ -109,7 +108,7 @@ def unlearn(
     options: UnlearnOptions,
     *,
     observer: Observer | None = None,
-    make_exchange: MakeExchange = exchange_in_clear,
+    make_exchange: MakeTransport = Transport,
 ) -> FederationResult:
     """The run after forgetting. `result` stays as it is.
 
@@ -379,14 +378,14 @@ class _Ascent(LocalTrainer):
     """Goes up the loss of scores; further objectives on rows still pull down."""
 
     def _alone(
-        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
-        return super()._alone(triples, candidates, -weights, side, end)
+        return super()._alone(triples, candidates, -weights, side, segments)
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, end: int
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
-        return super()._together(private, triples, candidates, -weights, side, end)
+        return super()._together(private, triples, candidates, -weights, side, segments)
 
 
 def _ascend(work: _Work) -> float:

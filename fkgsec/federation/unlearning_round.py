@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
-from fkgsec.federation.exchange import MakeExchange, Uploaded
+from fkgsec.exchange import MakeTransport, Uploaded
 from fkgsec.federation.loop import Federation, FederationResult, Observer
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.training import LocalTrainer
@@ -31,12 +31,10 @@ def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int
     """The places of the clients that upload, where those of these names ask. Raises `SpecError` when their sum hides nothing."""
     names = [graph.name for graph in federation.stack.graphs]
     asking = [place for place, name in enumerate(names) if name in forgetting or federation.recipe.pooled]
-    if federation.recipe.exchange == "affinity":
-        return list(range(len(names)))
     return federation.exchange.senders(asking, colluders)
 
 
-def align_again(federation: Federation, make_exchange: MakeExchange, run: str, result: FederationResult) -> None:
+def align_again(federation: Federation, make_exchange: MakeTransport, run: str, result: FederationResult) -> None:
     """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
     were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
 
@@ -124,7 +122,7 @@ def exchange_rows(
         uploads = {}
         for client in senders:
             rows = federation.stack.rows(table, client).detach()
-            if federation.recipe.exchange == "affinity" and client not in asking:
+            if exchange.keeps_uploads and client not in asking:
                 rows = getattr(result.trained[client], table)
             uploads[federation.parties[client]] = rows[: federation.num_uploaded[client][table]].cpu()
         outcomes.append(exchange.upload(ROUND, table, uploads))

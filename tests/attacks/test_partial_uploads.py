@@ -18,9 +18,8 @@ from attacks.evaluation import NO_NAME, AttackOptions, Leakage, attack_federatio
 from attacks.reconstruction import rank_pairs
 from attacks.view import ALL, THREAT_MODELS, View, build_view
 from fkgsec import ClientGraph, FederationOptions, FederationResult, generate_consortium
+from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.exchange import Exchange
-from fkgsec.federation.exchanges import exchange_in_clear
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import (
     SERVER,
@@ -47,9 +46,9 @@ class Hoard(Observer):
         self.transcript: Transcript | None = None
         self.messages: dict[int, list[AnyMessage]] = {}
 
-    def make_exchange(self, channel: Channel, *parts: Any) -> Exchange:
+    def make_exchange(self, channel: Channel, *parts: Any) -> Transport:
         self.transcript = channel.transcript
-        return exchange_in_clear(channel, *parts)
+        return Transport(channel, *parts)
 
     def round_done(self, entry: RoundEntry) -> None:
         assert self.transcript is not None

@@ -33,7 +33,11 @@ from protocols.core.errors import ProtocolError
 
 replace = msgspec.structs.replace
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sync_every=1`: all rows are sent after even rounds.
-SUMMED = [name for name, recipe in RECIPES.items() if recipe.shared and recipe.exchange in ("mean", "top-k")]
+SUMMED = [
+    name
+    for name, recipe in RECIPES.items()
+    if recipe.shared and recipe.codec in ("dense", "top-k") and recipe.aggregation != "affinity"
+]
 DEFENSES = ["secagg", "psu,secagg", "secagg,suppress:t=2", "psu,secagg,suppress:t=2", "secagg:dropout=0.1"]
 SETTINGS: dict[str, dict[str, Any]] = {"feds": {"sync_every": 1, "sparsity": 1.0}}
 

@@ -16,7 +16,8 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.
         "made-up",
         ("relations",),
         "this test",
-        exchange="top-k",
+        codec="top-k",
+        aggregation="sum of others",
         private="whole",
         distillation="mutual",
         evaluated="private",
@@ -35,7 +36,7 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.
 
 def test_parts_are_used_by_more_than_one_recipe() -> None:
     """The table would be a list of special cases otherwise."""
-    for part in ("evaluated", "private", "exchange", "keep_optimizer"):
+    for part in ("evaluated", "private", "codec", "aggregation", "keep_optimizer"):
         values = [getattr(recipe, part) for recipe in RECIPES.values()]
         assert len(set(values)) > 1
         assert any(values.count(value) > 1 for value in set(values))

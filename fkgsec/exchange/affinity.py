@@ -1,5 +1,9 @@
 """PFedEG: each client receives a mean of all clients' rows that weighs near clients more (pfedeg.txt section 3.4).
 
+The server keeps every client's most recent upload, and sends each client its own mean of them: it needs single uploads.
+
+Leakage: the server sees every client's names and rows.
+
 Legend: `C` clients, `n` rows of one of them, `N` rows of the table, `W` their width. `holdings` has int64 `[n]` for each client:
 the rows of the table that it has, in its order.
 """
@@ -14,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from fkgsec.errors import RunError
-from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
-from fkgsec.federation.messages import SERVER, Channel, Rows
+from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
+from fkgsec.exchange.parts import Delivered
+from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import Table
 
 
 def shared_affinity(holdings: Sequence[Tensor]) -> Tensor:
@@ -89,72 +93,51 @@ def _existence(holdings: Sequence[Tensor], num_rows: int | None = None) -> list[
     return [torch.zeros(size, dtype=torch.float64).index_fill_(0, ids, 1) for ids in holdings]
 
 
-class AffinityExchange(Exchange):
-    """The server keeps every client's last upload, and sends each client its own mean of them.
+class WeightedByAffinity(Aggregation):
+    """Each client's supplementary knowledge, of the rows that it uploads; the table stays as it is.
 
-    Leakage: the server sees every client's names and rows.
+    Weights of clients do not enter: how much one counts for another follows from what they share.
     """
 
-    def __init__(
-        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
-    ) -> None:
-        super().__init__(channel, options, parties, tables, run)
-        self._uploads: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
+    needs = "single uploads"
+    answers = "personal rows"
+    keeps_uploads = True
 
-    def initialise(self, table: Table, rows: Tensor) -> None:
-        """As in clear; until a client uploads, the server takes the first rows for its."""
-        super().initialise(table, rows)
-        shared = self.server[table]
-        self._uploads[table] = {
-            party: rows[shared.holdings[party][: shared.num_uploaded[party]]] for party in self.parties
-        }
+    def __init__(self, shared: SharedTable, options: FederationOptions) -> None:
+        super().__init__(shared, options)
+        self._uploads: dict[str, Tensor] = {}
+        self._knowledge: dict[str, Tensor] = {}
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
-        """Participants send their rows, which the server keeps."""
-        for party, own in rows.items():
-            message = self.channel.send(Rows.pack(round, party, SERVER, table, own))
-            assert isinstance(message, Rows)
-            received = message.unpack()
-            if received.shape != self._uploads[table][message.sender].shape:
-                raise RunError(f"{message.sender} uploaded {list(received.shape)} of {table}, unlike before")
-            self._uploads[table][message.sender] = received
-        return Uploaded(len(rows))
+    def begin(self) -> None:
+        """Until a client uploads, the first rows stand for its own."""
+        table = self.shared
+        self._uploads = {party: table.rows[table.uploaded(party)] for party in table.parties}
 
-    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """The first rows in round 0, each client's supplementary knowledge afterwards; what it does not upload stays its own."""
-        if round == 0:
-            return super().broadcast(round, table, parties)
-        shared = self.server[table]
-        uploads = [self._uploads[table][party] for party in self.parties]
-        holdings = [shared.holdings[party][: len(own)] for party, own in zip(self.parties, uploads, strict=True)]
+    def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
+        """Compute what each client is to receive. Raises `RunError` for rows that are not those uploaded before."""
+        for party, upload in (delivered.uploads or {}).items():
+            if upload.rows.shape != self._uploads[party].shape:
+                raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
+            self._uploads[party] = upload.rows
+        uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
         by_embedding = self.options.setting("affinity") == "embedding"
         affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)
-        mixing, num_rows = float(self.options.setting("mixing")), len(shared.names)
-        knowledge = supplementary(scaled(affinity), holdings, uploads, mixing=mixing, num_rows=num_rows)
-        received = {}
-        for party in parties:
-            own = knowledge[self.parties.index(party)]
-            message = self.channel.send(Rows.pack(round, SERVER, party, table, own))
-            assert isinstance(message, Rows)
-            taken = torch.arange(len(shared.holdings[party])) < len(own)
-            rows = torch.zeros(len(taken), own.shape[1])
-            rows[: len(own)] = message.unpack()
-            received[party] = Received(rows, taken)
-        return received
+        mixing = float(self.options.setting("mixing"))
+        knowledge = supplementary(scaled(affinity), holdings, uploads, mixing=mixing, num_rows=len(previous))
+        self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
+        return previous
+
+    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+        """The first rows in round 0; afterwards the client's own mean of the rows that it uploads."""
+        return super().answer(round, party, held) if round == 0 or party is None else self._knowledge[party]
 
     def tensors(self) -> dict[str, Tensor]:
-        """As in clear, and what each client uploaded last."""
-        uploads = {
-            f"upload.{table}.{place}": parties[party]
-            for table, parties in self._uploads.items()
-            for place, party in enumerate(self.parties)
-        }
-        return super().tensors() | uploads
+        """What each client uploaded last."""
+        return {str(place): rows for place, rows in enumerate(self._uploads.values())}
 
-    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """As in clear."""
-        super().restore(held, tensors)
-        for table in self.server:
-            self._uploads[table] = {
-                party: tensors[f"upload.{table}.{place}"] for place, party in enumerate(self.parties)
-            }
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self._uploads = {party: tensors[str(place)] for place, party in enumerate(self._uploads)}
+
+
+AGGREGATIONS.register("affinity", WeightedByAffinity)

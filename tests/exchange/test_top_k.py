@@ -8,20 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.costs import equal_cost_dim, transmitted_ratio
-from fkgsec.federation.exchange import Holding
-from fkgsec.federation.messages import SERVER, Channel, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.sparse import (
-    SparseExchange,
+from fkgsec.exchange import Delivered, Holding, Transport, Upload
+from fkgsec.exchange.top_k import (
     changes,
     combined,
     is_synchronised,
     largest,
     most_uploaded,
     num_selected,
-    sums_of_others,
 )
+from fkgsec.federation.costs import equal_cost_dim, transmitted_ratio
+from fkgsec.federation.messages import SERVER, Channel, Rows, SparseRows
+from fkgsec.federation.options import FederationOptions
 
 PARTIES = ("client/a", "client/b", "client/c")
 A, B, C = PARTIES
@@ -89,10 +87,10 @@ class TestLargest:
 
 class TestSumsOfOthers:
     # Five entities; a sends 0 and 1, b sends 3 and 1 (in its own order), c sends 1 and 4; nobody sends 2.
-    UPLOADS: ClassVar[dict[str, tuple[Tensor, Tensor]]] = {
-        "a": (torch.tensor([0, 1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])),
-        "b": (torch.tensor([3, 1]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])),
-        "c": (torch.tensor([1, 4]), torch.tensor([[500.0, 600.0], [700.0, 800.0]])),
+    UPLOADS: ClassVar[dict[str, Upload]] = {
+        "a": Upload(torch.tensor([0, 1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])),
+        "b": Upload(torch.tensor([3, 1]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])),
+        "c": Upload(torch.tensor([1, 4]), torch.tensor([[500.0, 600.0], [700.0, 800.0]])),
     }
 
     @pytest.mark.parametrize(
@@ -106,16 +104,14 @@ class TestSumsOfOthers:
         ],
     )
     def test_eq_3_by_hand(self, party: str, sums: list[list[float]], counts: list[int]) -> None:
-        like = torch.full((5, 2), 9.0)
-        totals, holders = sums_of_others(self.UPLOADS, party, like)
+        totals, holders = Delivered((5, 2), self.UPLOADS).sum(without=party)
         close(totals, sums)
         assert holders.dtype == torch.int64
         assert holders.tolist() == counts
-        assert torch.equal(like, torch.full((5, 2), 9.0))
 
     def test_nobody_else_sends(self) -> None:
         for uploads in ({}, {"a": self.UPLOADS["a"]}):
-            totals, holders = sums_of_others(uploads, "a", torch.ones(5, 2))
+            totals, holders = Delivered((5, 2), uploads).sum(without="a")
             assert torch.equal(totals, torch.zeros(5, 2))
             assert holders.tolist() == [0] * 5
 
@@ -210,16 +206,17 @@ def test_so_many_rounds_lie_between_two_synchronisations(sync_every: int, rounds
     assert [round for round in range(11) if is_synchronised(round, sync_every)] == rounds
 
 
-def federation(seed: int = 0) -> SparseExchange:
+def federation(seed: int = 0) -> Transport:
     """a holds v, w, x, y; b holds z, y, x, w; c holds x, y, z; all begin as (1, 0). v is a's alone.
 
     With p = 0.7 each sends two: of 3 shared rows, 2.1; of 4, 2.8. Two sparse rounds lie between two synchronisations.
     """
     options = FederationOptions(algorithm="feds", dim=2, sparsity=0.7, sync_every=2, seed=seed, device="cpu")
-    exchange = SparseExchange(Channel(), options, PARTIES, ("entities",), "a run")
+    exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = dict(zip(PARTIES, ("vwxy", "zyxw", "xyz"), strict=True))
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in names.items()})
     exchange.initialise("entities", torch.tensor([[1.0, 0.0]]).repeat(5, 1))
+    exchange.broadcast(0, "entities", PARTIES)
     return exchange
 
 
@@ -244,12 +241,12 @@ THIRD = {
 FOURTH = {A: torch.tensor([[9.0, 0.0], [0.0, 5.0], [2.0, 1.0], [0.0, 1.0]])}
 
 
-def run_rounds(exchange: SparseExchange, count: int) -> None:
+def run_rounds(exchange: Transport, count: int) -> None:
     for round, rows in list(enumerate((FIRST, SECOND, THIRD, FOURTH), 1))[:count]:
         exchange.upload(round, "entities", rows)
 
 
-def uploads(exchange: SparseExchange, round: int) -> dict[str, tuple[list[int], list[list[float]]]]:
+def uploads(exchange: Transport, round: int) -> dict[str, tuple[list[int], list[list[float]]]]:
     """Places and rows of each sparse upload of a round."""
     sent = {}
     for message in exchange.channel.transcript.messages(round):
@@ -353,7 +350,7 @@ class TestExchange:
 def test_what_crosses_in_a_cycle_is_eq_5() -> None:
     """Three clients that hold the same ten entities, p = 0.4, s = 2, D = 8; a sign is a bit and a priority two bytes."""
     options = FederationOptions(algorithm="feds", dim=8, sparsity=0.4, sync_every=2, device="cpu")
-    exchange = SparseExchange(Channel(), options, PARTIES, ("entities",), "a run")
+    exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     exchange.align("entities", {party: Holding(list("abcdefghij"), 10) for party in PARTIES})
     rng = np.random.default_rng(6)
     exchange.initialise("entities", torch.from_numpy(rng.normal(size=(10, 8)).astype(np.float32)))

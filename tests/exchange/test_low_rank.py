@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.exchange import Holding
-from fkgsec.federation.low_rank import LowRankExchange, factorise, orthogonality
+from fkgsec.exchange import Holding, Transport
+from fkgsec.exchange.low_rank import factorise, orthogonality
 from fkgsec.federation.messages import SERVER, Channel, LowRankRows
 from fkgsec.federation.options import FederationOptions
 
@@ -113,10 +113,10 @@ class TestOrthogonality:
         close(orthogonality(left, right), naive)
 
 
-def federation() -> LowRankExchange:
+def federation() -> Transport:
     """a holds v, w, x, y; b holds z, y; c holds x, v, z. Updates are 3 x 2 matrices, of which one singular value crosses."""
     options = FederationOptions(algorithm="fede-svd", dim=6, rank=1, columns=2, device="cpu")
-    exchange = LowRankExchange(Channel(), options, PARTIES, ("entities",), "a run")
+    exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = dict(zip(PARTIES, ("vwxy", "zy", "xvz"), strict=True))
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in names.items()})
     exchange.initialise("entities", START)
@@ -145,7 +145,7 @@ SENT = {
 CHANGE = diagonal((2, 0), (0, -2), (2, 0), (0, 3), (-4, 0))
 
 
-def run_rounds(exchange: LowRankExchange, count: int) -> None:
+def run_rounds(exchange: Transport, count: int) -> None:
     """Round 1 with all; in round 2 c alone, which moves v by (1, 7) and leaves x and z where they are."""
     exchange.broadcast(0, "entities", PARTIES)
     exchange.upload(1, "entities", {party: START[PLACES[party]] + update for party, update in UPDATES.items()})

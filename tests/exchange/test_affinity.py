@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.affinity import (
-    AffinityExchange,
+from fkgsec.exchange import Holding, Transport
+from fkgsec.exchange.affinity import (
     embedding_affinity,
     scaled,
     shared_affinity,
     supplementary,
 )
-from fkgsec.federation.exchange import Holding
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.objectives import OBJECTIVES
 from fkgsec.federation.options import Affinity, FederationOptions
@@ -146,17 +145,17 @@ class TestSupplementary:
 PARTIES = ("client/a", "client/b", "client/c")
 
 
-def federation(affinity: Affinity, mixing: float = 0.75) -> AffinityExchange:
+def federation(affinity: Affinity, mixing: float = 0.75) -> Transport:
     """a holds v, w, x, y; b holds z, y; c holds x, v, z: the holdings above by name. All begin as (9, 9)."""
     options = FederationOptions(algorithm="pfedeg", dim=2, affinity=affinity, mixing=mixing, device="cpu")
-    exchange = AffinityExchange(Channel(), options, PARTIES, ("entities",), "a run")
+    exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = ("vwxy", "zy", "xvz")
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in zip(PARTIES, names, strict=True)})
     exchange.initialise("entities", torch.full((5, 2), 9.0))
     return exchange
 
 
-def received(exchange: AffinityExchange, round: int, own: Sequence[Tensor]) -> list[Tensor]:
+def received(exchange: Transport, round: int, own: Sequence[Tensor]) -> list[Tensor]:
     """Each client's rows after the broadcast."""
     messages = exchange.broadcast(round, "entities", PARTIES)
     return [messages[party].merged(rows) for party, rows in zip(PARTIES, own, strict=True)]

@@ -1,0 +1,42 @@
+"""What crosses between clients and server, and what becomes of it: codec, aggregation and transport, each replaceable alone.
+
+    transport = Transport(channel, options, parties, ("entities",), run)   # in clear; `defenses.make_transport` resists
+    transport.align("entities", {party: Holding(names, num_uploaded)})     # round 0
+    transport.initialise("entities", rows)
+    received = transport.broadcast(0, "entities", parties)                 # by party: what it takes over
+    transport.upload(1, "entities", {party: rows})                         # the table is aggregated
+
+- A **codec** (`fkgsec.exchange.codec`) makes messages of a client's rows and rows of messages. It has a half for the client, with
+  its own memory of what it sent and received, and one for the server.
+- An **aggregation** (`fkgsec.exchange.aggregation`) makes a table of uploads. It `needs` their sum or each single one.
+- A **transport** (`fkgsec.exchange.transport`) carries messages. It `delivers` single uploads, or their sum alone.
+
+What an aggregation needs and a transport does not deliver is refused before anything is trained, by comparing the two.
+"""
+
+from fkgsec.exchange import affinity, low_rank, top_k
+from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
+from fkgsec.exchange.codec import CODECS, Codec
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload, Uploaded, all_excluded
+from fkgsec.exchange.server import SharedTable
+from fkgsec.exchange.transport import MakeTransport, Transport
+
+__all__ = [
+    "AGGREGATIONS",
+    "CODECS",
+    "Aggregation",
+    "Codec",
+    "Delivered",
+    "Holding",
+    "MakeTransport",
+    "Observed",
+    "Received",
+    "SharedTable",
+    "Transport",
+    "Upload",
+    "Uploaded",
+    "affinity",
+    "all_excluded",
+    "low_rank",
+    "top_k",
+]

@@ -1,0 +1,99 @@
+"""The client's half of an exchange of one shared table: its half of the codec, and what guards its rows before they leave.
+
+client = TableClient("client/a", "entities", holding, codec, aggregation, options)
+received = client.receive(message)                       # a broadcast
+contribution = client.contribute(1, rows)                # what it lets go of
+client.sent(contribution)                                # once it is in
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fkgsec.exchange.aggregation import Aggregation
+from fkgsec.exchange.codec import Codec, Content, Contribution
+from fkgsec.exchange.parts import Holding, Received
+from fkgsec.federation.messages import SERVER, Alignment, AnyMessage
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+
+
+class Guard(Protocol):
+    """What a client does to its rows before anything is made of them, such as clipping and noise."""
+
+    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
+        """The rows that it lets go of, float64 `[num_uploaded, width]`.
+
+        Args:
+            rows: float32 `[num_uploaded, width]`, as trained. received: the same rows as it last received them.
+        """
+        ...
+
+
+class Kept(NamedTuple):
+    """A contribution on its way: of which round, made of which rows (as guarded)."""
+
+    round: int
+    rows: Tensor
+    contribution: Contribution
+
+
+class TableClient:
+    """See the module."""
+
+    def __init__(
+        self,
+        party: str,
+        table: Table,
+        holding: Holding,
+        codec: Codec,
+        aggregation: type[Aggregation],
+        options: FederationOptions,
+    ) -> None:
+        self.party, self.holding = party, holding
+        self.table: Table = table
+        self.codec = codec.client(holding, options, aggregation.answers)
+        self.guard: Guard | None = None
+        self.received = torch.empty(0, 0)  # its rows as last received
+
+    def alignment(self) -> Alignment:
+        """Its names, in clear."""
+        return Alignment(0, self.party, SERVER, self.table, *self.holding)
+
+    def contribute(self, round: int, rows: Tensor) -> Kept:
+        """What it lets go of, of its trained rows float32 `[num_uploaded, width]`."""
+        if self.guard:
+            rows = self.guard.protect(round, rows, self.received[: len(rows)])
+        return Kept(round, rows, self.codec.encode(round, rows))
+
+    def pack(self, kept: Kept) -> AnyMessage:
+        """The upload of what `contribute` gave last, in clear."""
+        return self.codec.pack(kept.round, self.party, self.table, kept.contribution)
+
+    def sent(self, kept: Kept, summed: Contribution | None = None) -> None:
+        """The contribution is in; `summed`: as its part of an opened sum."""
+        self.codec.sent(*kept, summed)
+
+    def receive(self, message: AnyMessage) -> Received:
+        """What it makes of a broadcast. Raises `RunError` for one that its rows cannot have."""
+        return self.take(message.round, self.codec.read(message))
+
+    def take(self, round: int, content: Content) -> Received:
+        """What it makes of what it read in a broadcast."""
+        received = self.codec.take(round, content)
+        self.received = received.rows
+        return received
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the client must keep to go on after a stop, by name."""
+        own = {"received": self.received} if self.guard else {}
+        return own | {f"codec.{name}": tensor for name, tensor in self.codec.tensors().items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self.received = tensors.get("received", self.received)
+        self.codec.load({name.removeprefix("codec."): one for name, one in tensors.items() if name != "received"})

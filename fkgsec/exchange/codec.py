@@ -1,0 +1,186 @@
+"""How rows cross: a codec makes messages of them and rows of messages, in one half for each side.
+
+    client = CODECS["dense"].client(holding, options)
+    message = client.pack(1, "client/a", "entities", client.encode(1, rows))
+    upload = server.accept(1, message)                     # on the other side: which rows of the table, and their values
+
+The client's half remembers what it sent and received, where that matters; the server's half what it saw of each client. The
+halves share no object: a codec is the pair of their classes, with what it can carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.exchange.aggregation import Answers
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
+from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.messages import SERVER, AnyMessage, Rows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.registry import Registry
+
+
+class Contribution(NamedTuple):
+    """What a client sends of its rows: which ones, bool `[num_uploaded]`, and their values `[k, width]`."""
+
+    chosen: Tensor
+    rows: Tensor
+
+
+class Content(NamedTuple):
+    """What a client reads in a broadcast.
+
+    Attributes:
+        places: int64 `[k]`, which of its rows it is of.
+        rows: float32 `[k, V]` as the server sent them, a row of what it commits to each.
+        values: float32 `[k, width]`, what is compared with the largest value that can come of uploads.
+        scale: times that value, `[k]` or one number.
+    """
+
+    places: Tensor
+    rows: Tensor
+    values: Tensor
+    scale: Tensor | float = 1.0
+
+
+class ClientCodec:
+    """The client's half, for one table. This one sends and receives whole rows as they are.
+
+    Args:
+        holding: the client's rows. answers: of the aggregation.
+    """
+
+    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+        self.num_rows, self.num_uploaded, self.weight = len(holding.names), holding.num_uploaded, holding.weight
+        self.options, self.answers = options, answers
+
+    def encode(self, round: int, rows: Tensor) -> Contribution:
+        """What to send of the rows `[num_uploaded, width]`, with the values that the server will read."""
+        return Contribution(torch.ones(len(rows), dtype=torch.bool), rows)
+
+    def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
+        """The upload of what `encode` gave last."""
+        return Rows.pack(round, party, SERVER, table, contribution.rows)
+
+    def sent(self, round: int, rows: Tensor, contribution: Contribution, summed: Contribution | None = None) -> None:
+        """The contribution reached the server, alone or in a sum.
+
+        Args:
+            rows: what `encode` was given. summed: the client's part of an opened sum, float64, its weight included.
+        """
+
+    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
+        """What a broadcast says of the client's rows.
+
+        Args:
+            places: int64 `[n]`, the client's among the rows of the message, where that is of the whole table.
+
+        Raises:
+            RunError: another message than these rows can have.
+        """
+        if not isinstance(message, Rows):
+            raise RunError(f"{message.receiver} was to be sent rows of {message.table}; got {message.label}")
+        rows = message.unpack() if places is None else message.unpack()[places]
+        if len(rows) not in (self.num_rows, self.num_uploaded):
+            raise RunError(f"{message.receiver} was sent {len(rows)} rows of {message.table}; {self.num_rows} expected")
+        return Content(torch.arange(len(rows)), rows, rows)
+
+    def take(self, round: int, content: Content) -> Received:
+        """What the client makes of it: all rows, or those of its first rows that it also uploads."""
+        missing = self.num_rows - len(content.rows)
+        if not missing:
+            return Received(content.rows)
+        rows = torch.cat([content.rows, torch.zeros(missing, content.rows.shape[1])])
+        return Received(rows, torch.arange(self.num_rows) < len(content.rows))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the client must keep to go on after a stop, by name."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+
+
+class ServerCodec:
+    """The server's half, for one table. This one takes and sends whole rows as they are."""
+
+    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+        self.shared, self.options, self.answers = shared, options, answers
+
+    def begin(self) -> None:
+        """Called once the first rows are set, and after a resume before `load`."""
+        return
+
+    def accept(self, round: int, message: AnyMessage) -> Upload:
+        """The rows of an upload. Raises `RunError` for an unknown sender and for another message than it can send."""
+        if not isinstance(message, Rows):
+            raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; rows expected")
+        places, rows = self.shared.places(message.sender, message.num_rows), message.unpack()
+        if rows.shape[1] != self.shared.rows.shape[1]:
+            raise RunError(
+                f"{message.sender} uploaded rows of {self.shared.table} of width {rows.shape[1]}; {self.shared.rows.shape[1]} "
+                "expected"
+            )
+        return Upload(places, rows, self.shared.weights[message.sender])
+
+    def previous(self) -> Tensor:
+        """What stands for a row that nobody uploaded, `[N, width]`."""
+        return self.shared.rows
+
+    def summed(self, opened: Sum) -> Sum:
+        """The sum of what `accept` would have read of rows whose sum is given."""
+        return opened
+
+    def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
+        """Make the aggregate `[N, width]` the table."""
+        self.shared.rows = aggregated
+
+    def content(self, round: int, answer: Tensor, held: Tensor) -> Tensor:
+        """What crosses of an answer for the rows `held` int64 `[n]`: float32 `[n, V]`."""
+        return answer
+
+    def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
+        """The broadcast to a client, of the content for its rows."""
+        return Rows.pack(round, SERVER, party, self.shared.table, content)
+
+    def observed(self) -> dict[str, Observed]:
+        """What the server knows of each client's rows; empty where each upload says all of it in one message."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold, by name."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Both halves of a codec, and what must be known of it to combine it with an aggregation and a transport.
+
+    Attributes:
+        carries: the answers of an aggregation that its broadcasts can hold.
+        chooses_rows: which rows cross depends on their values and on who holds them: the server must know holdings, and noise on
+            values would not cover the choice.
+        whole: every broadcast renews all rows of a client, so that two clients that were sent the same have the same.
+        to_everyone: broadcasts say what changed, and go to all clients in every round.
+    """
+
+    client: type[ClientCodec] = ClientCodec
+    server: type[ServerCodec] = ServerCodec
+    carries: frozenset[Answers] = frozenset({"rows"})
+    chooses_rows: bool = False
+    whole: bool = False
+    to_everyone: bool = False
+
+
+CODECS: Registry[Codec] = Registry("codec", "fkgsec.codecs")
+CODECS.register("dense", Codec(carries=frozenset({"rows", "personal rows"}), whole=True))

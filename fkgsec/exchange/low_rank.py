@@ -1,0 +1,187 @@
+"""FedE-SVD: what a client's row changed by crosses as a few singular triplets of it, taken as a matrix.
+
+Clients send their changes factorised; the server sends the aggregated change factorised too, and applies what it sends. The
+codec truncates, so that any aggregation of rows can stand between. A change is of use only to who has what it changes: every
+client receives every broadcast. Where the sum alone is delivered, clients put in their last received rows and the truncated
+change of them, so that uploads are as long as without; broadcasts stay factorised.
+
+Leakage: the server sees every client's names, and its rows up to what the factorisation leaves out.
+Source: feds.txt VI-B.
+
+Legend: `n` rows, `W` their width, `k` columns of the matrix, `m = W / k` its rows, `r` singular values kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.exchange.aggregation import Answers
+from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
+from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.messages import SERVER, AnyMessage, LowRankRows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+
+
+class Factors(NamedTuple):
+    """Singular triplets of `n` matrices: left `[n, m, r]`, values `[n, r]`, right `[n, k, r]`."""
+
+    left: Tensor
+    values: Tensor
+    right: Tensor
+
+    def rows(self) -> Tensor:
+        """The matrices that they make, each laid out as a row: `[n, m k]`."""
+        return ((self.left * self.values[:, None]) @ self.right.transpose(1, 2)).flatten(1)
+
+    def flattened(self) -> Tensor:
+        """All numbers of each one, side by side: `[n, m r + r + k r]`."""
+        return torch.cat([self.left.flatten(1), self.values, self.right.flatten(1)], dim=1)
+
+    @classmethod
+    def unflattened(cls, rows: Tensor, *, columns: int, rank: int) -> Factors:
+        """Undo `flattened`."""
+        height = rows.shape[1] // rank - 1 - columns
+        left, values, right = rows.split([height * rank, rank, columns * rank], dim=1)
+        return cls(left.unflatten(1, (height, rank)), values, right.unflatten(1, (columns, rank)))
+
+
+def factorise(updates: Tensor, *, columns: int, rank: int) -> Factors:
+    """The `rank` largest singular triplets of each row of `updates` `[n, W]`, taken as a matrix of `columns` columns.
+
+    Source: feds.txt VI-B.
+    """
+    matrices = updates.unflatten(1, (-1, columns))
+    left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+    return Factors(left[:, :, :rank], values[:, :rank], right.transpose(1, 2)[:, :, :rank])
+
+
+def orthogonality(left: Tensor, right: Tensor) -> Tensor:
+    """(|U^T U - I|_F^2 + |V^T V - I|_F^2) / r^2 of each of `n` pairs `[n, m, r]`, `[n, k, r]`. Source: feds.txt Eq. 7."""
+    return (_off_orthogonal(left) + _off_orthogonal(right)) / left.shape[2] ** 2
+
+
+def _off_orthogonal(side: Tensor) -> Tensor:
+    identity = torch.eye(side.shape[2], dtype=side.dtype, device=side.device)
+    return (side.transpose(1, 2) @ side - identity).square().sum((1, 2))
+
+
+def _factorised(changes: Tensor, options: FederationOptions) -> Factors:
+    return factorise(changes, columns=int(options.setting("columns")), rank=int(options.setting("rank")))
+
+
+class LowRankClient(ClientCodec):
+    """The client's half: it knows the rows that the server has of it, `[n, W]`, from what it received."""
+
+    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+        super().__init__(holding, options, answers)
+        self.received: Tensor | None = None
+        self._change: Factors | None = None
+
+    def encode(self, round: int, rows: Tensor) -> Contribution:
+        """The received rows and the truncated change of them."""
+        assert self.received is not None
+        before = self.received[: len(rows)]
+        self._change = _factorised(rows.float() - before, self.options)
+        return super().encode(round, before + self._change.rows())
+
+    def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
+        """The factors alone."""
+        assert self._change is not None
+        return LowRankRows.pack(round, party, SERVER, table, self._change)
+
+    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
+        """Rows in round 0, the factors of their changes afterwards; a change is as large as a whole row of values can make it."""
+        if message.round == 0:
+            return super().read(message, places)
+        if not isinstance(message, LowRankRows):
+            raise RunError(f"{message.receiver} was to be sent low-rank rows of {message.table}; got {message.label}")
+        factors = Factors(*(part if places is None else part[places] for part in message.unpack()))
+        if len(factors.values) != self.num_rows:
+            raise RunError(f"{message.receiver} was sent {len(factors.values)} rows; {self.num_rows} expected")
+        change = factors.rows()
+        return Content(torch.arange(self.num_rows), factors.flattened(), change, change.shape[1] ** 0.5)
+
+    def take(self, round: int, content: Content) -> Received:
+        """The rows that the server has now."""
+        if round == 0:
+            self.received = content.values
+        else:
+            assert self.received is not None
+            self.received = self.received + content.values
+        return Received(self.received)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was received."""
+        return {} if self.received is None else {"received": self.received}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self.received = tensors["received"]
+
+
+class LowRankServer(ServerCodec):
+    """The server's half: the change that it sends, and what it saw of each client."""
+
+    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+        super().__init__(shared, options, answers)
+        self._change: Factors | None = None  # of the round
+        self._seen: dict[str, Tensor] = {}
+
+    def accept(self, round: int, message: AnyMessage) -> Upload:
+        """A change of rows."""
+        if not isinstance(message, LowRankRows):
+            raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; low-rank rows expected")
+        change = Factors(*message.unpack()).rows()
+        places = self.shared.places(message.sender, len(change))
+        self._seen[message.sender] = self.shared.rows[places] + change
+        return Upload(places, change, self.shared.weights[message.sender])
+
+    def previous(self) -> Tensor:
+        """No change."""
+        return torch.zeros_like(self.shared.rows)
+
+    def summed(self, opened: Sum) -> Sum:
+        """Of rows the changes."""
+        return Sum(opened.total - opened.weights[:, None] * self.shared.rows.double(), opened.weights)
+
+    def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
+        """Truncate the aggregated change, and apply it."""
+        self._change = _factorised(aggregated, self.options)
+        self.shared.rows = self.shared.rows + self._change.rows()
+
+    def content(self, round: int, answer: Tensor, held: Tensor) -> Tensor:
+        """Whole rows in round 0, afterwards the factors of their changes."""
+        if round == 0:
+            return answer
+        assert self._change is not None
+        return Factors(*(part[held] for part in self._change)).flattened()
+
+    def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
+        """See `content`."""
+        if round == 0:
+            return super().pack(round, party, content)
+        columns, rank = int(self.options.setting("columns")), int(self.options.setting("rank"))
+        factors = Factors.unflattened(content, columns=columns, rank=rank)
+        return LowRankRows.pack(round, SERVER, party, self.shared.table, factors)
+
+    def observed(self) -> dict[str, Observed]:
+        """Each client's rows as its most recent upload gives them."""
+        return {party: Observed(rows, torch.ones(len(rows), dtype=torch.bool)) for party, rows in self._seen.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was seen of each client."""
+        return {str(self.shared.parties.index(party)): rows for party, rows in self._seen.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self._seen = {self.shared.parties[int(place)]: rows for place, rows in tensors.items()}
+
+
+CODECS.register("low-rank", Codec(LowRankClient, LowRankServer, to_everyone=True))

@@ -1,0 +1,139 @@
+"""The values that pass between the parts of an exchange: what clients hold, upload and receive, and what a round came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Delivery = Literal["sum", "single uploads"]
+
+
+class Holding(NamedTuple):
+    """The rows of a shared table that a client holds, by name: it receives all, and uploads the first `num_uploaded`.
+
+    `weight`: an integer that its rows count for in a mean, such as the number of graphs that it trains on.
+    """
+
+    names: list[str]
+    num_uploaded: int
+    weight: int = 1
+
+
+class Upload(NamedTuple):
+    """One client's upload as the server reads it: row numbers int64 `[k]`, rows float `[k, width]`, the client's weight."""
+
+    places: Tensor
+    rows: Tensor
+    weight: int = 1
+
+
+class Sum(NamedTuple):
+    """The weighted sum of uploads, float `[N, width]`, and the sum of the weights of those that have each row, int64 `[N]`."""
+
+    total: Tensor
+    weights: Tensor
+
+    def mean(self, otherwise: Tensor) -> Tensor:
+        """The weighted mean of each row over its holders, float32 `[N, width]`; `otherwise` where there are none."""
+        mean = (self.total / self.weights.clamp_min(1)[:, None]).float()
+        return torch.where((self.weights > 0)[:, None], mean, otherwise)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a transport brought the server of one round's uploads to a table `[N, width]`.
+
+    Attributes:
+        shape: of the table.
+        uploads: by party, in the order of the parties; None where the transport delivers the sum alone.
+        opened: that sum; None where it delivers single uploads.
+    """
+
+    shape: tuple[int, int]
+    uploads: Mapping[str, Upload] | None = None
+    opened: Sum | None = None
+
+    def sum(self, without: str | None = None) -> Sum:
+        """The sum of the uploads, taken in the order of the parties, whichever arrived first.
+
+        Args:
+            without: leave out this party, where single uploads were delivered.
+        """
+        if self.opened is not None:
+            return self.opened
+        total, weights = torch.zeros(self.shape), torch.zeros(self.shape[0], dtype=torch.int64)
+        for party, (places, rows, weight) in (self.uploads or {}).items():
+            if party != without:
+                total.index_add_(0, places, rows, alpha=weight)
+                weights.index_add_(0, places, torch.full_like(places, weight))
+        return Sum(total, weights)
+
+    def renewed(self) -> Tensor:
+        """The rows that somebody uploaded, bool `[N]`."""
+        if self.opened is not None:
+            return self.opened.weights > 0
+        renewed = torch.zeros(self.shape[0], dtype=torch.bool)
+        for places, _, _ in (self.uploads or {}).values():
+            renewed[places] = True
+        return renewed
+
+
+class Received(NamedTuple):
+    """What a client makes of a broadcast of one table.
+
+    Attributes:
+        rows: float32 `[n, width]` in the order of its holding.
+        taken: bool `[n]`, the rows that the client takes over, the others stay its own; None: all.
+        own_share: float32 `[n]`, what of its own row the client adds to a row that it takes over; None: nothing.
+    """
+
+    rows: Tensor
+    taken: Tensor | None = None
+    own_share: Tensor | None = None
+
+    def merged(self, own: Tensor) -> Tensor:
+        """The client's rows after it took this over, `[n, width]`."""
+        rows = self.rows.to(own.device)
+        if self.own_share is not None:
+            rows = rows + self.own_share.to(own.device)[:, None] * own
+        return rows if self.taken is None else torch.where(self.taken.to(own.device)[:, None], rows, own)
+
+
+class Observed(NamedTuple):
+    """The server's running copy of a client's rows, where no single message holds them.
+
+    Attributes:
+        rows: float32 `[num_uploaded, width]` in the order of the client's holding, each as it was last seen.
+        seen: bool `[num_uploaded]`, the rows that ever crossed.
+    """
+
+    rows: Tensor
+    seen: Tensor
+
+
+class Uploaded(NamedTuple):
+    """Outcome of one round's uploads to one table.
+
+    Attributes:
+        num_survivors: clients in the aggregate; 0 when it failed and the table stays as it was.
+        num_clipped: values that were cut to the range a protocol can carry.
+        excluded: by party the reason why a message of it was left out.
+    """
+
+    num_survivors: int
+    num_clipped: int = 0
+    excluded: Mapping[str, str] = MappingProxyType({})
+
+
+def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
+    """Whose messages were left out in the uploads of one round, and why, by party in alphabetical order."""
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for party, reason in outcome.excluded.items():
+            reasons.setdefault(party, []).append(reason)
+    return {party: "; ".join(reasons[party]) for party in sorted(reasons)}

@@ -1,0 +1,82 @@
+"""The server's half of an exchange of one shared table: the table, its aggregation, and its half of the codec.
+
+    server = TableServer(SharedTable("entities", parties), codec, aggregation, options)
+    server.shared.align(message)                                             # of each client
+    server.initialise(rows)
+    server.aggregate(1, {message.sender: server.accept(1, message), ...})
+    server.message(1, "client/a")                                            # what this client is sent
+
+Nothing here refers to an object of a client: what the server knows of one came in a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fkgsec.exchange.aggregation import Aggregation
+from fkgsec.exchange.codec import Codec
+from fkgsec.exchange.parts import Delivered, Sum, Upload
+from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.messages import AnyMessage
+from fkgsec.federation.options import FederationOptions
+
+
+class TableServer:
+    """See the module."""
+
+    def __init__(
+        self, shared: SharedTable, codec: Codec, aggregation: type[Aggregation], options: FederationOptions
+    ) -> None:
+        self.shared = shared
+        self.codec = codec.server(shared, options, aggregation.answers)
+        self.aggregation = aggregation(shared, options)
+
+    def initialise(self, rows: Tensor) -> None:
+        """Set the first rows, one for each name."""
+        self.shared.initialise(rows)
+        self.codec.begin()
+        self.aggregation.begin()
+
+    def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> None:
+        """Make a table of single uploads, which are taken in the order of the parties."""
+        ordered = {party: uploads[party] for party in self.shared.parties if party in uploads}
+        self._publish(round, Delivered(self._shape, uploads=ordered))
+
+    def aggregate_sum(self, round: int, opened: Sum) -> None:
+        """Make a table of the sum of uploaded rows alone."""
+        self._publish(round, Delivered(self._shape, opened=self.codec.summed(opened)))
+
+    def content(self, round: int, party: str | None, held: Tensor) -> Tensor:
+        """What a client is sent for the rows `held` int64 `[n]`, float32 `[n, V]`; None: what is the same for all."""
+        return self.codec.content(round, self.aggregation.answer(round, party, held), held)
+
+    def message(self, round: int, party: str) -> AnyMessage:
+        """The broadcast to a client that was aligned in clear."""
+        held = self.shared.holdings[party]
+        return self.codec.pack(round, party, self.content(round, party, held))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold, by name."""
+        parts = {"codec": self.codec, "aggregation": self.aggregation}
+        kept = {f"{part}.{name}": one for part, half in parts.items() for name, one in half.tensors().items()}
+        return {"rows": self.shared.rows} | kept
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave, once the parties are aligned."""
+        self.initialise(tensors["rows"])
+        self.codec.load(below("codec.", tensors))
+        self.aggregation.load(below("aggregation.", tensors))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return len(self.shared.names), self.shared.rows.shape[1]
+
+    def _publish(self, round: int, delivered: Delivered) -> None:
+        self.codec.publish(self.aggregation.aggregate(round, self.codec.previous(), delivered), delivered)
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

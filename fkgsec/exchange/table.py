@@ -1,0 +1,75 @@
+"""A shared table as the server has it: the rows, and whose are where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.federation.messages import Alignment
+from fkgsec.federation.recipes import Table
+
+
+@dataclass
+class SharedTable:
+    """One shared table on the server, which knows rows by the names that clients sent.
+
+    Attributes:
+        parties: the clients, in their order.
+        names: the union of names in order of first arrival.
+        rows: float32 `[len(names), width]`.
+        holdings: for each client that was aligned in clear, the rows it receives, int64; the first `num_uploaded[party]` of
+            these it also uploads. Empty after private alignment.
+        weights: by such a client, what it counts for in a mean.
+    """
+
+    table: Table
+    parties: Sequence[str] = ()
+    names: list[str] = field(default_factory=list)
+    rows: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    holdings: dict[str, Tensor] = field(default_factory=dict)
+    num_uploaded: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+
+    def align(self, message: Alignment) -> None:
+        """Take in a client's names.
+
+        Raises:
+            RunError: a second alignment of a client, a name given twice, or a weight below 1.
+        """
+        if message.sender in self.holdings:
+            raise RunError(f"{message.sender} sent a second alignment of {self.table}")
+        if len(set(message.names)) != len(message.names):
+            raise RunError(f"{message.sender} named a row of {self.table} twice")
+        if message.weight < 1:
+            raise RunError(
+                f"{message.sender} gave {message.weight} as its weight in {self.table}; at least 1 is needed"
+            )
+        place = {name: number for number, name in enumerate(self.names)}
+        for name in message.names:
+            if name not in place:
+                place[name] = len(self.names)
+                self.names.append(name)
+        self.holdings[message.sender] = torch.tensor([place[name] for name in message.names], dtype=torch.int64)
+        self.num_uploaded[message.sender] = message.num_uploaded
+        self.weights[message.sender] = message.weight
+
+    def uploaded(self, sender: str) -> Tensor:
+        """The rows that a client uploads, int64. Raises `RunError` for an unknown sender."""
+        if sender not in self.holdings:
+            raise RunError(f"an upload of {self.table} by {sender}, who is unknown")
+        return self.holdings[sender][: self.num_uploaded[sender]]
+
+    def places(self, sender: str, num_rows: int) -> Tensor:
+        """The rows that a client's upload of so many is of. Raises `RunError` for an unknown sender or another number."""
+        ids = self.uploaded(sender)
+        if num_rows != len(ids):
+            raise RunError(f"{sender} uploaded {num_rows} rows of {self.table}; {len(ids)} expected")
+        return ids
+
+    def initialise(self, rows: Tensor) -> None:
+        """Set the first rows, one for each name."""
+        self.rows = torch.as_tensor(rows)

@@ -1,0 +1,285 @@
+"""FedS: of the rows that clients share, each side sends those that matter most this round (feds.txt section III).
+
+`TopK` is the codec (which rows cross, in both directions), `SumOfOthers` the aggregation. Only rows that another client holds too
+ever cross; the first broadcast tells each client which these are. All of them cross in synchronised rounds.
+
+Leakage: the server sees every client's names, which of them changed most in each round, and the rows that were sent. A client
+learns which of its names others hold, and how many of them uploaded each.
+
+Where a transport delivers the sum alone, a client chooses by itself and masks zeros elsewhere; the server ranks downloads by the
+count of all uploaders (FedS: without the receiver, whom it cannot tell), and the client subtracts what it put into the sum before
+it combines (Eq. 3, 4). A row that it alone sent comes back as nothing, so some downloads are wasted. A row counts as sent (Eq. 1)
+if the client's part of it was in an opened sum. That use is ours; feds.txt has no secure form.
+
+Legend: `n` rows of one client, `N` rows of the table, `W` their width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from fkgsec.errors import RunError
+from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
+from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload
+from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.randomness import generator
+
+
+def num_selected(num_shared: int, sparsity: float) -> int:
+    """Number of rows to send out of `num_shared`: K = max(1, floor(N_c p)), at most all. Source: feds.txt Eq. 2."""
+    return min(num_shared, max(1, int(num_shared * sparsity + 1e-9)))  # 0.29 * 100 is 28.999...
+
+
+def changes(rows: Tensor, history: Tensor) -> Tensor:
+    """Change score of each row `[n, W]`: cosine distance to its last uploaded value, float `[n]`. Source: feds.txt Eq. 1."""
+    return 1 - cosine_similarity(rows, history, dim=1)
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """The `count` largest values, bool `[n]`; among equals those that come first."""
+    chosen = torch.zeros(len(values), dtype=torch.bool)
+    chosen[torch.sort(values, descending=True, stable=True).indices[:count]] = True
+    return chosen
+
+
+def most_uploaded(counts: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+    """The `count` rows that most clients uploaded, bool `[n]`; at random among equals, and never one that none uploaded.
+
+    Source: feds.txt III-D.
+    """
+    order = torch.from_numpy(rng.permutation(len(counts)))
+    chosen = torch.zeros(len(counts), dtype=torch.bool)
+    chosen[order[largest(counts[order], count)]] = True
+    return chosen & (counts > 0)
+
+
+def combined(own: Tensor, sums: Tensor, counts: Tensor, weight: int = 1) -> Tensor:
+    """(A + w E) / (w + P), the mean of a client's row and those that the sum is of, `[n, W]`. Source: feds.txt Eq. 4, w = 1."""
+    return (sums + weight * own) / (weight + counts)[:, None]
+
+
+def is_synchronised(round: int, sync_every: int) -> bool:
+    """Whether all shared rows are sent: after every `sync_every` sparse rounds; in round 0 only if 0.
+
+    Source: feds.txt III-E, F. Differs from III-B, where two sentences have it the other way round.
+    """
+    return round == 0 or (sync_every > 0 and round % (sync_every + 1) == 0)
+
+
+def _schedule(options: FederationOptions, round: int) -> bool:
+    return is_synchronised(round, int(options.setting("sync_every")))
+
+
+class TopKClient(ClientCodec):
+    """The client's half: it knows which of its rows others hold, and its rows as it sent them last.
+
+    Attributes:
+        shared: bool `[num_rows]`. history: float32 `[num_uploaded, W]`, the first rows until it sends others (feds.txt III-C).
+    """
+
+    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+        super().__init__(holding, options, answers)
+        self.shared = torch.zeros(self.num_rows, dtype=torch.bool)
+        self.history: Tensor | None = None
+        self._summed: tuple[int, Contribution] | None = None  # the round of the last opened sum, and its part of it
+
+    def encode(self, round: int, rows: Tensor) -> Contribution:
+        """All shared rows where rounds are synchronised, else the K that changed most."""
+        chosen = self.shared[: len(rows)]
+        if not _schedule(self.options, round):
+            assert self.history is not None
+            count = num_selected(int(self.shared.sum()), float(self.options.setting("sparsity")))
+            changed = changes(rows, self.history).masked_fill(~chosen, -torch.inf)
+            chosen = largest(changed, min(count, int(chosen.sum())))
+        return Contribution(chosen, rows[chosen])
+
+    def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
+        """Rows alone where the server knows which these are."""
+        if _schedule(self.options, round):
+            return Rows.pack(round, party, SERVER, table, contribution.rows)
+        return SparseRows.pack(round, party, SERVER, table, contribution.chosen, contribution.rows)
+
+    def sent(self, round: int, rows: Tensor, contribution: Contribution, summed: Contribution | None = None) -> None:
+        """The chosen rows are the ones sent last, though suppressed: else a client would choose in vain, round after round."""
+        assert self.history is not None
+        self.history = torch.where(contribution.chosen[:, None], rows, self.history)
+        self._summed = None if summed is None else (round, summed)
+
+    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
+        """Rows that it is to take over; or, between synchronised rounds, sums and, last, of how many uploads."""
+        if isinstance(message, SparseRows):
+            if message.num_rows != self.num_rows:
+                raise RunError(f"{message.receiver} was sent {message.num_rows} rows; its rows are {self.num_rows}")
+            found, rows, counts = message.unpack()
+            if self._counted(message.round):
+                return Content(found, torch.column_stack([rows, counts.float()]), rows, counts)
+            return Content(found, rows, rows)
+        if not isinstance(message, Rows) or self._counted(message.round):
+            raise RunError(f"{message.receiver} was to be sent sparse rows of {message.table}; got {message.label}")
+        found = torch.nonzero(self.shared)[:, 0]
+        if len(found) != message.num_rows:
+            raise RunError(f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(found)} expected")
+        rows = message.unpack()
+        return Content(found, rows, rows)
+
+    def take(self, round: int, content: Content) -> Received:
+        """What is sent of a shared row replaces it; a sum is combined with the client's own row."""
+        if self._counted(round):
+            return self._combined(content.places, *self._of_others(round, content))
+        taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
+        rows = torch.zeros(self.num_rows, content.rows.shape[1]).index_copy_(0, content.places, content.rows)
+        if round == 0:
+            self.shared = taken
+            if self.history is None:
+                self.history = rows[: self.num_uploaded]
+        return Received(rows, taken)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Which rows are shared, and what was sent."""
+        return {"shared": self.shared} | ({} if self.history is None else {"history": self.history})
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self.shared, self.history = tensors["shared"], tensors["history"]
+
+    def _counted(self, round: int) -> bool:
+        return self.answers == "counted sums" and not _schedule(self.options, round)
+
+    def _combined(self, places: Tensor, sums: Tensor, counts: Tensor) -> Received:
+        """What the client's rows at `places` become with sums `[k, W]` of `counts` `[k]` others."""
+        taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
+        rows, shares = torch.zeros(self.num_rows, sums.shape[1]), torch.zeros(self.num_rows)
+        rows[places] = combined(torch.zeros_like(sums), sums, counts, self.weight)
+        return Received(rows, taken, shares.index_copy_(0, places, self.weight / (float(self.weight) + counts)))
+
+    def _of_others(self, round: int, content: Content) -> tuple[Tensor, Tensor]:
+        """Sums and counts without what the client itself put in, as encoded: a value may have been clipped."""
+        places, sums, counts = content.places, content.values, content.rows[:, -1].long()
+        if self._summed is None or self._summed[0] != round:
+            return sums, counts
+        included, values = self._summed[1]
+        own = torch.zeros(self.num_rows, sums.shape[1], dtype=torch.float64)
+        mine = torch.zeros(self.num_rows, dtype=torch.int64)
+        own[: len(included)][included], mine[: len(included)][included] = values, self.weight
+        return (sums - own[places]).float(), counts - mine[places]
+
+
+class TopKServer(ServerCodec):
+    """The server's half: whose rows are shared, which were renewed, and the most recent upload of each row of each client."""
+
+    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+        super().__init__(shared, options, answers)
+        self._shared: dict[str, Tensor] = {}
+        self._seen: dict[str, Observed] = {}
+
+    def begin(self) -> None:
+        """Find the shared rows; what clients sent last counts as the first rows."""
+        table = self.shared
+        count = torch.bincount(torch.cat(list(table.holdings.values())), minlength=len(table.names))
+        self._shared = {party: count[held] > 1 for party, held in table.holdings.items()}
+        self._renewed = torch.ones(len(table.names), dtype=torch.bool)
+        self._seen = {
+            party: Observed(table.rows[table.uploaded(party)], torch.zeros(number, dtype=torch.bool))
+            for party, number in table.num_uploaded.items()
+        }
+
+    def accept(self, round: int, message: AnyMessage) -> Upload:
+        """Chosen rows, or all shared ones without saying which."""
+        own = self.shared.uploaded(message.sender)
+        if isinstance(message, SparseRows):
+            self.shared.places(message.sender, message.num_rows)
+            places, values, _ = message.unpack()
+        elif isinstance(message, Rows):
+            places = torch.nonzero(self._shared[message.sender][: len(own)])[:, 0]
+            if len(places) != message.num_rows:
+                raise RunError(
+                    f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(places)} expected"
+                )
+            values = message.unpack()
+        else:
+            raise RunError(f"{message.sender} uploaded {message.label} of {message.table}; rows expected")
+        before = self._seen[message.sender]
+        self._seen[message.sender] = Observed(
+            before.rows.index_copy(0, places, values), before.seen.index_fill(0, places, True)
+        )
+        return Upload(own[places], values, self.shared.weights[message.sender])
+
+    def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
+        """Make the aggregate `[N, W]` the table."""
+        super().publish(aggregated, delivered)
+        self._renewed = delivered.renewed()
+
+    def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
+        """A client's shared rows that somebody uploaded; of counted sums those that most have a part in.
+
+        Rows that nobody sent this time, since their holders sat the round out, do not cross. The first broadcast says which
+        rows are shared.
+        """
+        table, shared = self.shared.table, self._shared[party]
+        if self.answers == "counted sums" and not _schedule(self.options, round):
+            sums, counts = content[:, :-1], content[:, -1].long()
+            rng = generator(self.options.seed, "download ties", table, round, self.shared.parties.index(party))
+            number = num_selected(int(shared.sum()), float(self.options.setting("sparsity")))
+            chosen = most_uploaded(counts * shared, number, rng)
+            return SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen])
+        chosen = shared & (self._renewed[self.shared.holdings[party]] | (round == 0))
+        if round > 0 and torch.equal(chosen, shared):
+            return Rows.pack(round, SERVER, party, table, content[chosen])
+        return SparseRows.pack(round, SERVER, party, table, chosen, content[chosen])
+
+    def observed(self) -> dict[str, Observed]:
+        """The most recent upload of each row, and which rows were ever uploaded."""
+        return self._seen
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was seen of each client."""
+        return {
+            f"{name}.{self.shared.parties.index(party)}": tensor
+            for party, seen in self._seen.items()
+            for name, tensor in seen._asdict().items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        for party in self._seen:
+            place = self.shared.parties.index(party)
+            self._seen[party] = Observed(tensors[f"rows.{place}"], tensors[f"seen.{place}"])
+
+
+class SumOfOthers(Aggregation):
+    """In synchronised rounds the mean over holders; between them, for each client the sum over the others, with their number.
+
+    Where the sum alone is delivered, a client is sent that of all, itself included. Source: feds.txt Eq. 3.
+    """
+
+    answers = "counted sums"
+
+    def __init__(self, shared: SharedTable, options: FederationOptions) -> None:
+        super().__init__(shared, options)
+        self._delivered: Delivered | None = None
+
+    def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
+        """The table changes in synchronised rounds alone."""
+        self._delivered = delivered
+        return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
+
+    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+        """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
+        if _schedule(self.options, round):
+            return super().answer(round, party, held)
+        assert self._delivered is not None
+        total, counts = self._delivered.sum(without=party)
+        return torch.column_stack([total.float(), counts.float()])[held]
+
+
+CODECS.register("top-k", Codec(TopKClient, TopKServer, frozenset({"rows", "counted sums"}), chooses_rows=True))
+AGGREGATIONS.register("sum of others", SumOfOthers)

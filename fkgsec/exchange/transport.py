@@ -1,0 +1,249 @@
+"""How messages cross, and the driver of one exchange between parties in one process. Here in clear, as the papers' codes do.
+
+    transport = Transport(channel, options, parties, ("entities",), run)
+
+A transport says what it `delivers` to the server, and makes the parts of the algorithm's recipe fit: an aggregation that needs
+what it does not deliver is refused. It alone holds both the server's halves and the clients'; they reach each other by messages
+of its channel. Another transport is a subclass (`defenses.transport`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange.aggregation import AGGREGATIONS
+from fkgsec.exchange.client import TableClient
+from fkgsec.exchange.codec import CODECS
+from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Upload, Uploaded
+from fkgsec.exchange.server import TableServer, below
+from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.messages import Alignment, AnyMessage, Channel
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.protection import NOTHING, Protection
+from fkgsec.federation.recipes import RECIPES, Table
+
+
+class Transport:
+    """Alignment, broadcast and upload of the shared tables in clear.
+
+    Leakage: the server sees every client's names and rows.
+
+    Args:
+        channel: takes every message.
+        options: of the federation.
+        parties: the clients, in their order.
+        tables: what is shared.
+        run: names the run, by its data and options.
+
+    Attributes:
+        delivers: what the server gets of a round's uploads.
+        server: the tables as the server has them.
+        inputs: by table and party what each participant put into the last sum; see `FederationResult.inputs`.
+        known: what the server knows beforehand of participants' parts of that sum; see `FederationResult.known`.
+
+    Raises:
+        SpecError: a codec, an aggregation and a transport that do not fit.
+    """
+
+    delivers: Delivery = "single uploads"
+    knows_holdings: ClassVar[bool] = True  # whether the server learns who holds each row
+
+    def __init__(
+        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+    ) -> None:
+        self.channel, self.options, self.parties, self.run = channel, options, tuple(parties), run
+        recipe = RECIPES[options.algorithm]
+        self.codec, self.aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
+        self._check_fit()
+        self.servers: dict[Table, TableServer] = {
+            table: TableServer(SharedTable(table, self.parties), self.codec, self.aggregation, options)
+            for table in tables
+        }
+        self.server: dict[Table, SharedTable] = {table: one.shared for table, one in self.servers.items()}
+        self.clients: dict[Table, dict[str, TableClient]] = {table: {} for table in tables}
+        self.inputs: dict[Table, dict[str, Tensor]] = {}
+        self.known: dict[Table, dict[str, Tensor]] = {}
+
+    def describe(self) -> str:
+        """What it is called in errors."""
+        return "a transport in clear"
+
+    def _check_fit(self) -> None:
+        """Compare what the parts need, carry and deliver."""
+        recipe = RECIPES[self.options.algorithm]
+        needs, answers = self.aggregation.needs, self.aggregation.answers
+        if needs == "single uploads" and self.delivers == "sum":
+            raise SpecError(
+                f"{recipe.name}: aggregation {recipe.aggregation!r} needs single uploads; {self.describe()} delivers their sum "
+                "alone"
+            )
+        if answers not in self.codec.carries:
+            raise SpecError(
+                f"{recipe.name}: aggregation {recipe.aggregation!r} answers with {answers}; codec {recipe.codec!r} carries "
+                f"{', '.join(sorted(self.codec.carries))}"
+            )
+        if self.codec.chooses_rows and not self.knows_holdings:
+            raise SpecError(
+                f"{recipe.name}: codec {recipe.codec!r} needs to know who holds each row; {self.describe()} hides it"
+            )
+
+    # A round.
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """Round 0: afterwards `server[table].names` is the union of what clients hold."""
+        self._seat(table, held)
+        for client in self.clients[table].values():
+            received = self.channel.send(client.alignment())
+            if not isinstance(received, Alignment):
+                raise RunError(f"{client.party} sent {received.label}; an alignment was expected")
+            self.server[table].align(received)
+
+    def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """Make the clients' halves."""
+        self.clients[table] = {
+            party: TableClient(party, table, holding, self.codec, self.aggregation, self.options)
+            for party, holding in held.items()
+        }
+
+    def initialise(self, table: Table, rows: Tensor) -> None:
+        """Set the first rows, one for each name."""
+        self.servers[table].initialise(rows)
+
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        """What each of these clients receives of the table; changes go to all, as they are of no use to one that missed any."""
+        received = {}
+        for party in self.parties if self.codec.to_everyone else parties:
+            message = self.servers[table].message(round, party)
+            received[party] = self.clients[table][party].receive(self._arrived(message))
+        return received
+
+    def _arrived(self, sent: AnyMessage) -> AnyMessage:
+        """A broadcast as its receiver gets it. Raises `RunError` for one of another kind, round, party or table."""
+        received = self.channel.send(sent)
+        if (expected := header(sent)) != header(received):
+            raise RunError(f"{sent.receiver} was to be sent {expected}; got {header(received)}")
+        return received
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table."""
+        uploads: dict[str, Upload] = {}
+        for party, own in rows.items():
+            client = self.clients[table][party]
+            kept = client.contribute(round, own)
+            received = self.channel.send(client.pack(kept))
+            if received.sender in uploads:
+                raise RunError(f"an upload of {table} by {received.sender}, who sent one already")
+            uploads[received.sender] = self.servers[table].codec.accept(round, received)
+            client.sent(kept)
+        self.servers[table].aggregate(round, uploads)
+        return Uploaded(len(rows))
+
+    # What is kept.
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of this exchange beside its transcript, by name."""
+        kept = {}
+        for table, server in self.servers.items():
+            kept |= {f"server.{table}.{name}": tensor for name, tensor in server.tensors().items()}
+        return kept | self.memories()
+
+    def memories(self) -> dict[str, Tensor]:
+        """What clients remember, by table and place."""
+        return {
+            f"client.{table}.{self.parties.index(party)}.{name}": tensor
+            for table, clients in self.clients.items()
+            for party, client in clients.items()
+            for name, tensor in client.tensors().items()
+        }
+
+    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave.
+
+        Raises `RunError` for a checkpoint of an earlier version.
+        """
+        for message in self.channel.transcript.messages(0):
+            if isinstance(message, Alignment):
+                self.server[message.table].align(message)
+        try:
+            for table, server in self.servers.items():
+                self._seat(table, held[table])
+                server.load(below(f"server.{table}.", tensors))
+            self.remember(tensors)
+        except KeyError as error:
+            raise RunError(
+                f"the checkpoint lacks {error} of its exchange (an earlier version made it); start over"
+            ) from error
+
+    def remember(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `memories` gave."""
+        for table, clients in self.clients.items():
+            for party, client in clients.items():
+                client.load(below(f"client.{table}.{self.parties.index(party)}.", tensors))
+
+    # Rounds after a run.
+
+    @property
+    def keeps_uploads(self) -> bool:
+        """Whether the server keeps every client's most recent upload, so that all have a part in every round."""
+        return self.aggregation.keeps_uploads
+
+    @property
+    def sums(self) -> bool:
+        """Whether the server learns sums of uploads, not each."""
+        return self.delivers == "sum"
+
+    def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        """Who uploads in a round in which these clients (by place) forget: they alone, where uploads are not summed.
+
+        All do where the server keeps every client's most recent upload, which is then that of the run.
+
+        Args:
+            colluders: clients that may tell the server their part of a sum.
+
+        Raises:
+            SpecError: a sum of so few would show the server what one of them sent.
+        """
+        return list(range(len(self.parties))) if self.keeps_uploads else list(requesting)
+
+    def carried(self) -> dict[str, Tensor]:
+        """What a round after the run, such as one of unlearning, goes on from beside what clients hold; nothing in clear."""
+        return {}
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on, after `initialise`, from what another exchange's `carried` gave."""
+
+    def send_again(self, table: Table) -> dict[str, Received]:
+        """Round 0 after a run: every client is sent the table. Returns what some take over; the others keep what they have."""
+        self.broadcast(0, table, self.parties)
+        return {}
+
+    # What it says of itself.
+
+    def observed(self, table: Table) -> dict[str, Observed]:
+        """What the server knows of each client's rows; empty where each upload says all of it in one message."""
+        return self.servers[table].codec.observed()
+
+    def rounds_worth_noting(self) -> set[int]:
+        """The rounds whose opened sums an adversary still has a use for, beside the best and the last."""
+        return set()
+
+    def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
+        """What the exchange protects; nothing in clear.
+
+        Args:
+            before: of what crossed before in a run that this one goes on from or repeats: its guarantees compose with these.
+            rounds: how many rounds of uploads this exchange carries; None: as many as the options allow.
+        """
+        return before
+
+
+def header(message: AnyMessage) -> tuple[object, ...]:
+    """What a receiver knows of a message beforehand: kind, round, sender, receiver, table."""
+    return message.label, message.round, message.sender, message.receiver, message.table
+
+
+MakeTransport = Callable[[Channel, FederationOptions, Sequence[str], Sequence[Table], str], Transport]
