@@ -18,7 +18,14 @@ from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_
 from experiments.unlearning.summary import read_verification
 from experiments.unlearning.unlearn import unlearn_run
 from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import MIN_REFERENCES, MIN_SHADOWS, AuditOptions, Verification, encode
+from experiments.unlearning.verification import (
+    MIN_REFERENCES,
+    MIN_SHADOWS,
+    AuditOptions,
+    Verification,
+    audit_folder,
+    encode,
+)
 from experiments.unlearning.verification import verify as verify_run
 from experiments.writing import Overwrite, refused, write_new
 from fkgsec.errors import RunError
@@ -32,26 +39,42 @@ VERIFY_EXAMPLES = (
     "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
     "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
+DEFAULTS, AUDIT = Thresholds(), AuditOptions()
 RECORD_FILE, MARKDOWN_FILE, HTML_FILE = "verification.json", "verification.md", "verification.html"
 
 
+RunFolder = Annotated[Path, typer.Option("--run", help="a finished run; it is only read")]
+ForgetFile = Annotated[
+    Path,
+    typer.Option("--forget", help="tab-separated head, relation, tail; or a folder with CLIENT.txt for each client"),
+]
+ClientName = Annotated[
+    str | None,
+    typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option("--method", help="fedlu, retrain, finetune, ascent, relabel or delete (default: fedlu)"),
+]
+DecayEpochs = Annotated[
+    int | None,
+    typer.Option("--decay-epochs", help="epochs over what is retained (finetune, relabel, fedlu's decay; default: 10)"),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", help="triples per step of unlearning (default: the run's)")
+]
+Colluders = Annotated[
+    int | None,
+    typer.Option("--colluders", help="secagg: clients that may tell the server their part of the sum (default: 1)"),
+]
+
+
 def unlearn(
-    run: Annotated[Path, typer.Option("--run", help="a finished run; it is only read")],
-    forget: Annotated[
-        Path,
-        typer.Option(
-            "--forget", help="tab-separated head, relation, tail; or a folder with CLIENT.txt for each client"
-        ),
-    ],
+    run: RunFolder,
+    forget: ForgetFile,
     *,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="fedlu, retrain, finetune, ascent, relabel or delete (default: fedlu)"),
-    ] = None,
+    client: ClientName = None,
+    method: MethodName = None,
     form: Annotated[str | None, typer.Option("--form", help="paper, or published as FedLU's code")] = None,
     hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
     soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
@@ -59,22 +82,12 @@ def unlearn(
         float | None, typer.Option("--mu-soft", help="fedlu: weight of soft confusion (default: 0.1)")
     ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="epochs over the forget set (default: 10)")] = None,
-    decay_epochs: Annotated[
-        int | None,
-        typer.Option(
-            "--decay-epochs", help="epochs over what is retained (finetune, relabel, fedlu's decay; default: 10)"
-        ),
-    ] = None,
+    decay_epochs: DecayEpochs = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", help="of unlearning (default: the run's)")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="triples per step of unlearning (default: the run's)")
-    ] = None,
-    colluders: Annotated[
-        int | None,
-        typer.Option("--colluders", help="secagg: clients that may tell the server their part of the sum (default: 1)"),
-    ] = None,
+    batch_size: BatchSize = None,
+    colluders: Colluders = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="folder to write (default: RUN-METHOD beside the run)")
     ] = None,
@@ -99,58 +112,69 @@ def unlearn(
             typer.echo(f"{line}.")
 
 
+UnlearnedFolder = Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`; it is only read")]
+Request = Annotated[
+    Path | None,
+    typer.Option(
+        "--forget", help="the request from whoever asked, as for `fkgsec unlearn`; without it never forgotten"
+    ),
+]
+EscrowFile = Annotated[
+    Path | None,
+    typer.Option("--escrow", help="file of `fkgsec data escrow`: never-seen triples that whoever unlearned never had"),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
+]
+RawRun = Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")]
+Share = Annotated[float, typer.Option("--share", help="largest share of the forget set that may still be remembered")]
+Distinguishability = Annotated[
+    float, typer.Option("--distinguishability", help="largest max(AUC, 1 - AUC) that passes")
+]
+Error = Annotated[
+    float, typer.Option("--error", help="chance of an unfounded 'not forgotten' over all measures and tests")
+]
+References = Annotated[
+    int, typer.Option("--references", help=f"re-trainings of the audit's own: 0, or from {MIN_REFERENCES}")
+]
+Shadows = Annotated[
+    int, typer.Option("--shadows", help=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")
+]
+Plants = Annotated[
+    int, typer.Option("--plants", help="trainings with a share of the forget set left in, to see it noticed")
+]
+AuditSeed = Annotated[
+    int | None,
+    typer.Option("--audit-seed", help="repeats an audit in --out (default: drawn now, printed afterwards)"),
+]
+AuditFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="folder for record, certificate and the audit's runs (default: RUN-audit beside the run)"
+    ),
+]
+
+
 def verify(
-    run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`")],
+    run: UnlearnedFolder,
     *,
-    forget: Annotated[
-        Path | None,
-        typer.Option(
-            "--forget", help="the request from whoever asked, as for `fkgsec unlearn`; without it never forgotten"
-        ),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
-    ] = None,
-    escrow: Annotated[
-        Path | None,
-        typer.Option(
-            "--escrow", help="file of `fkgsec data escrow`: never-seen triples that whoever unlearned never had"
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
-    ] = None,
-    raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
-    share: Annotated[
-        float, typer.Option("--share", help="largest share of the forget set that may still be remembered")
-    ] = Thresholds().share,
-    distinguishability: Annotated[
-        float, typer.Option("--distinguishability", help="largest max(AUC, 1 - AUC) that passes")
-    ] = Thresholds().distinguishability,
-    error: Annotated[
-        float, typer.Option("--error", help="chance of an unfounded 'not forgotten' over all measures and tests")
-    ] = Thresholds().error,
-    references: Annotated[
-        int, typer.Option("--references", help=f"re-trainings of the audit's own: 0, or from {MIN_REFERENCES}")
-    ] = AuditOptions().references,
-    shadows: Annotated[
-        int, typer.Option("--shadows", help=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")
-    ] = AuditOptions().shadows,
-    plants: Annotated[
-        int, typer.Option("--plants", help="trainings with a share of the forget set left in, to see it noticed")
-    ] = AuditOptions().plants,
+    forget: Request = None,
+    client: ClientName = None,
+    escrow: EscrowFile = None,
+    against: Against = None,
+    raw: RawRun = None,
+    share: Share = DEFAULTS.share,
+    distinguishability: Distinguishability = DEFAULTS.distinguishability,
+    error: Error = DEFAULTS.error,
+    references: References = AUDIT.references,
+    shadows: Shadows = AUDIT.shadows,
+    plants: Plants = AUDIT.plants,
     relearn_steps: Annotated[
         int, typer.Option("--relearn-steps", help="steps of relearning; 0: none")
-    ] = AuditOptions().relearn_steps,
-    audit_seed: Annotated[
-        int | None,
-        typer.Option("--audit-seed", help="repeats an audit in --out (default: drawn now, printed afterwards)"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder for record, certificate and the audit's runs (default: --run)")
-    ] = None,
+    ] = AUDIT.relearn_steps,
+    audit_seed: AuditSeed = None,
+    out: AuditFolder = None,
     json: Annotated[
         str | None, typer.Option("--json", help="also write the record here; - for standard output")
     ] = None,
@@ -158,19 +182,12 @@ def verify(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
-    target = out or run
+    target = audit_folder(run, out, audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
     thresholds = Thresholds(distinguishability=distinguishability, error=error, share=share)
     earlier = None if overwrite else _earlier(target / RECORD_FILE)
-    if earlier is not None and audit_seed is None:
-        # A record beside what is audited may be of whoever unlearned, and so may its seed.
-        how = "which only a folder of your own repeats (--out)"
-        if out is not None:
-            how = f"which --audit-seed {earlier.seed} repeats"
-        raise refused(target / RECORD_FILE, f"is an earlier audit, {how}")
-    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, audit_seed):
-        raise refused(target / RECORD_FILE, "has other thresholds or another seed")
+    _check_repeats(earlier, thresholds, audit_seed, target, named=out is not None)
     made = verify_run(
         run,
         thresholds,
@@ -185,18 +202,7 @@ def verify(
         folder=target,
         observe=observe_on(make_console(stderr=True), enabled=not quiet),
     )
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise RunError(f"{target}: cannot be made ({problem.strerror})") from problem
-    if earlier is None:
-        write_atomically(target / MARKDOWN_FILE, to_markdown(made).encode())
-        write_atomically(target / HTML_FILE, to_html(made).encode())
-        write_atomically(target / RECORD_FILE, encode(made))
-    elif _says_the_same(made, earlier):
-        made = earlier
-    else:
-        raise refused(target / RECORD_FILE, "is of another verification")
+    made = _write(made, earlier, target)
     if json == "-":
         sys.stdout.write(encode(made).decode())
     elif json is not None:
@@ -204,6 +210,46 @@ def verify(
     if not quiet:
         _show(made, make_console(stderr=json == "-"))
     raise typer.Exit(made.verdict.exit_status)
+
+
+def _check_repeats(
+    earlier: Verification | None, thresholds: Thresholds, audit_seed: int | None, target: Path, *, named: bool
+) -> None:
+    """Raises `RunError` unless there is no earlier audit in the folder, or this one repeats it.
+
+    Args:
+        named: whether the folder is one that the user named.
+    """
+    if earlier is None:
+        return
+    if audit_seed is None:
+        # A record beside what is audited may be of whoever unlearned, and so may its seed.
+        how = (
+            f"which --audit-seed {earlier.seed} repeats" if named else "which only a folder of your own repeats (--out)"
+        )
+        raise refused(target / RECORD_FILE, f"is an earlier audit, {how}")
+    if (earlier.thresholds, earlier.seed) != (thresholds, audit_seed):
+        raise refused(target / RECORD_FILE, "has other thresholds or another seed")
+
+
+def _write(made: Verification, earlier: Verification | None, target: Path) -> Verification:
+    """Write record and certificate, or find that they are there. Returns what stands in the folder then.
+
+    Raises:
+        RunError: the folder has another verification, or cannot be made.
+    """
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RunError(f"{target}: cannot be made ({problem.strerror})") from problem
+    if earlier is not None:
+        if not _says_the_same(made, earlier):
+            raise refused(target / RECORD_FILE, "is of another verification")
+        return earlier
+    write_atomically(target / MARKDOWN_FILE, to_markdown(made).encode())
+    write_atomically(target / HTML_FILE, to_html(made).encode())
+    write_atomically(target / RECORD_FILE, encode(made))
+    return made
 
 
 def _earlier(path: Path) -> Verification | None:

@@ -37,6 +37,7 @@ from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, run_identity
 from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
+from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import Protection, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
@@ -142,6 +143,15 @@ def unlearn_run(
         known = _earlier(target)
         assert known is not None
         return target, known
+    unlearning, result = _make(run, spec, raw, forget, options, observe)
+    write_unlearned(target, spec, raw.graph, forget, unlearning, result)
+    return target, unlearning
+
+
+def _make(
+    run: Path, spec: Spec, raw: FederationResult, forget: Forget, options: UnlearnOptions, observe: Observe
+) -> tuple[Unlearning, FederationResult]:
+    """Let the run forget, and write down what that took."""
     started = time.perf_counter()
     # Re-training has the run's rounds; all else is a single one.
     seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
@@ -149,7 +159,7 @@ def unlearn_run(
         result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
     unlearning = Unlearning(
         schema=SCHEMA,
-        identity=identity,
+        identity=run_identity(raw.graph, raw.options),
         options=options,
         asked={name: len(triples) for name, triples in forget.items()},
         forget_hash=result.graph.hash,
@@ -161,8 +171,7 @@ def unlearn_run(
         protection=result.protection.lines(),
         guarantees=guarantees_of(result),
     )
-    write_unlearned(target, spec, raw.graph, forget, unlearning, result)
-    return target, unlearning
+    return unlearning, result
 
 
 def write_unlearned(
@@ -265,6 +274,21 @@ def read_unlearned(folder: Path) -> Unlearned:
     retained = retaining(graph, forget)
     if retained.hash != unlearning.forget_hash:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
+    result = _result(graph, retained, options, metadata, tensors)
+    _check_fit(folder / UNLEARNED_FILE, graph, result)
+    if unread := sorted(set(tensors) - set(_tensors(result))):
+        raise RunError(f"{folder / UNLEARNED_FILE}: has {unread[0]}, which a run of {options.algorithm} does not have")
+    return Unlearned(spec, graph, forget, unlearning, result)
+
+
+def _result(
+    graph: FederatedGraph,
+    retained: FederatedGraph,
+    options: FederationOptions,
+    metadata: _Metadata,
+    tensors: Mapping[str, Tensor],
+) -> FederationResult:
+    """The inverse of `_tensors`, with what the file says beside its tensors."""
     num_clients = len(graph.clients)
 
     def tables(kind: str) -> list[ClientTables]:
@@ -280,7 +304,7 @@ def read_unlearned(folder: Path) -> Unlearned:
     transcript = Transcript(
         metadata.entries, checkpoint.unpack_frames("frame", tensors), checkpoint.unpack_frames("note", tensors)
     )
-    result = FederationResult(
+    return FederationResult(
         retained,
         options,
         metadata.rounds,
@@ -298,10 +322,6 @@ def read_unlearned(folder: Path) -> Unlearned:
         _by_party(graph, tensors, "started"),
         _by_party(graph, tensors, "known"),
     )
-    _check_fit(folder / UNLEARNED_FILE, graph, result)
-    if unread := sorted(set(tensors) - set(_tensors(result))):
-        raise RunError(f"{folder / UNLEARNED_FILE}: has {unread[0]}, which a run of {options.algorithm} does not have")
-    return Unlearned(spec, graph, forget, unlearning, result)
 
 
 def _check_fit(path: Path, graph: FederatedGraph, result: FederationResult) -> None:

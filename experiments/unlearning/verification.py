@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -119,45 +119,102 @@ def verify(
     """Measure and judge an unlearned run.
 
     Args:
-        run: a folder of `fkgsec unlearn`.
-        forget: the request, from whoever asked (`read_forget`); the verdict is never "forgotten" without it. client: whose
-            triples these are; None: the file's layout says.
+        run: a folder of `fkgsec unlearn`. forget: the request, from whoever asked (`read_forget`); the verdict is never
+            "forgotten" without it. client: whose triples these are; None: the file's layout says.
         against: the same by the method retrain, as it was supplied. It is trusted only where the audit makes no references.
         raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
         escrow: the file of `fkgsec data escrow`; controls are drawn from it.
-        folder: keeps the audit's trainings; None: `run`, where nothing is reused. observe: gives each of them its observer.
+        folder: keeps the audit's trainings, see `audit_folder`. observe: gives each of them its observer.
 
     Raises:
-        RunError: folders that do not belong together. DataError: the escrow. SpecError: an option out of range.
+        RunError: folders that do not belong together. DataError: the escrow. SpecError: an option or folder out of range.
     """
     candidate = read_unlearned(run)
     digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
     if forget is not None:
         _check_request(run, candidate, forget, client)
-    if options.audit_seed is not None and (folder or run).resolve().is_relative_to(run.resolve()):
-        raise SpecError(
-            f"audit_seed {options.audit_seed} finds trainings again, and those in {run} may be of whoever unlearned: "
-            "it takes a folder of your own (--out)"
-        )
-    supplied = None
-    if against is not None:
-        supplied = read_unlearned(against)
-        _check_together(run, candidate, against, supplied)
-    elif not options.references:
-        raise SpecError("references is 0, so --against must name a re-trained run")
+    target = audit_folder(run, folder, options.audit_seed)
+    supplied = _read_supplied(against, run, candidate, options)
     before = None if raw is None else _read_raw(raw, run, candidate)
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
     seed = secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
-    auditor = Auditor(folder or run, candidate, audits, seed, options.relearn_steps, observe)
+    auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
+    made = _audit(auditor, options, thresholds.share, supplied, before)
+    unchecked = [] if forget is not None else [REQUEST_UNKNOWN]
+    return Verification(
+        schema=SCHEMA,
+        unlearning=candidate.unlearning,
+        reference=None if supplied is None else supplied.unlearning,
+        thresholds=thresholds,
+        num_shadows=made.num_shadows,
+        seed=seed,
+        verdict=judge(made.forgetting.membership, thresholds, made.evidence, unchecked),
+        forgetting=made.forgetting,
+        remarks=_remarks(made.results, candidate, made.num_shadows),
+        environment=describe_environment(candidate.result),
+        evidence=made.evidence,
+        escrow=None if sealed is None else sealed.commitment,
+        assumptions=_assumptions(candidate, options, sealed is not None),
+        options=options,
+        request_given=forget is not None,
+        unlearned_sha256=digest,
+    )
+
+
+def default_audit_folder(run: Path) -> Path:
+    """Beside the audited folder: its name, and `-audit`."""
+    named = run if run.name not in ("", "..") else run.resolve()
+    return named.with_name(f"{named.name}-audit")
+
+
+def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:
+    """Where an audit of `run` keeps its trainings: a folder of the auditor's, or by default the one beside the run.
+
+    Raises:
+        SpecError: it lies in the audited folder, whose files are whoever unlearned's, so that a training that is found there may
+            be theirs; or the audit repeats another, whose trainings it finds again, and names no folder.
+    """
+    if folder is None and audit_seed is not None:
+        raise SpecError(
+            f"audit_seed {audit_seed} finds trainings again, and those beside {run} may be of whoever unlearned: "
+            "it takes a folder of your own (--out)"
+        )
+    target = folder or default_audit_folder(run)
+    if target.resolve().is_relative_to(run.resolve()):
+        raise SpecError(
+            f"{target}: lies in the audited folder {run}, which is of whoever unlearned: the audit takes a folder of your own "
+            "(--out)"
+        )
+    return target
+
+
+class _Audit(NamedTuple):
+    """What was measured: the runs by role, shadow federations trained, evidence beside the audit's own references if any."""
+
+    results: Results
+    num_shadows: int
+    evidence: Evidence | None
+    forgetting: Forgetting
+
+
+def _audit(
+    auditor: Auditor,
+    options: AuditOptions,
+    tolerance: float,
+    supplied: Unlearned | None,
+    before: FederationResult | None,
+) -> _Audit:
+    """Train references, shadows and plants, and measure the audited run beside them."""
+    candidate, audits = auditor.candidate, auditor.audits
     measurable = any(len(audit.members) for audit in audits)
     first, references = auditor.references(options.references)
     shadows, shadow_runs = auditor.shadows(options.shadows if measurable else 0)
     evidence = None
     if first is not None:
-        shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
+        shares = [tolerance * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
         evidence = weigh_evidence(
             auditor.read(candidate.result),
             references,
@@ -165,8 +222,8 @@ def verify(
             auditor.plants([min(share, 1.0) for share in shares] if measurable else []),
             candidate.graph,
             audits,
-            tolerance=thresholds.share,
-            seed=seed,
+            tolerance=tolerance,
+            seed=auditor.seed,
         )
     retrained = first if first is not None else supplied.result if supplied is not None else None
     assert retrained is not None
@@ -179,27 +236,10 @@ def verify(
         candidate.forget,
         audits,
         shadows=shadows,
-        seed=seed,
+        seed=auditor.seed,
         relearn_steps=options.relearn_steps,
     )
-    return Verification(
-        schema=SCHEMA,
-        unlearning=candidate.unlearning,
-        reference=None if supplied is None else supplied.unlearning,
-        thresholds=thresholds,
-        num_shadows=len(shadows),
-        seed=seed,
-        verdict=judge(forgetting.membership, thresholds, evidence, [] if forget is not None else [REQUEST_UNKNOWN]),
-        forgetting=forgetting,
-        remarks=_remarks(results, candidate, len(shadows)),
-        environment=describe_environment(candidate.result),
-        evidence=evidence,
-        escrow=None if sealed is None else sealed.commitment,
-        assumptions=_assumptions(candidate, options, sealed is not None),
-        options=options,
-        request_given=forget is not None,
-        unlearned_sha256=digest,
-    )
+    return _Audit(results, len(shadows), evidence, forgetting)
 
 
 def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | None) -> None:
@@ -215,6 +255,17 @@ def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | 
                 f"{run}: is not about what was asked: {len(here - there)} of the {len(here)} triples that {forget} names of "
                 f"{name} are missing in its forget set, which has {len(there - here)} others"
             )
+
+
+def _read_supplied(against: Path | None, run: Path, candidate: Unlearned, options: AuditOptions) -> Unlearned | None:
+    """The re-trained run that was supplied. Raises `SpecError` where the audit needs one, `RunError` where it does not belong."""
+    if against is None:
+        if not options.references:
+            raise SpecError("references is 0, so --against must name a re-trained run")
+        return None
+    supplied = read_unlearned(against)
+    _check_together(run, candidate, against, supplied)
+    return supplied
 
 
 def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> FederationResult:

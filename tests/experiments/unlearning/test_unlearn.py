@@ -459,13 +459,40 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert "<script" not in page
 
 
-@pytest.mark.parametrize("inside", ["", "audits"])
-def test_trainings_in_the_audited_folder_are_not_found_again(finished: tuple[Path, Path], inside: str) -> None:
-    """Whoever unlearned may have put them there, for a seed that its folder proposes."""
+@pytest.mark.parametrize("seed", [[], ["--audit-seed", 5]], ids=["drawn", "given"])
+@pytest.mark.parametrize("inside", ["", "audits", "forget/../audits"])
+def test_no_audit_is_kept_in_the_audited_folder(finished: tuple[Path, Path], inside: str, seed: list[object]) -> None:
+    """Whoever unlearned may have put trainings there, for a seed that its folder proposes."""
     candidate = finished[0].with_name("run-retrain")
-    status, output = invoke("verify", "--run", candidate, "--audit-seed", 5, "--out", candidate / inside)
+    before = contents(candidate)
+    status, output = invoke("verify", "--run", candidate, "--out", candidate / inside, *seed)
+    assert (status, output.count("\n")) == (2, 1), output
+    assert f"lies in the audited folder {candidate}" in output
+    assert contents(candidate) == before
+
+
+def test_without_a_folder_the_audit_is_kept_beside_the_audited_one(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    candidate = tmp_path / "handed-over"
+    shutil.copytree(finished[0].with_name("run-retrain"), candidate)
+    before = contents(candidate)
+    quick = ["--references", 0, "--against", candidate, "--relearn-steps", 0]
+    status, output = invoke("verify", "--run", candidate, "--audit-seed", 5, *quick)
     assert (status, output.count("\n")) == (2, 1), output
     assert "audit_seed 5 finds trainings again" in output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["handed-over"]
+    status, _ = invoke("verify", "--run", candidate, *quick)
+    assert status in (1, 3)
+    assert contents(candidate) == before
+    beside = tmp_path / "handed-over-audit"
+    assert len(list((beside / "audit").iterdir())) == 4
+    assert (beside / "verification.json").exists()
+    kept = contents(beside)
+    status, output = invoke("verify", "--run", candidate, *quick)
+    assert (status, output.count("\n")) == (2, 1), output
+    assert "is an earlier audit, which only a folder of your own repeats (--out)" in output
+    assert (contents(candidate), contents(beside)) == (before, kept)
 
 
 def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path], tmp_path: Path) -> None:
