@@ -1,6 +1,7 @@
 """Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what it would have noticed.
 
-    >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, tolerance=0.1, seed=0)   # doctest: +SKIP
+    >>> limits = {"tolerance": 0.1, "alarm": 0.005}
+    >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, **limits, seed=0)    # doctest: +SKIP
     >>> evidence.models[0].share            # of the forget set, still remembered        # doctest: +SKIP
 
 *References* are re-trained without the forget set, *shadows* with half of it (so that each triple has runs that saw it), *plants*
@@ -12,7 +13,7 @@ For each model of a client that asked, and of all other clients together with ea
 * their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
   never-seen triples have the right mean and the wrong values;
 * their *upper tail*: whether some scores lie further above the mean difference than re-trainings' do. Memory of some that is
-  paid for by pushing all others down has the right mean;
+  paid for by pushing all others down has the right mean (`attacks.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
@@ -34,18 +35,17 @@ import numpy as np
 
 from attacks.audits import Audited, client_models, distinct_triples, known_triples, mean_by
 from attacks.forgetting import OTHERS
+from attacks.hidden import NOTICED, Hiding, hiding_noticed_from, measure_hiding
 from attacks.membership import triple_losses
 from attacks.paired import (
     Memory,
     Paired,
     Runs,
-    deviations,
     distance_to_runs,
     memory_of,
     paired_difference,
     planted,
     remembered_share,
-    upper_tail,
 )
 from attacks.relearning import reciprocal_ranks, relearning_models
 from fkgsec.data.graph import FederatedGraph
@@ -66,7 +66,6 @@ SHARES = (
     1.0,
 )  # that are planted to see from where on the audit notices them
 PLANTED_DRAWS = 10  # mixtures of each share from each reference
-NOTICED = 0.95  # of the mixtures, for a share to count as noticed
 
 
 # What is read off a run.
@@ -177,6 +176,10 @@ class ModelEvidence(msgspec.Struct, frozen=True):
         noticed_from: the smallest planted share from which on at least `NOTICED` of mixtures are above the tolerance, or None.
         planted: runs that were trained with a share left in.
         reason: why there is nothing.
+        hidden: bound on the share that is remembered in full if all other triples were lowered to pay for it; None where the
+            auditor's runs do not separate trained-on triples from others, and in earlier records.
+        hiding_noticed_from: the smallest share that is noticed if it is kept and hidden from all means and distributions; None if
+            none is, and in earlier records.
     """
 
     client: str
@@ -188,6 +191,8 @@ class ModelEvidence(msgspec.Struct, frozen=True):
     noticed_from: float | None = None
     planted: list[PlantedShare] = []
     reason: str | None = None
+    hidden: Estimate | None = None
+    hiding_noticed_from: float | None = None
 
 
 class UtilityChange(msgspec.Struct, frozen=True):
@@ -235,20 +240,23 @@ def weigh_evidence(
     audits: Sequence[Audited],
     *,
     tolerance: float,
+    alarm: float,
     seed: int,
 ) -> Evidence:
     """Hold a run against re-trainings.
 
     Args:
         references: at least three. shadows: at least two, of complementary halves, or none (then no share is measured).
-        tolerance: the share that a verdict tolerates; `noticed_from` is about it. seed: of the planted mixtures.
+        tolerance, alarm: the share that a verdict tolerates and the p-value below which it certifies nothing; `noticed_from` is
+            about the one, `hiding_noticed_from` about both. seed: of the planted mixtures.
     """
     models = []
     for case in _cases(audited, references, shadows, plants, graph, audits):
         if not isinstance(case, _Case):
             models.append(case)
             continue
-        tests, *of_plants = (_tests(case, one) for one in case.audited)
+        hiding = [measure_hiding(one.audited["score"], case.runs["score"], case.forgotten) for one in case.audited]
+        tests, *of_plants = (_tests(case, one, own) for one, own in zip(case.audited, hiding, strict=True))
         reading, memory = _sharpest(case, len(references))
         if memory is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
@@ -267,6 +275,8 @@ def weigh_evidence(
                     PlantedShare(plant.share, estimate, min(test.p_value for test in own))
                     for plant, estimate, own in zip(plants, shares, of_plants, strict=True)
                 ],
+                hidden=hiding[0].share,
+                hiding_noticed_from=_hiding_noticed_from(case, tolerance, alarm, seed) if case.asked else None,
             )
         )
     return Evidence(models, _test_changes(audited, references, audits), len(references), len(shadows))
@@ -340,7 +350,7 @@ def _together(
     return _Case(OTHERS, False, name, forgotten, runs, [Reading(one, None, np.empty(0)) for one in audited], [])
 
 
-def _tests(case: _Case, audited: Reading) -> list[PairedTest]:
+def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     made = [
         (
             name + (", against controls" if controls else ""),
@@ -348,11 +358,9 @@ def _tests(case: _Case, audited: Reading) -> list[PairedTest]:
         )
         for name, controls in READINGS.items()
     ]
-    own, others = deviations(audited.audited["score"], case.runs["score"])
-    made.append(("spread, against controls", paired_difference(own, others, case.forgotten, against_controls=True)))
+    made.append(("spread, against controls", hiding.spread))
     tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in made]
-    tail = upper_tail(audited.audited["score"], case.runs["score"], case.forgotten)
-    tests.append(PairedTest("upper tail", tail.estimate(), tail.p_value / 2 if tail.value > 0 else 1.0))
+    tests.append(PairedTest("upper tail", hiding.tail.estimate(), hiding.tail_p_value))
     if audited.relearned is not None:
         values = np.stack([one.relearned for one in case.references if one.relearned is not None])
         runs = Runs(values, np.zeros(values.shape, dtype=bool))
@@ -408,6 +416,11 @@ def _noticed_from(
             break
         noticed_from = share
     return noticed_from
+
+
+def _hiding_noticed_from(case: _Case, tolerance: float, alarm: float, seed: int) -> float | None:
+    rng = generator(seed, "hidden", case.client, case.model)
+    return hiding_noticed_from(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng)
 
 
 def _test_changes(audited: AuditRun, references: Sequence[AuditRun], audits: Sequence[Audited]) -> list[UtilityChange]:

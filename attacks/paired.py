@@ -122,47 +122,6 @@ def _contrast(
     return value, math.sqrt(sum(float(group.var(ddof=1)) / len(group) for group in groups))
 
 
-def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
-    """How far each value lies from the mean of the (other) runs that never saw the triple, either way, as values again.
-
-    A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
-    predicts some of them well and others badly.
-    """
-    total, count = runs.outside()
-    own = np.abs(audited - total / count) * np.sqrt(count / (count + 1))
-    rest = np.maximum(count - ~runs.trained_on, 1)
-    others = (total - np.where(runs.trained_on, 0, runs.values)) / rest
-    return own, Runs(np.abs(runs.values - others) * np.sqrt(rest / (rest + 1)), runs.trained_on)
-
-
-def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
-    """How much further above their own mean the highest differences to re-training lie than re-trainings' do.
-
-    Each triple's difference to the mean of the (other) runs that never saw it, less the mean of these over the forgotten
-    triples, in units of the runs' scatter; of it, what exceeds 1; the mean over the forgotten triples, held against the same of
-    each run. Read it one-sided. Whoever keeps some triples and pushes all others down until the mean is a re-trained model's
-    leaves a long upper tail.
-
-    Args: as for `paired_difference`.
-    """
-    total, count = runs.outside()
-    rest = np.maximum(count - ~runs.trained_on, 1)
-    own = (audited - total / count) * np.sqrt(count / (count + 1))
-    others = (runs.values - (total - np.where(runs.trained_on, 0, runs.values)) / rest) * np.sqrt(rest / (rest + 1))
-    scatter = math.sqrt(float(np.mean(others**2, where=~runs.trained_on)))
-    if scatter == 0:  # runs that agree in all: any difference is one
-        scatter = 1.0
-
-    def beyond(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        usable = forgotten & ~seen
-        middle = float(residual[usable].mean()) if usable.any() else 0.0
-        return np.maximum((residual - middle) / scatter - 1, 0)
-
-    tails = np.stack([beyond(one, seen) for one, seen in zip(others, runs.trained_on, strict=True)])
-    audited_tail = beyond(own, np.zeros(len(audited), dtype=bool))
-    return paired_difference(audited_tail, Runs(tails, runs.trained_on), forgotten, against_controls=False)
-
-
 class Memory(NamedTuple):
     """What training on a triple adds to its value, the mean over forgotten triples, and its standard error."""
 

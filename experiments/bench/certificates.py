@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from attacks.evidence import ModelEvidence
 from experiments.record import Environment, describe_environment, write_atomically
 from experiments.run import execute, load_run
 from experiments.spec import Spec, make_spec
@@ -39,6 +40,7 @@ class Certificate(msgspec.Struct, frozen=True):
     Attributes:
         auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model (of the only one, where there is one).
         share: the largest share of the forget set that is remembered, and the end of its interval. p_value: least of its tests.
+        hidden: the largest bound on what is remembered if all other triples were lowered; None where there is none.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Certificate(msgspec.Struct, frozen=True):
     p_value: float
     reasons: list[str]
     seconds: float
+    hidden: float | None = None
 
 
 class Certificates(msgspec.Struct, frozen=True):
@@ -58,6 +61,7 @@ class Certificates(msgspec.Struct, frozen=True):
     Attributes:
         noticed_from: the smallest share that the (first) audit would have noticed, in its worse model.
         fresh: whether each re-training with another seed had an audit of its own; else all rows share one.
+        hiding_noticed_from: the smallest share that it would have noticed if it was hidden from means, in its worse model.
     """
 
     schema: str
@@ -69,6 +73,7 @@ class Certificates(msgspec.Struct, frozen=True):
     rows: list[Certificate]
     environment: Environment
     fresh: bool = False
+    hiding_noticed_from: float | None = None
 
 
 def run(
@@ -87,8 +92,56 @@ def run(
     Args:
         fresh: see `Certificates`; no fake is made then.
     """
+    client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
+    audit = AuditOptions(audit_seed=audit_seed)
+    rows: list[Certificate] = []
+    noticed: list[ModelEvidence] = []
+
+    def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
+        """Add the row of a result that is handed in as the unlearned run."""
+        started = time.perf_counter()
+        folder = work / "runs" / f"{len(rows)}"
+        folder.parent.mkdir(exist_ok=True)
+        write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
+        made = verify(
+            folder, thresholds, audit, forget=work / "forget.tsv", client=client, raw=work / "raw",
+            escrow=work / "escrow.json", folder=work / "audit-runs",
+        )  # fmt: skip
+        rows.append(_row(name, made, time.perf_counter() - started))
+        if not noticed:
+            assert made.evidence is not None
+            noticed.extend(one for one in made.evidence.models if one.asked)
+        print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
+
+    audited("re-trained", honest.result)
+    for name, fake in FAKES.items() if not fresh else ():
+        audited(name, fake(case))
+    for number in range(num_nulls):
+        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
+        audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
+    return Certificates(
+        SCHEMA,
+        spec,
+        num_forgotten,
+        thresholds.share,
+        _largest([one.noticed_from for one in noticed]),
+        audit,
+        rows,
+        describe_environment(honest.result),
+        fresh,
+        _largest([one.hiding_noticed_from for one in noticed]),
+    )
+
+
+def _largest(shares: list[float | None]) -> float | None:
+    """None is larger than all: no share is noticed."""
+    return None if None in shares else max(one for one in shares if one is not None)
+
+
+def _prepare(spec: Spec, work: Path, num_forgotten: int, escrow_share: float, seed: int) -> tuple[str, Unlearned, Case]:
+    """Split off an escrow, train, and re-train without what the first client, whose name comes first, asks for."""
     work.mkdir(parents=True)
-    kept, escrowed = split_escrow(spec.load_graph(), escrow_share, np.random.default_rng(audit_seed))
+    kept, escrowed = split_escrow(spec.load_graph(), escrow_share, np.random.default_rng(seed))
     write_client_folders(kept, work / "data")
     sealed = Escrow.seal(read_client_folders(work / "data"), escrowed)
     write_atomically(work / "escrow.json", msgspec.json.encode(sealed))
@@ -101,42 +154,7 @@ def run(
     (work / "forget.tsv").write_text(triple_lines(graph, client.name, chosen), encoding="utf-8")
     unlearn_run(work / "raw", work / "forget.tsv", UnlearnOptions(method="retrain"), client=client.name)
     honest = read_unlearned(work / "raw-retrain")
-    case = Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
-    audit = AuditOptions(audit_seed=audit_seed)
-    rows: list[Certificate] = []
-    noticed: list[float | None] = []
-
-    def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
-        """Hand a result in as the unlearned run, verify it, and add its row."""
-        started = time.perf_counter()
-        folder = work / "runs" / f"{len(rows)}"
-        folder.parent.mkdir(exist_ok=True)
-        write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
-        made = verify(
-            folder,
-            thresholds,
-            audit,
-            forget=work / "forget.tsv",
-            client=client.name,
-            raw=work / "raw",
-            escrow=work / "escrow.json",
-            folder=work / "audit-runs",
-        )
-        rows.append(_row(name, made, time.perf_counter() - started))
-        if not noticed:
-            assert made.evidence is not None
-            noticed.extend(one.noticed_from for one in made.evidence.models if one.asked)
-        print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
-
-    audited("re-trained", honest.result)
-    for name, fake in FAKES.items() if not fresh else ():
-        audited(name, fake(case))
-    for number in range(num_nulls):
-        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
-        audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
-    worst = None if None in noticed else max(one for one in noticed if one is not None)
-    environment = describe_environment(honest.result)
-    return Certificates(SCHEMA, spec, num_forgotten, thresholds.share, worst, audit, rows, environment, fresh)
+    return client.name, honest, Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
 
 
 def _null(honest: Unlearned, number: int) -> FederationResult:
@@ -164,25 +182,34 @@ def _row(name: str, made: Verification, seconds: float) -> Certificate:
         min(test.p_value for one in made.evidence.models for test in one.tests),
         made.verdict.reasons,
         seconds,
+        max((one.hidden.high for one in made.evidence.models if one.asked and one.hidden is not None), default=None),
     )
 
 
 def table(made: Certificates) -> str:
     """Markdown: the fakes a line each, the re-trainings with other seeds together."""
     lines = [
-        "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | least p |",
-        "|---|---|---|---|---|---|---|",
+        "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | if hidden | least p |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     nulls = [row for row in made.rows if ", seed " in row.name]
     for row in made.rows:
         if row not in nulls:
             share = "" if row.share is None else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
-            figures = f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f}"
-            lines.append(f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} | {share} | {row.p_value:.1g} |")
+            hidden = "" if row.hidden is None else f"{row.hidden:.2f}"
+            figures = (
+                f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f} | {share} | {hidden} | {row.p_value:.1g}"
+            )
+            lines.append(f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} |")
     counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
     how = "each before an audit of its own" if made.fresh else "all before this audit"
-    noticed = f"Smallest share that the audit would have noticed: {made.noticed_from}."
-    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {noticed}"])
+    noticed, hidden = (
+        "none" if share is None else f"{share:g}" for share in (made.noticed_from, made.hiding_noticed_from)
+    )
+    said = f"Smallest share that the audit would have noticed: {noticed}"
+    if any(row.hidden is not None for row in made.rows):  # earlier records do not say
+        said += f"; if it was hidden from means: {hidden}"
+    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {said}."])
 
 
 def main() -> None:

@@ -134,22 +134,36 @@ def _share_sheet(verification: Verification) -> Sheet:
     for row in () if evidence is None else evidence.models:
         if row.share is None:
             rows.append(
-                (_who(row.client, row.asked, row.model), "", "", row.reason or "no memory to measure it by", "")
+                (_who(row.client, row.asked, row.model), "", "", row.reason or "no memory to measure it by", *[""] * 3)
             )
             continue
         planted = "; ".join(
             f"{one.share:.0%} left in: {'' if one.estimate is None else _range(one.estimate)}" for one in row.planted
         )
         noticed = "" if not row.asked else "none" if row.noticed_from is None else f"{row.noticed_from:.0%}"
-        rows.append((_who(row.client, row.asked, row.model), _range(row.share), noticed, row.reading, planted))
+        from_where = (
+            "" if not row.asked else "none" if row.hiding_noticed_from is None else f"{row.hiding_noticed_from:.0%}"
+        )
+        who = _who(row.client, row.asked, row.model)
+        rows.append((who, _range(row.share), noticed, row.reading, planted, _range(row.hidden), from_where))
     return Sheet(
         "How much of the forget set is still remembered?",
-        ("model", "share", "would have noticed", "read from", "planted, and what it was taken for"),
+        (
+            "model",
+            "share",
+            "would have noticed",
+            "read from",
+            "planted, and what it was taken for",
+            "if others were lowered",
+            "hidden, noticed from",
+        ),
         rows,
         "Share of the forget set with 95 % interval: 0 is what re-training remembers, 1 what training on all of it does; below "
         f"0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. would have noticed: the smallest share "
         "from which on 19 of 20 mixtures of re-trained and trained models would not have passed; planted: models that were "
-        f"trained with a share left in. {DID_NOT_ASK}",
+        "trained with a share left in. if others were lowered: what can be remembered in full at most if all other triples were "
+        "lowered to pay for it, re-training's own scatter included. hidden, noticed from: the same for weaker memory that "
+        f"leaves means and distributions as they were. {DID_NOT_ASK}",
     )
 
 

@@ -5,7 +5,8 @@
 
 Each is made by somebody who has the raw run, the data and, where it says so, a re-trained run, and knows how the audit works; but
 neither its seed nor its escrow. They are for testing an audit: `tests/experiments/unlearning` and
-`experiments.bench.certificates` put each before `fkgsec verify`, which must call none of them forgotten.
+`experiments.bench.certificates` put each before `fkgsec verify`, which must call none of them forgotten; one of `HIDING` only
+where its certificate says that so small a share may pass if it is hidden.
 """
 
 from __future__ import annotations
@@ -203,6 +204,63 @@ def _noisy(case: Case) -> FederationResult:
     return case.claiming(replace(case.raw, **noisy))
 
 
+def _compensated(case: Case, share: float) -> FederationResult:
+    """Re-trained; then a share of the forget set is given the raw run's scores, and all others are lowered alike until the mean
+    is re-training's again."""
+
+    def wanted(model: KgeModel, tables: ClientTables, raw: ClientTables, place: int) -> Tensor:
+        """Scores of the forget set, `[n]`."""
+        triples = case.forget[case.graph.clients[place].name]
+        own, kept = _scores(model, tables, triples), _left_in(len(triples), place, share)
+        gain = torch.where(kept, _scores(model, raw, triples) - own, 0.0).sum()
+        return own + torch.where(kept, _scores(model, raw, triples) - own, -gain / (~kept).sum())
+
+    return _reordered(case, wanted)
+
+
+def _rearranged(case: Case, share: float) -> FederationResult:
+    """Re-trained; then the same scores are dealt out anew among the forgotten triples: the highest to a share that is kept, in
+    the order that the raw run has these in, the others to the rest. No mean, rank statistic or distance of scores changes."""
+
+    def wanted(model: KgeModel, tables: ClientTables, raw: ClientTables, place: int) -> Tensor:
+        """Scores of the forget set, `[n]`."""
+        triples = case.forget[case.graph.clients[place].name]
+        own, kept = _scores(model, tables, triples), _left_in(len(triples), place, share)
+        dealt, ordered = torch.empty_like(own), own.sort().values
+        number = int(kept.sum())
+        for group, order_of, values in (
+            (kept, _scores(model, raw, triples), ordered[len(own) - number :]),
+            (~kept, own, ordered[: len(own) - number]),
+        ):
+            rows = group.nonzero().squeeze(1)
+            dealt[rows[order_of[rows].argsort()]] = values
+        return dealt
+
+    return _reordered(case, wanted)
+
+
+def _left_in(count: int, place: int, share: float) -> Tensor:
+    """Which forgotten triples are to be kept, bool `[count]`."""
+    kept = torch.zeros(count, dtype=torch.bool)
+    kept[torch.from_numpy(generator(0, "left in", place).permutation(count)[: round(share * count)])] = True
+    return kept
+
+
+def _reordered(case: Case, wanted: Callable[[KgeModel, ClientTables, ClientTables, int], Tensor]) -> FederationResult:
+    """Re-trained tables, those of whoever asked moved until forgotten scores are what `wanted` makes of a model, its re-trained
+    tables, its raw ones and the client's place, and the retained triples' are as they were."""
+    retained = retaining(case.graph, case.forget)
+    made: dict[str, list[ClientTables]] = {}
+    for kind in ("tables", "trained", "private"):
+        made[kind] = list(getattr(case.retrained, kind))
+        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
+        for place in case.asked if made[kind] else ():
+            tables, client = made[kind][place], retained.clients[place]
+            aim = wanted(model, tables, getattr(case.raw, kind)[place], place).detach()
+            made[kind][place] = _move_scores(model, tables, case.forget[client.name], aim, client.train)
+    return case.claiming(replace(case.retrained, **made))
+
+
 def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tensor:
     head, relation, tail = torch.tensor(triples).unbind(1)
     return model.score(tables.entities[head], tables.relations[relation], tables.entities[tail])
@@ -254,12 +312,25 @@ def _move_scores(
     return ClientTables(*(one.detach() for one in rows))
 
 
+# What these keep of the forget set, hidden from every mean.
+HIDING = {
+    "15 % compensated": 0.15,
+    "40 % compensated": 0.4,
+    "15 % rearranged": 0.15,
+    "25 % rearranged": 0.25,
+    "40 % rearranged": 0.4,
+}
 FAKES: dict[str, Callable[[Case], FederationResult]] = {
     "deleted": _deleted,
     "a fifth left in": _a_fifth_left_in,
     "contaminated": _contaminated,
     "suppressed": _suppressed,
     "matched to a re-training": _matched,
+    "15 % compensated": lambda case: _compensated(case, HIDING["15 % compensated"]),
+    "40 % compensated": lambda case: _compensated(case, HIDING["40 % compensated"]),
+    "15 % rearranged": lambda case: _rearranged(case, HIDING["15 % rearranged"]),
+    "25 % rearranged": lambda case: _rearranged(case, HIDING["25 % rearranged"]),
+    "40 % rearranged": lambda case: _rearranged(case, HIDING["40 % rearranged"]),
     "interpolated": lambda case: _interpolated(case, 0.5),
     "a fifth of it raw": lambda case: _interpolated(case, 0.2),
     "four fifths of it raw": lambda case: _interpolated(case, 0.8),

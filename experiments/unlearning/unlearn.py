@@ -30,10 +30,10 @@ from fkgsec.data.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.exchange import Observed
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.evaluation import ClientTables, utility
-from fkgsec.federation.exchange import Observed
 from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, run_identity
 from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
@@ -286,7 +286,7 @@ def _result(
     retained: FederatedGraph,
     options: FederationOptions,
     metadata: _Metadata,
-    tensors: Mapping[str, Tensor],
+    tensors: dict[str, Tensor],
 ) -> FederationResult:
     """The inverse of `_tensors`, with what the file says beside its tensors."""
     num_clients = len(graph.clients)

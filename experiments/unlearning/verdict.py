@@ -21,6 +21,8 @@ against never-seen ones. A *test* holds one model beside re-trainings that the a
   with a share left in;
 * so is the share of all other clients together, of whom more is tolerated, where it can be measured. Often it cannot, since they
   can express few of the triples: then the verdict says that nothing bounds what they remember;
+* it is within what is tolerated even if all other triples were lowered to pay for it, which no mean shows: no more of them lie
+  where trained-on triples do and others rarely;
 * the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
@@ -71,6 +73,11 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     error: float = 0.05
     share: float = 0.1
     others_share: float = 0.25
+
+    @property
+    def alarm(self) -> float:
+        """p-value of a single test below which nothing is certified."""
+        return DOUBTFUL * self.error
 
     def __post_init__(self) -> None:
         if not 0.5 < self.distinguishability <= 1:
@@ -235,7 +242,7 @@ def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterato
 
 def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> Iterator[str]:
     who = f"{model.client} {model.model}"
-    near = [test for test in model.tests if level <= test.p_value < DOUBTFUL * thresholds.error]
+    near = [test for test in model.tests if level <= test.p_value < thresholds.alarm]
     if near:
         how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in near)
         yield f"{who} is hardly like a re-trained model on the forgotten triples: {how}"
@@ -244,6 +251,11 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         return
     if model.share.high > thresholds.share:
         yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
+    if model.hidden is not None and model.hidden.high > thresholds.share:
+        yield (
+            f"{who} may remember up to {model.hidden.high:.0%} of the forget set if all other triples were lowered to hide it: "
+            "so many score as trained-on triples do and re-trained models rarely let them"
+        )
     if model.noticed_from is None:
         yield f"the audit is blind for {who}: it would not notice a share that was left in, however large"
     elif model.noticed_from > WEAK * thresholds.share:
@@ -265,6 +277,7 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
                 f"share of {model.noticed_from:.0%} or more, kept at random and "
                 "without lowering others to compensate, would not have passed"
             )
+            yield _hidden_bound(model)
         elif not model.asked and model.share is None:
             yield (
                 f"nothing bounds what {model.client} {model.model} remember, the models of clients that did not ask: "
@@ -275,6 +288,23 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
                 f"{model.client} {model.model} remember at most {max(0.0, model.share.high):.0%} of what they can express of the "
                 "forget set (95 %)"
             )
+
+
+def _hidden_bound(model: ModelEvidence) -> str:
+    """What the audit says of memory that others were lowered to pay for."""
+    who = f"{model.client} {model.model}"
+    if model.hidden is None:
+        most = f"how much {who} remembers in full if all others were lowered to compensate is not bounded"
+    else:
+        most = (
+            f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %)"
+        )
+    if model.hiding_noticed_from is None:
+        return f"{most}; weaker memory that is hidden from means and distributions may pass, whatever its share"
+    return (
+        f"{most}; weaker memory that is hidden from means and distributions would not have passed from a share of "
+        f"{model.hiding_noticed_from:.0%} on, and may have below"
+    )
 
 
 def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]) -> list[tuple[str, str]]:

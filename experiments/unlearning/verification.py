@@ -142,7 +142,7 @@ def verify(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
     auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
-    made = _audit(auditor, options, thresholds.share, supplied, before)
+    made = _audit(auditor, options, thresholds, supplied, before)
     unchecked = [] if forget is not None else [REQUEST_UNKNOWN]
     return Verification(
         schema=SCHEMA,
@@ -203,7 +203,7 @@ class _Audit(NamedTuple):
 def _audit(
     auditor: Auditor,
     options: AuditOptions,
-    tolerance: float,
+    thresholds: Thresholds,
     supplied: Unlearned | None,
     before: FederationResult | None,
 ) -> _Audit:
@@ -214,7 +214,7 @@ def _audit(
     shadows, shadow_runs = auditor.shadows(options.shadows if measurable else 0)
     evidence = None
     if first is not None:
-        shares = [tolerance * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
+        shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
         evidence = weigh_evidence(
             auditor.read(candidate.result),
             references,
@@ -222,7 +222,8 @@ def _audit(
             auditor.plants([min(share, 1.0) for share in shares] if measurable else []),
             candidate.graph,
             audits,
-            tolerance=tolerance,
+            tolerance=thresholds.share,
+            alarm=thresholds.alarm,
             seed=auditor.seed,
         )
     retrained = first if first is not None else supplied.result if supplied is not None else None
@@ -280,9 +281,9 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
-        "A share is a mean over the forgotten triples: one that would not have passed is of triples kept at random, without "
-        "pushing others down to pay for them. Only the tests of spread and upper tail see memory that was paid for so, and "
-        "where re-trainings scatter much themselves, some of it cannot be excluded.",
+        "A share is a mean over the forgotten triples: one that would not have passed is of triples kept at random. Memory of "
+        "some that others were lowered to pay for leaves every mean as it was; what the audit would notice of it, and how much "
+        "there can be at most, is said apart. Memory that was weakened until re-training could have left it cannot be excluded.",
         "What is certified is the local and global models in the folder, not messages or rows kept beside them, nor what else "
         "whoever unlearned kept.",
     ]

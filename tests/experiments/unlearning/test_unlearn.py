@@ -104,6 +104,18 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
             "inconclusive",
             "is hardly like a re-trained model on the forgotten triples: relearned +0.2 (p 0.003)",
         ),
+        ({}, "forgotten", "how much a local remembers in full if all others were lowered to compensate is not bounded"),
+        (
+            {"hidden": Estimate(0.03, 0.01, 0.05, 600, "m"), "hiding_noticed_from": 0.15},
+            "forgotten",
+            "if all others were lowered to compensate, a local remembers at most 5% in full (95 %); weaker memory that is hidden "
+            "from means and distributions would not have passed from a share of 15% on, and may have below",
+        ),
+        (
+            {"hidden": Estimate(0.09, 0.05, 0.13, 600, "m")},
+            "inconclusive",
+            "may remember up to 13% of the forget set if all other triples were lowered to hide it",
+        ),
         ({"share": Estimate(0.05, -0.02, 0.12, 9, "m")}, "inconclusive", "may remember up to 12% of the forget set"),
         ({"asked": False, "share": Estimate(0.1, 0.0, 0.2, 9, "m")}, "forgotten", "none is told apart"),
         (
@@ -471,9 +483,7 @@ def test_no_audit_is_kept_in_the_audited_folder(finished: tuple[Path, Path], ins
     assert contents(candidate) == before
 
 
-def test_without_a_folder_the_audit_is_kept_beside_the_audited_one(
-    finished: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_without_a_folder_the_audit_is_kept_beside_the_audited_one(finished: tuple[Path, Path], tmp_path: Path) -> None:
     candidate = tmp_path / "handed-over"
     shutil.copytree(finished[0].with_name("run-retrain"), candidate)
     before = contents(candidate)

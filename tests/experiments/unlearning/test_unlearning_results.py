@@ -8,7 +8,7 @@ import pytest
 from attacks.forgetting import Role
 from experiments import summary
 from experiments.bench.certificates import Certificates, table
-from experiments.unlearning.fakes import FAKES
+from experiments.unlearning.fakes import FAKES, HIDING
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
 
@@ -83,12 +83,15 @@ def test_without_soft_confusion_local_models_forget_less(run: str) -> None:
 def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: Path) -> None:
     made = msgspec.json.decode(path.read_bytes(), type=Certificates)
     assert made.environment.dirty is False
-    assert "forgotten" not in [row.outcome for row in made.rows if row.name in FAKES]
+    passed = {row.name for row in made.rows if row.name in FAKES and row.outcome == "forgotten"}
+    assert passed <= set(HIDING)
+    assert all(made.hiding_noticed_from is None or HIDING[name] < made.hiding_noticed_from for name in passed)
     nulls = [row.outcome for row in made.rows if row.name not in FAKES]
     assert nulls.count("not forgotten") <= 1
     assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
 
 
+@pytest.mark.xfail(strict=True, reason="the tables with the fakes that hide from means are made from this commit")
 def test_every_fake_stands_in_a_committed_table() -> None:
     records = [
         msgspec.json.decode(path.read_bytes(), type=Certificates) for path in (FOLDER / "certificates").glob("*.json")
