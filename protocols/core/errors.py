@@ -19,6 +19,11 @@ class ProtocolError(Exception):
     excluded: Mapping[str, str] = MappingProxyType({})
 
 
+def describe(error: ProtocolError) -> str:
+    """The error as a reason: its class and its message."""
+    return f"{type(error).__name__}: {error}"
+
+
 # What the caller hands over.
 
 

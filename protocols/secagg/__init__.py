@@ -50,7 +50,9 @@ with each of them what both were told; Bell et al. let neighbours confirm each o
 """
 
 from protocols.core.prg import Ring
-from protocols.secagg.messages import SERVER, AnyMessage, Failure, Message, decode, encode
+from protocols.core.rounds import SERVER
+from protocols.secagg.messages import AnyMessage, Failure, Message, decode, encode
+from protocols.secagg.rounds import client_round, server_round
 from protocols.secagg.server import Sum
 from protocols.secagg.session import Deliver, aggregate, direct
 from protocols.secagg.setting import Setting, Stage, Vector, safe_threshold
@@ -67,8 +69,10 @@ __all__ = [
     "Sum",
     "Vector",
     "aggregate",
+    "client_round",
     "decode",
     "direct",
     "encode",
     "safe_threshold",
+    "server_round",
 ]

@@ -38,6 +38,7 @@ from protocols.core.keys import KEY_BYTES, KeyPair, agree, generate, seal, sign,
 from protocols.core.masking import mask_vector
 from protocols.core.one_shot import Taken
 from protocols.core.prg import Randomness, derive, draw, frame
+from protocols.core.rounds import SERVER
 from protocols.core.shamir import PRIME, SHARE_BYTES, split
 from protocols.secagg.bindings import (
     View,
@@ -53,7 +54,6 @@ from protocols.secagg.bindings import (
     survivor_bits,
 )
 from protocols.secagg.messages import (
-    SERVER,
     Advertisement,
     Cohort,
     Confirmation,

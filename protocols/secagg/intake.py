@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from protocols.core.errors import DuplicateSender, ProtocolError
+from protocols.core.errors import DuplicateSender, ProtocolError, describe
 from protocols.core.prg import digest
 from protocols.secagg.messages import Arrival, Failure, Kind, Message, check_header, encode
 from protocols.secagg.setting import Setting
@@ -102,8 +102,3 @@ class Intake:
         known = self._arrived.get(message.sender, frozenset())
         self._arrived[message.sender] = known | {fingerprint}
         return fingerprint in known
-
-
-def describe(error: ProtocolError) -> str:
-    """The error as a reason: its class and its message."""
-    return f"{type(error).__name__}: {error}"

@@ -12,8 +12,6 @@ import msgspec
 
 from protocols.core.errors import LateMessage, MalformedMessage, ReplayedMessage, UnexpectedMessage, UnknownSender
 
-SERVER = "server"
-
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):
     """What every message of a protocol says of itself."""
@@ -128,8 +126,17 @@ class Failure(NamedTuple):
 
 
 Arrival = Message | Failure
+
+
+class _Kind(msgspec.Struct):
+    """What is read of a message of whatever protocol."""
+
+    kind: str
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
+_kind_decoder = msgspec.msgpack.Decoder(_Kind)
 
 
 def encode(message: Message) -> bytes:
@@ -143,6 +150,14 @@ def decode(frame: bytes) -> AnyMessage:
         return _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise MalformedMessage(f"{len(frame)} bytes cannot be read as a message: {error}") from error
+
+
+def kind_of(frame: bytes) -> str:
+    """The kind that the message in `frame` says it is, of whatever protocol; empty for bytes that are no message."""
+    try:
+        return _kind_decoder.decode(frame).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 _CLIENT_ORDER = (Advertisement, SealedShares, Receipt, MaskedUpload, Confirmation, RevealedShares)

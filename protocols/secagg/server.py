@@ -24,9 +24,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from protocols.core.errors import BadShare, BothSharesRequested, TooFewParties, UnknownSender, WrongLength, WrongType
+from protocols.core.errors import (
+    BadShare,
+    BothSharesRequested,
+    TooFewParties,
+    UnknownSender,
+    WrongLength,
+    WrongType,
+    describe,
+)
 from protocols.core.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, public_key
 from protocols.core.masking import add_into, mask_vector
+from protocols.core.rounds import SERVER
 from protocols.core.shamir import PRIME, SHARE_BYTES
 from protocols.secagg.bindings import (
     View,
@@ -39,9 +48,8 @@ from protocols.secagg.bindings import (
     self_mask_seed,
 )
 from protocols.secagg.graph import require_connected
-from protocols.secagg.intake import Intake, Roll, describe
+from protocols.secagg.intake import Intake, Roll
 from protocols.secagg.messages import (
-    SERVER,
     Advertisement,
     Arrival,
     Cohort,

@@ -10,8 +10,8 @@ from typing import get_args
 
 from protocols.core.errors import SettingError
 from protocols.core.prg import CipherName, Ring, digest
+from protocols.core.rounds import SERVER
 from protocols.secagg.graph import Graph, complete_graph, regular_graph
-from protocols.secagg.messages import SERVER
 
 
 class Stage(enum.IntEnum):

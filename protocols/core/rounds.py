@@ -1,0 +1,198 @@
+"""A round of a protocol as a pair of generators, one for the server and one for each client, and a driver that runs both.
+
+    >>> def asking(parties):                                            # the server's: it yields requests
+    ...     replies = yield Ask("number", dict.fromkeys(parties, b"your number?"))
+    ...     return sum(int(frame) for _, frame in replies)
+    >>> def answering(number):                                          # a client's: it yields replies
+    ...     request = yield NOTHING
+    ...     yield str(number).encode()
+    >>> run(asking(["a", "b"]), {"a": answering(2), "b": answering(3)}).result
+    5
+
+The server yields an `Ask` (what it sends, and to whom) and receives the replies: pairs (party, frame) in the order of the
+requests, to be read once. A party without a reply is silent, which is what a dropout looks like; a `Silence` in place of a frame
+says why nothing arrived, where that is known. The generator returns the server's result. It holds no object of a client, so that
+the clients may be other processes, and sums in the order of the requests, never in that of arrival.
+
+A client yields a reply to each request that it receives. Its first reply answers an empty request, and is empty (`NOTHING`) where
+it has to be told something before it can speak. When a request ends its part it returns its result, without a reply.
+
+Only bytes cross, and an empty frame does not: an empty request merely gives a party the turn. A driver may therefore let the
+reply to it ride on an earlier one, such as the first message of the next round on the last of this one; and a protocol that
+begins with an empty request (secure aggregation) takes a first request from whatever is around it (an announcement, a broadcast).
+
+`run` is the driver for one process. One for a network passes the frames that came to the server's `send`, and uses `Party.answer`
+where the client is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from protocols.core.errors import ProtocolError, UnexpectedMessage, describe
+
+SERVER = "server"
+NOTHING = b""
+
+
+class Silence(NamedTuple):
+    """In place of a frame: why none arrived, as the channel or the client itself says."""
+
+    reason: str
+
+
+class Ask(NamedTuple):
+    """What a server sends before it can go on: a request for each party that it wants a reply of.
+
+    Attributes:
+        stage: what the protocol calls this exchange.
+        requests: frames by party, in the order in which replies are to come.
+    """
+
+    stage: str
+    requests: Mapping[str, bytes]
+
+
+Result = TypeVar("Result")
+Reply = bytes | Silence
+Replies = Iterable[tuple[str, Reply]]
+ServerRound = Generator[Ask, Replies, Result]
+ClientRound = Generator[Reply, bytes, Result]
+Deliver = Callable[[str, str, str, bytes], Sequence[bytes]]
+"""(stage, sender, receiver, frame) -> the frames that arrive: none where it is lost, several where it is repeated, others where
+it is altered. It raises a `ProtocolError` where something arrives that nobody can read."""
+
+
+def direct(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
+    """Delivery without faults: what was sent arrives, once."""
+    return (frame,)
+
+
+class Tally:
+    """A delivery that counts bytes, and leaves the delivery itself to another.
+
+    Attributes:
+        sent, received: bytes by party, the server ("server") included.
+    """
+
+    def __init__(self, deliver: Deliver = direct) -> None:
+        self._deliver = deliver
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+
+    def __call__(self, stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
+        """Deliver and count."""
+        self.sent[sender] += len(frame)
+        arrived = self._deliver(stage, sender, receiver, frame)
+        self.received[receiver] += sum(len(one) for one in arrived)
+        return arrived
+
+
+class Party(Generic[Result]):
+    """A client's generator where a driver holds it: one request in, one reply out.
+
+    Attributes:
+        finished: whether its part is over.
+        result: what it came to, once finished.
+    """
+
+    def __init__(self, steps: ClientRound[Result]) -> None:
+        self._steps = steps
+        self.finished = False
+        self.result: Result | None = None
+
+    def answer(self, request: bytes) -> Reply:
+        """The reply, `NOTHING` where there is none. Raises what the client raises, and nothing but `NOTHING` comes afterwards.
+
+        `UnexpectedMessage` for a request that comes first to a client that would have spoken first.
+        """
+        if self.finished:
+            return NOTHING
+        try:
+            if inspect.getgeneratorstate(self._steps) == inspect.GEN_CREATED:
+                first = next(self._steps)
+                if request == NOTHING:
+                    return first
+                if first != NOTHING:
+                    raise UnexpectedMessage(f"a request of {len(request)} bytes came to a client that speaks first")
+            return self._steps.send(request)
+        except StopIteration as end:
+            self.finished, self.result = True, end.value
+            return NOTHING
+
+    def close(self) -> None:
+        """End its part, and let go of all that the client kept to itself for it."""
+        self._steps.close()
+
+
+class Outcome(NamedTuple, Generic[Result]):
+    """What a round came to: the server's result, and by party those of the clients that finished."""
+
+    result: Result
+    clients: dict[str, object]
+
+
+def run(server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver = direct) -> Outcome[Result]:
+    """Run a round with all its parties in this process, each frame through `deliver`.
+
+    All requests of an `Ask` are delivered before the first is answered. A reply is computed when the server reads it, so that one
+    is held at a time. A party that is asked and is not among `clients` is silent. Of a request that arrives several times the
+    first arrival counts.
+
+    Raises what the server raises, and what a client raises: here all parties belong to whoever runs them. (On separate machines a
+    client that raises is silent.)
+    """
+    parties = {name: Party(steps) for name, steps in clients.items()}
+    try:
+        ask = next(server)
+        while True:
+            replies = _replies(ask, parties, deliver)
+            try:
+                following = server.send(replies)
+            except StopIteration as end:
+                _read_rest(replies)
+                return Outcome(end.value, {name: party.result for name, party in parties.items() if party.finished})
+            _read_rest(replies)
+            ask = following
+    finally:
+        server.close()
+        for party in parties.values():
+            party.close()
+
+
+def _replies(ask: Ask, parties: Mapping[str, Party], deliver: Deliver) -> Iterator[tuple[str, Reply]]:
+    """Deliver the requests; then answer one after the other."""
+    arrived = {name: _crossed(deliver, ask.stage, SERVER, name, frame) for name, frame in ask.requests.items()}
+
+    def answers() -> Iterator[tuple[str, Reply]]:
+        for name, requests in arrived.items():
+            if isinstance(requests, Silence):
+                yield name, requests
+                continue
+            reply = parties[name].answer(requests[0]) if requests and name in parties else NOTHING
+            crossed = reply if isinstance(reply, Silence) else _crossed(deliver, ask.stage, name, SERVER, reply)
+            if isinstance(crossed, Silence):
+                yield name, crossed
+            else:
+                yield from ((name, frame) for frame in crossed if frame != NOTHING)
+
+    return answers()
+
+
+def _crossed(deliver: Deliver, stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes] | Silence:
+    """The frames that arrive; `Silence` where nobody can read what does."""
+    if frame == NOTHING:
+        return (frame,)
+    try:
+        return deliver(stage, sender, receiver, frame)
+    except ProtocolError as error:
+        return Silence(describe(error))
+
+
+def _read_rest(replies: Iterator[tuple[str, Reply]]) -> None:
+    """Clients receive what they were sent also where the server does not wait for an answer."""
+    for _ in replies:
+        pass

@@ -1,0 +1,105 @@
+"""Secure aggregation as a pair of generators (`protocols.core.rounds`): the server's round, and a client's.
+
+    clients = {party: client_round(setting, party, keys[party], randomness[party], lambda: values) for party in setting.parties}
+    total = run(server_round(setting), clients).result
+
+Stages: "advertise", "share", "receive", "mask", "confirm", "unmask", as the steps of `client` are called. The first asks nothing:
+clients speak first, so that what they say can ride on an earlier reply, and `opening` of whatever protocol is around can be the
+first request. After the last a client returns the request that comes next, for that protocol to go on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protocols.core.errors import MalformedMessage, TooFewParties, describe
+from protocols.core.prg import Randomness
+from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
+from protocols.secagg import client, server
+from protocols.secagg.messages import Arrival, Failure, Message, decode, encode, kind_of
+from protocols.secagg.server import Sum
+from protocols.secagg.setting import Setting
+
+
+def server_round(setting: Setting, *, opening: Mapping[str, bytes] | None = None) -> ServerRound[Sum]:
+    """The server's round: the sum of every vector over the clients whose upload arrived.
+
+    Args:
+        opening: by party the request that its advertisement answers, of the protocol around this one. None: nothing is asked.
+
+    Raises as the functions of `protocols.secagg.server`, with `excluded` naming whom it had dropped.
+    """
+    requests = dict.fromkeys(setting.parties, NOTHING) if opening is None else opening
+    keys, key_lists = server.collect_advertisements(setting, _arrivals((yield Ask("advertise", requests))))
+    shares, inboxes = server.collect_shares(keys, _arrivals((yield _ask("share", key_lists))))
+    cohort, cohorts = server.collect_receipts(shares, _arrivals((yield _ask("receive", inboxes))))
+    uploads, survivors = server.collect_uploads(cohort, _arrivals((yield _ask("mask", cohorts))))
+    confirmations, unmasking = server.collect_confirmations(uploads, _arrivals((yield _ask("confirm", survivors))))
+    return server.open_sum(confirmations, _arrivals((yield _ask("unmask", unmasking))))
+
+
+def client_round(
+    setting: Setting,
+    party: str,
+    identity: Ed25519PrivateKey,
+    randomness: Randomness,
+    values: Callable[[], Mapping[str, np.ndarray]],
+) -> ClientRound[bytes]:
+    """A client's round. It speaks first, and returns the request that comes after its last reply.
+
+    Where too few are around it, or where it cannot read what it was sent, it says so (`Silence`) and waits for that request. A
+    message of another protocol is one too: the server went on without this client.
+
+    Args:
+        setting: as this client believes it to be.
+        randomness: 100 bytes and more for each neighbour.
+        values: what `client.mask` takes, asked for when the upload is due.
+
+    Raises the `ProtocolError` of `protocols.secagg.client` where the server is at fault.
+    """
+    state: Any
+    state, message = client.advertise(setting, party, identity, randomness)
+    steps: tuple[Callable[..., tuple[Any, Message]], ...] = (
+        partial(client.share, randomness=randomness),
+        client.receive,
+        lambda state, cohort: client.mask(state, cohort, values()),
+        client.confirm,
+        lambda state, request: (None, client.unmask(state, request)),
+    )
+    for step in steps:
+        request = yield encode(message)
+        kind = kind_of(request)
+        if kind and not kind.startswith("secagg-"):
+            return request
+        try:
+            state, message = step(state, decode(request))
+        except (TooFewParties, MalformedMessage) as error:
+            return (yield Silence(describe(error)))
+    return (yield encode(message))
+
+
+def _ask(stage: str, messages: Mapping[str, Message]) -> Ask:
+    return Ask(stage, {party: encode(message) for party, message in messages.items()})
+
+
+def _arrivals(replies: Replies) -> Iterator[Arrival]:
+    """The messages in the replies, each of the party that the channel says; a `Failure` in place of any other."""
+    for party, reply in replies:
+        if isinstance(reply, Silence):
+            yield Failure(party, reply.reason)
+            continue
+        try:
+            message = decode(reply)
+        except MalformedMessage as error:
+            yield Failure(party, describe(error))
+            continue
+        if message.sender == party:
+            yield message
+        else:
+            name = type(message).__name__
+            yield Failure(party, f"UnknownSender: {name} of {party} says it is of {message.sender!r}")
