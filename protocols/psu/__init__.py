@@ -1,5 +1,10 @@
 """Private set union: the server learns the union U of the clients' identifiers, and nothing of who holds what.
 
+    found = union(sets, keys, session=b"session", threshold=safe_threshold(len(sets)), randomness=sources)
+    found.identifiers, found.attempts, found.excluded
+
+`union` has all parties in one process; `server_round` and `client_round` are one party each, see `protocols.core.rounds`.
+
 Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu.table`). Secure aggregation
 (`protocols.secagg`) opens the sum of the tables and nothing else. The server peels U from it. When the table was too small,
 the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when it was damaged, once more with as
@@ -32,9 +37,9 @@ secure aggregation. Against parties that stray:
   many items makes it grow: a `cap` with a small `max_attempts` bounds what that costs. It cannot remove what another holds
   without knowing its r.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
-  different ones open nothing. A server that leaves an identifier out of U meets the objection of whoever holds it, and that
-  objection tells it who does (`MissingIdentifiers`). One that adds to U, or tells clients different U, is not noticed here:
-  clients that place rows by U have to compare it.
+  different ones open nothing together: whoever was told another one than the server's is left out. A server that leaves an
+  identifier out of U meets the objection of whoever holds it, and that objection tells it who does (`MissingIdentifiers`). One
+  that adds to U, or tells clients different U, is not noticed here: clients that place rows by U have to compare it.
 
 Idea: no published proof. The simulator's argument, for a server and colluders with honest clients H: (1) All that secure
 aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold (Bonawitz et al.
@@ -51,27 +56,13 @@ Differs: FedR cites the two-party union of Kolesnikov et al. 2019 (KRTW19). A se
 would learn who brought each identifier; this one is of all clients at once.
 """
 
-from protocols.psu.session import (
-    MAX_ATTEMPTS,
-    Announcement,
-    Client,
-    CohortChanged,
-    Cost,
-    DamagedTable,
-    MissingIdentifiers,
-    NothingToHideBehind,
-    Plan,
-    Union,
-    UnionList,
-    accept,
-    announce,
-    contribute,
-    decode_message,
-    join,
-    measure,
-    open_union,
-    union,
-)
+from protocols.psu.client import Client, MissingIdentifiers, accept, contribute, join
+from protocols.psu.cost import Cost, measure
+from protocols.psu.messages import Announcement, UnionList, decode_message
+from protocols.psu.plan import MAX_ATTEMPTS, NothingToHideBehind, Plan
+from protocols.psu.rounds import Union, client_round, server_round
+from protocols.psu.server import CohortChanged, DamagedTable, announce, open_union
+from protocols.psu.session import union
 
 __all__ = [
     "MAX_ATTEMPTS",
@@ -87,10 +78,12 @@ __all__ = [
     "UnionList",
     "accept",
     "announce",
+    "client_round",
     "contribute",
     "decode_message",
     "join",
     "measure",
     "open_union",
+    "server_round",
     "union",
 ]

@@ -4,6 +4,8 @@
     total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
     total.vectors["rows"], total.survivors, total.excluded
 
+`aggregate` has all parties in one process; `server_round` and `client_round` are one party each, see `protocols.core.rounds`.
+
 The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation", Figure 4) with all its rounds, the one for
 consistency included; optionally over the k-regular graph of Bell et al. 2020. Each client adds to its vector a mask
 for each neighbour, which that neighbour subtracts, and a mask of its own. Shamir shares let the others open the own mask

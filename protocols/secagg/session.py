@@ -85,13 +85,14 @@ def aggregate(
         for party in setting.parties
         if dropouts.get(party) is not Stage.ADVERTISE
     }
-    faultless = deliver is direct and not dropouts
-    crossing = rounds.direct if faultless else by_message(deliver, decode, lambda message: dropouts)
+    crossing = by_message(deliver, decode, (lambda message: dropouts) if dropouts else None)
     return run(server_round(setting), clients, crossing).result
 
 
 def by_message(
-    deliver: Deliver, decode: Callable[[bytes], Message], dropouts: Callable[[Message], Mapping[str, Stage]]
+    deliver: Deliver,
+    decode: Callable[[bytes], Message],
+    dropouts: Callable[[Message], Mapping[str, Stage]] | None = None,
 ) -> rounds.Deliver:
     """The delivery of frames that hands each message to `deliver`, and simulates dropouts.
 
@@ -106,7 +107,8 @@ def by_message(
         message = decode(frame)
         if deliver is not direct:
             frame = encode(deliver(sender, receiver, message))
-        gone = dropouts(message).get(receiver, len(Stage)) if sender == SERVER else len(Stage)
-        return () if stage in _STAGES and gone <= _STAGES[stage] else (frame,)
+        if dropouts is None or sender != SERVER or stage not in _STAGES:
+            return (frame,)
+        return () if dropouts(message).get(receiver, len(Stage)) <= _STAGES[stage] else (frame,)
 
-    return crossing
+    return rounds.direct if deliver is direct and dropouts is None else crossing

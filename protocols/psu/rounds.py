@@ -1,0 +1,119 @@
+"""Private set union as a pair of generators (`protocols.core.rounds`): the server's round, and a client's.
+
+    clients = {party: client_round(join(plan, party, sets[party]), keys[party], randomness[party]) for party in plan.parties}
+    outcome = run(server_round(plan, server_randomness), clients)
+    outcome.result.identifiers, outcome.clients["client0"]                      # the union, at the server and at a client
+
+Stages: for each attempt those of secure aggregation, of which "advertise" asks with the announcement; at last "union". When the
+server's round ends with `CohortChanged` and nothing was opened, all may begin anew under `Plan.without` those at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protocols.core.errors import DisconnectedGraph, MalformedMessage, TooFewParties
+from protocols.core.prg import Randomness
+from protocols.core.rounds import NOTHING, Ask, ClientRound, Result, ServerRound, Silence
+from protocols.psu.client import Client, accept, contribute
+from protocols.psu.messages import Announcement, UnionList, decode_message
+from protocols.psu.plan import MAX_REPEATS, Plan
+from protocols.psu.server import CohortChanged, DamagedTable, announce, open_union
+from protocols.psu.table import InconsistentItems, MalformedTable, Parameters, PeelingError
+from protocols.secagg import rounds as secagg_rounds
+from protocols.secagg.messages import encode
+from protocols.secagg.server import Sum
+
+
+class Union(NamedTuple):
+    """The outcome: the union sorted by code point, the tables it took, the cells of the last one; and by client the reason why
+    a message of it left it out before any table was opened, so that its identifiers are not in the union.
+    """
+
+    identifiers: tuple[str, ...]
+    attempts: int
+    num_cells: int
+    excluded: Mapping[str, str] = MappingProxyType({})
+
+
+def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
+    """The server's round: the union of all clients' identifiers, which it then sends to each of them.
+
+    Args:
+        randomness: of the salts.
+
+    Raises:
+        CohortChanged: a client left, or a message of it was at fault.
+        PeelingError: no attempt was large enough. DamagedTable: a client added something else than items.
+        Other `ProtocolError`: as secure aggregation raises them.
+    """
+    too_small: PeelingError | None = None
+    damages: list[Exception] = []
+    stages: set[str] = set()
+    for attempt in range(plan.max_attempts):
+        announcement = announce(plan, attempt, randomness, attempt - len(damages))
+        try:
+            total = yield from _noting(stages, _summing(plan, announcement))
+        except (TooFewParties, DisconnectedGraph) as error:
+            raise CohortChanged(attempt, opened="unmask" in stages, cause=error) from error
+        try:
+            found = open_union(plan, announcement, total)
+        except (PeelingError, MalformedTable, InconsistentItems) as error:
+            if isinstance(error, PeelingError) and not error.damaged:
+                too_small = error
+                continue
+            damages.append(error)
+            if len(damages) > MAX_REPEATS or attempt + 1 == plan.max_attempts:
+                raise DamagedTable(len(damages), error) from error
+            continue
+        replies = yield Ask("union", dict.fromkeys(plan.parties, encode(found)))
+        for party, reply in replies:
+            if isinstance(reply, Silence):
+                raise MalformedMessage(f"the union did not reach {party}: {reply.reason}")
+        return Union(found.identifiers, attempt + 1, announcement.num_cells)
+    assert too_small is not None  # max_attempts is at least 1
+    raise too_small
+
+
+def client_round(client: Client, identity: Ed25519PrivateKey, randomness: Randomness) -> ClientRound[tuple[str, ...]]:
+    """A client's round: the union, once everything that it holds was found in it.
+
+    Args:
+        client: from `client.join`, which checks its identifiers before anything is sent.
+        identity: its signing key, whose public one the plan pins.
+
+    Raises the `ProtocolError` of `contribute`, `accept` and of secure aggregation where the server is at fault.
+    """
+    request = yield NOTHING
+    while True:
+        message = decode_message(request)
+        if isinstance(message, UnionList):
+            return accept(client, message)
+        client, setting, tables = contribute(client, message, randomness)
+        request = yield from secagg_rounds.client_round(
+            setting, client.name, identity, randomness, partial(dict, tables)
+        )
+
+
+def _summing(plan: Plan, announcement: Announcement) -> ServerRound[Sum]:
+    """One attempt: the announcement and the secure sum of the tables made for it."""
+    parameters = Parameters(plan.session, announcement.salt, announcement.num_cells)
+    opening = dict.fromkeys(plan.parties, encode(announcement))
+    return secagg_rounds.server_round(plan.setting(parameters, announcement.round), opening=opening)
+
+
+def _noting(stages: set[str], steps: ServerRound[Result]) -> ServerRound[Result]:
+    """The same round; adds to `stages` those that it comes to."""
+    try:
+        ask = next(steps)
+        while True:
+            stages.add(ask.stage)
+            replies = yield ask
+            ask = steps.send(replies)
+    except StopIteration as end:
+        return end.value

@@ -1,0 +1,60 @@
+"""Private set union, the server: what it announces for an attempt, and what it reads out of the opened sum.
+
+    announcement = announce(plan, 0, randomness)
+    found = open_union(plan, announcement, total)
+
+Between the two, secure aggregation opens the sum of the clients' tables, `total`.
+"""
+
+from __future__ import annotations
+
+from protocols.core.errors import ProtocolError
+from protocols.core.prg import Randomness, draw
+from protocols.core.rounds import SERVER
+from protocols.psu.messages import Announcement, UnionList
+from protocols.psu.plan import TABLE, Plan
+from protocols.psu.table import SALT_BYTES, Parameters, peel
+from protocols.secagg.server import Sum
+
+
+class CohortChanged(ProtocolError):
+    """A client left in the middle. `opened` says whether a table of the whole cohort may have been opened before.
+
+    It may have been once shares were asked for: the server then holds every upload, and a share that it did not get from
+    its sender it may get from a colluder, or later. `excluded` names those whose messages were at fault, with the reason; clients
+    that fell silent are not in it.
+    """
+
+    def __init__(self, attempt: int, opened: bool, cause: ProtocolError) -> None:
+        advice = (
+            "a table of the whole cohort may have been opened, and a union of fewer clients could be differenced with it "
+            "to learn what only the missing ones hold: wait for them"
+            if opened
+            else "no share was asked for, so no table was opened: a new session without the missing ones reveals nothing of them"
+        )
+        super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
+        self.opened = opened
+        self.excluded = cause.excluded
+
+
+class DamagedTable(ProtocolError):
+    """Tables of a whole cohort that hold something else than items, each time anew. Who put it there cannot be told."""
+
+    def __init__(self, attempts: int, cause: Exception) -> None:
+        super().__init__(
+            f"{attempts} tables of the union were damaged (the last: {cause}); a client added something else than items (which "
+            "one cannot be told from sums), or chance did; try again"
+        )
+
+
+def announce(plan: Plan, attempt: int, randomness: Randomness, growths: int | None = None) -> Announcement:
+    """Server: the parameters of an attempt, with a fresh salt; `growths`: how often the table grew, None: each time."""
+    num_cells = plan.num_cells(attempt if growths is None else growths)
+    return Announcement(plan.session, attempt, SERVER, draw(randomness, SALT_BYTES), num_cells)
+
+
+def open_union(plan: Plan, announcement: Announcement, total: Sum) -> UnionList:
+    """Server: the union in the opened sum of an attempt. Raises `PeelingError` and what else `table.peel` raises."""
+    parameters = Parameters(plan.session, announcement.salt, announcement.num_cells)
+    identifiers = peel(parameters, total.vectors[TABLE])
+    return UnionList(plan.session, announcement.round, SERVER, tuple(identifiers))
