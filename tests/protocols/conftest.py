@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cryptography_vectors
@@ -192,6 +194,25 @@ class Steps:
         return self.sent[stage]
 
 
+def reachable_from(root: object) -> list[Any]:
+    """Every object that leads on from `root` by references: the variables of a suspended generator, closures, containers, fields.
+
+    Types, modules and the globals of functions are code, not state, and are not followed.
+    """
+    seen: dict[int, Any] = {id(root): root}
+    waiting = [root]
+    while waiting:
+        one = waiting.pop()
+        following = gc.get_referents(one)
+        if isinstance(one, FunctionType):
+            following = [one.__closure__, one.__defaults__, one.__kwdefaults__]
+        for other in following:
+            if id(other) not in seen and not isinstance(other, type | ModuleType | CodeType):
+                seen[id(other)] = other
+                waiting.append(other)
+    return list(seen.values())
+
+
 def read_nist_vectors(path: str) -> list[dict[str, str]]:
     """Records of `NAME = value` lines, each begun by COUNT; names in lower case."""
     records: list[dict[str, str]] = []
@@ -225,3 +246,8 @@ def steps() -> type[Steps]:
 @pytest.fixture(scope="session")
 def nist_vectors() -> Callable[[str], list[dict[str, str]]]:
     return read_nist_vectors
+
+
+@pytest.fixture(scope="session")
+def reachable() -> Callable[[object], list[Any]]:
+    return reachable_from
