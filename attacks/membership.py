@@ -14,7 +14,6 @@ Legend: `n` audited triples, `S` shadow models, `N` entities.
 
 from __future__ import annotations
 
-import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from attacks.arrays import finite, mask
 from fkgsec.errors import SpecError
+from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.ranking import SCORE_BLOCK_BYTES, sides_of
 
@@ -49,8 +49,8 @@ def triple_losses(
     temperature: float = 1.0,
     block_bytes: int = SCORE_BLOCK_BYTES,
 ) -> np.ndarray:
-    """The training loss of each triple against every other entity on both sides, float64 `[n]`: -log sigma(s) - sum_k p_k
-    log sigma(-s_k), p = softmax(temperature s_k), mean over the sides.
+    """The training loss of each triple against every other entity on both sides, float64 `[n]`:
+    `negative_sampling_loss`, mean over the sides.
 
     Args: as `triple_scores`; temperature: alpha of the self-adversarial weights; block_bytes: bound on scores held at once.
 
@@ -66,9 +66,9 @@ def triple_losses(
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
             scores = model.score_all(queries, entities).double()
             true = chosen[:, candidate, None]
-            share = torch.softmax((temperature * scores).scatter(1, true, -math.inf), dim=1)
-            negative = (share * torch.nn.functional.softplus(scores)).sum(1)
-            loss = torch.nn.functional.softplus(-scores.gather(1, true)[:, 0]) + negative
+            with_true = torch.cat([scores.gather(1, true), scores], dim=1)
+            counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)  # once, as the positive
+            loss = negative_sampling_loss(with_true, counts, temperature=temperature)
             losses[low : low + step] += loss.cpu().numpy() / 2
     return losses
 

@@ -18,6 +18,7 @@ from attacks.membership_figures import RelearnTime, relearn_time
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
@@ -132,8 +133,7 @@ def relearning_models(
         chosen = torch.tensor(batch).to(entities.device)
         queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
         scores = model.pair_scores(queries[:, None], entities[candidates])  # [B, 1 + K]
-        loss = torch.nn.functional.softplus(-scores[:, 0]) + torch.nn.functional.softplus(scores[:, 1:]).mean(1)
         adam.zero_grad()
-        loss.mean().backward()
+        negative_sampling_loss(scores, temperature=0.0).mean().backward()
         adam.step()
         yield now

@@ -9,22 +9,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, logsigmoid, softmax
+from torch.nn.functional import log_softmax
+
+from fkgsec.kge.loss import negative_sampling_loss
 
 DistillationName = Literal["none", "mutual", "co"]
-
-
-def prediction_loss(scores: Tensor, counts: Tensor, temperature: float) -> Tensor:
-    """-log sigma(s_0) - sum_k w_k log sigma(-s_k), w = softmax(temperature * s) over the negatives, without a gradient.
-
-    Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6); at temperature 0 every negative weighs 1/n, as in fedlu.txt Eq. 7.
-    """
-    negatives, counted = scores[:, 1:], counts[:, 1:]
-    weights = softmax((temperature * negatives.detach()).masked_fill(~counted, -math.inf), dim=1)
-    weights = torch.nan_to_num(weights)  # a positive without any negative left
-    return -logsigmoid(scores[:, 0]).masked_fill(~counts[:, 0], 0) - (weights * logsigmoid(-negatives)).sum(1)
 
 
 def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
@@ -47,7 +37,7 @@ def mutual(
         distilled = divergence(shared.detach(), private, counts) + divergence(private.detach(), shared, counts)
     else:
         distilled = divergence(private, shared.detach(), counts) + divergence(shared, private.detach(), counts)
-    predicted = prediction_loss(private, counts, temperature) + prediction_loss(shared, counts, temperature)
+    predicted = _prediction_losses(private, shared, counts, temperature)
     return (0.5 if form == "published" else 1) * predicted + mu * distilled
 
 
@@ -56,6 +46,14 @@ def co_distillation(low: Tensor, high: Tensor, counts: Tensor, *, temperature: f
 
     Gradients are those of the equation as it stands: through both divergences, and through the losses that divide them.
     """
-    predicted = prediction_loss(low, counts, temperature) + prediction_loss(high, counts, temperature)
+    predicted = _prediction_losses(low, high, counts, temperature)
     distilled = divergence(low, high, counts) + divergence(high, low, counts)
     return predicted + distilled / predicted
+
+
+def _prediction_losses(first: Tensor, second: Tensor, counts: Tensor, temperature: float) -> Tensor:
+    """Both models' own losses, fedlu.txt Eq. 7."""
+    first_loss, second_loss = (
+        negative_sampling_loss(scores, counts, temperature=temperature) for scores in (first, second)
+    )
+    return first_loss + second_loss

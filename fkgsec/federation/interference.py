@@ -9,22 +9,21 @@ vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student),
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softmax
 
-from fkgsec.federation.distillation import divergence, prediction_loss
+from fkgsec.federation.distillation import divergence
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import Learner, LocalTrainer, Queries, Visits
 from fkgsec.kge import kernels
 from fkgsec.kge.kernels import CandidateScores
+from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
 
 PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
@@ -35,15 +34,13 @@ def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, 
 
     Args:
         scores: float `[B, K]`. counts: bool `[B, K]`.
-        temperature: of the weights of negatives, as in `prediction_loss`; at 0 each weighs 1/n.
+        temperature: of the weights of negatives, as in `negative_sampling_loss`; at 0 each weighs 1/n.
         weight: of the triple to forget.
 
     Source: fedlu.txt Eq. 12 at weight 1.
     """
-    negatives, counted = scores[:, 1:], counts[:, 1:]
-    weights = torch.nan_to_num(softmax((temperature * negatives.detach()).masked_fill(~counted, -math.inf), dim=1))
-    own = -logsigmoid(-scores[:, 0]).masked_fill(~counts[:, 0], 0)
-    return weight * own - (weights * logsigmoid(-negatives)).sum(1)
+    turned = torch.cat([-scores[:, :1], scores[:, 1:]], dim=1)
+    return negative_sampling_loss(turned, counts, temperature=temperature, positive_weight=weight)
 
 
 def soft_confusion(scores: Tensor, counts: Tensor, *, form: str = "paper") -> Tensor:
@@ -125,7 +122,7 @@ def decay_loss(
     Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in form "published", as `distillation.mutual` says.
     """
     published = form == "published"
-    loss = (0.5 if published else 1) * prediction_loss(own, counts, temperature)
+    loss = (0.5 if published else 1) * negative_sampling_loss(own, counts, temperature=temperature)
     if not mu_distill:
         return loss
     teacher = other.detach()

@@ -81,7 +81,10 @@ def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
 
 @njit(fastmath=_FAST, cache=True)
 def _weigh(scores, candidates, weight, temperature):
-    """One positive's scores `[K]` become d weighted loss / d score; returns its loss. Candidates of -1 do not count."""
+    """The loss of one positive, `fkgsec.kge.loss.negative_sampling_loss` of its scores `[K]`.
+
+    The scores become d weighted loss / d score. Candidates of -1 do not count.
+    """
     highest = _MINUS_INFINITY
     for k in range(1, len(scores)):
         if candidates[k] >= 0 and not scores[k] <= highest:

@@ -15,7 +15,6 @@ last bit differs between the vector loop and its remainder.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.kge.kinds import DOT, L1
+from fkgsec.kge.loss import negative_sampling_loss
 
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
 
@@ -83,7 +83,7 @@ def candidate_loss(
         segments: int64 `[C + 1]`, from 0 to N: table c of C stacked ones is `table[segments[c] : segments[c + 1]]`, and the
             candidates of a query all lie in one of them. One table when None.
 
-    Loss of one positive: -log sigma(s_0) - sum_k p_k log sigma(-s_k), p = softmax(alpha s) over its negatives.
+    The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
     if _compiled(queries):
@@ -247,10 +247,7 @@ def _candidate_loss_torch(
             query = queries[part].detach().requires_grad_()
             rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
             scores = margin + similarity(kind, query[:, None], rows)
-            hidden = (temperature * scores.detach()[:, 1:]).masked_fill(~counts[:, 1:], -math.inf)
-            share = torch.nan_to_num(torch.softmax(hidden, dim=1))  # a row without any negative left has no share
-            loss = -torch.nn.functional.logsigmoid(scores[:, 0]).masked_fill(~counts[:, 0], 0)
-            loss = loss - (share * torch.nn.functional.logsigmoid(-scores[:, 1:])).sum(1)
+            loss = negative_sampling_loss(scores, counts, temperature=temperature)
             query_grad, row_grad = torch.autograd.grad((loss * weights[part]).sum(), [query, rows])
         losses[part], query_gradient[part] = loss.detach(), query_grad
         table_gradient.index_add_(0, chosen.flatten(), row_grad.flatten(0, 1))

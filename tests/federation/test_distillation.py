@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.distillation import co_distillation, divergence, mutual, prediction_loss
+from fkgsec.federation.distillation import co_distillation, divergence, mutual
 
 Matrix = Sequence[Sequence[float]]
 
@@ -31,53 +31,6 @@ def gradients(loss: Tensor, *scores: Tensor) -> list[Tensor]:
 
 def close(actual: Tensor, expected: object) -> None:
     torch.testing.assert_close(actual.detach(), torch.tensor(expected, dtype=actual.dtype), atol=2e-8, rtol=0)
-
-
-class TestPredictionLoss:
-    # Positive 2, negatives 0 and -1: -log sigma(2) = log(1 + e^-2) = 0.12692801, -log sigma(-0) = log 2 = 0.69314718,
-    # -log sigma(1) = log(1 + e^-1) = 0.31326169. The 9 does not count.
-    SCORES: Matrix = ((2.0, 0.0, 9.0, -1.0),)
-    COUNTS: Sequence[Sequence[bool]] = ((True, True, False, True),)
-
-    @pytest.mark.parametrize(
-        ("temperature", "loss", "weights"),
-        [
-            (0.0, 0.63013245, (0.5, 0.5)),  # 0.12692801 + (0.69314718 + 0.31326169) / 2, Eq. 7 as it stands
-            # weights 1 / (1 + e^-1) and e^-1 / (1 + e^-1):
-            # 0.12692801 + 0.73105858 x 0.69314718 + 0.26894142 x 0.31326169
-            (1.0, 0.71790825, (0.73105858, 0.26894142)),
-            # weights 1 / (1 + e^-2) and e^-2 / (1 + e^-2):
-            # 0.12692801 + 0.88079708 x 0.69314718 + 0.11920292 x 0.31326169
-            (2.0, 0.77479173, (0.88079708, 0.11920292)),
-        ],
-    )
-    def test_by_hand(self, temperature: float, loss: float, weights: tuple[float, float]) -> None:
-        scores = doubles(self.SCORES)
-        losses = prediction_loss(scores, torch.tensor(self.COUNTS), temperature)
-        close(losses, [loss])
-        # The weights are constants, so d/ds_0 = -sigma(-2) = -0.11920292 and d/ds_k = w_k sigma(s_k): sigma(0) = 0.5,
-        # sigma(-1) = 0.26894142.
-        close(gradients(losses, scores)[0], [[-0.11920292, weights[0] * 0.5, 0.0, weights[1] * 0.26894142]])
-
-    def test_each_row_has_its_own_candidates(self) -> None:
-        # 1: positive -1, log(1 + e) = 1.31326169; negatives 1, 2, -2: 1.31326169, 2.12692801, 0.12692801, mean 1.18903924.
-        # 2: only one negative counts: log(1 + e^1) + log(1 + e^-2).
-        scores = torch.tensor([[-1.0, 1.0, 2.0, -2.0], [-1.0, 1.0, 2.0, -2.0]], dtype=torch.float64)
-        counts = torch.tensor([[True, True, True, True], [True, False, False, True]])
-        close(prediction_loss(scores, counts, 0.0), [1.31326169 + 1.18903924, 1.31326169 + 0.12692801])
-
-    def test_without_a_negative_the_positive_is_left(self) -> None:
-        scores = doubles([[-1.0, 3.0]])
-        losses = prediction_loss(scores, torch.tensor([[True, False]]), 1.0)
-        close(losses, [1.31326169])
-        close(gradients(losses, scores)[0], [[-0.73105858, 0.0]])  # -sigma(1)
-
-    def test_far_scores_stay_finite(self) -> None:
-        # -log sigma(-1000) = 1000 and -log sigma(-2000) = 2000, where sigma itself is 0 in floating point.
-        scores = torch.tensor([[-1000.0, 2000.0, 0.0]], requires_grad=True)
-        losses = prediction_loss(scores, torch.ones(1, 3, dtype=torch.bool), 1.0)
-        assert losses.tolist() == [3000.0]
-        assert gradients(losses, scores)[0].tolist() == [[-1.0, 1.0, 0.0]]
 
 
 class TestDivergence:
@@ -149,7 +102,7 @@ class TestMutual:
         private, shared = doubles([[2.0, 0.0, -1.0]]), doubles([[-1.0, 1.0, -2.0]])
         counts = torch.ones(1, 3, dtype=torch.bool)
         losses = mutual(private, shared, counts, temperature=0.0, mu=0.0)
-        # 0.63013245 as above; log(1 + e) + (log(1 + e) + log(1 + e^-2)) / 2 = 1.31326169 + 0.72009485
+        # log(1 + e^-2) + (log 2 + log(1 + e^-1)) / 2; log(1 + e) + (log(1 + e) + log(1 + e^-2)) / 2 = 1.31326169 + 0.72009485
         close(losses, [0.63013245 + 2.03335654])
 
     @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.5])
