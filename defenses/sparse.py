@@ -58,7 +58,7 @@ class SparseSums(DefendedExchange):
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
         super().__init__(channel, options, parties, tables, run)
-        self._sync_every = int(options.setting("sync_every"))
+        self._sparse_rounds = int(options.setting("sparse_rounds"))
         self._selection: dict[Table, Selection] = {table: Selection(options) for table in tables}
         # Of the round: which of its rows each client in the sum chose, and what the server opened, float32 and int64.
         self._chosen: dict[Table, dict[str, Tensor]] = {table: {} for table in tables}
@@ -73,7 +73,7 @@ class SparseSums(DefendedExchange):
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Each participant puts in its shared rows, all of them or those that changed most."""
-        everything = is_synchronised(round, self._sync_every)
+        everything = is_synchronised(round, self._sparse_rounds)
         placed, self._chosen[table], self._opened[table] = {}, {}, None
         before = self.server[table].rows
         for party, own in rows.items():
@@ -98,7 +98,7 @@ class SparseSums(DefendedExchange):
         if round and opened is None:  # too many dropped out
             return {}
         received = {}
-        everything, largest = is_synchronised(round, self._sync_every), self._largest_value(table)
+        everything, largest = is_synchronised(round, self._sparse_rounds), self._largest_value(table)
         fresh = torch.ones(len(server.names), dtype=torch.bool) if opened is None else opened[1] > 0
         for party in parties:
             sent = self._table_for(round, table, party)
@@ -150,7 +150,7 @@ class SparseSums(DefendedExchange):
 
     def _table_for(self, round: int, table: Table, party: str) -> Tensor:
         """The mean over holders in rounds in which all rows are sent, else what was opened: sums and, last, counts."""
-        if is_synchronised(round, self._sync_every):
+        if is_synchronised(round, self._sparse_rounds):
             return super()._table_for(round, table, party)
         return self._sums[table]
 

@@ -26,6 +26,7 @@ from experiments.record import Record, read_if_of, write_atomically
 from experiments.recovery import Unlearning, recovered_from_unlearning, recovery_table
 from experiments.run import check_run, execute
 from experiments.spec import Spec
+from experiments.stored import encode_stored
 from experiments.tables import INFERENCE_TITLE, attainable, inferences_of, make_table, protection_lines
 from experiments.writing import refused
 from fkgsec.data.graph import FederatedGraph
@@ -33,6 +34,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.exchange import MakeExchange
 from fkgsec.federation.loop import run_identity
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
 
 SCHEMA = "fkgsec/comparison/1"
@@ -81,7 +83,7 @@ def case_spec(spec: Spec, name: str) -> Spec:
         algorithm, defense = (name, "") if name in RECIPES else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in RECIPES:
         raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(RECIPES)}")
-    changed = msgspec.structs.replace(spec, algorithm=algorithm, defense=defense)
+    changed = replace(spec, algorithm=algorithm, defense=defense)
     check_defense(changed)
     return changed
 
@@ -139,7 +141,7 @@ def compare(
             updates = recovered_from_unlearning(run, one, unlearning, exchange, observer) if unlearning else []
         done.append(Case(name, finished.record, updates))
     comparison = Comparison(SCHEMA, done, asked)
-    content = msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+    content = encode_stored(comparison)
     write_atomically(folder / PICTURE_FILE, draw_comparison(comparison))
     write_atomically(folder / COMPARISON_FILE, content)
     return comparison

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-import msgspec
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -326,7 +325,7 @@ def curves(record: Record) -> list[tuple[int, dict[str, float]]]:
 
 def settings(record: Record) -> dict[str, str | int | float]:
     """Every option of the run and the data it had, as plain values; lists are joined by commas, None is the word."""
-    fields = msgspec.to_builtins(record.spec)
+    fields = record.spec.document()
     plain = {
         name: value if isinstance(value, str | int | float) else ",".join(map(str, value)) if value else str(value)
         for name, value in fields.items()

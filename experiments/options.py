@@ -16,7 +16,7 @@ from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from experiments.spec import RENAMED, Spec
 from fkgsec.data.partition import PARTITIONS
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.kge.models import MODELS
 
 
@@ -32,10 +32,15 @@ DATA, ALGORITHM, TRAINING, ATTACK = "Data", "Algorithm and model", "Training", "
 SETTINGS = "Settings that some algorithms have"
 
 
-def _setting(name: str, about: str) -> str:
-    """Help of an option that some algorithms have, with each one's default."""
-    defaults = {recipe.name: recipe.settings[name] for recipe in RECIPES.values() if name in recipe.settings}
-    return f"{about} ({', '.join(f'{algorithm}: {default}' for algorithm, default in defaults.items())})"
+def _setting_flags() -> dict[str, Flag]:
+    """A flag for every setting that some algorithm has, with each one's default, as the registry says."""
+    flags = {}
+    for name, by_algorithm in all_settings().items():
+        fields = list(by_algorithm.values())
+        lines = list(dict.fromkeys(field.help for field in fields))
+        defaults = ", ".join(f"{algorithm}: {field.default}" for algorithm, field in by_algorithm.items())
+        flags[name] = Flag((f"--{name.replace('_', '-')}",), f"{'; '.join(lines)} ({defaults})", SETTINGS)
+    return flags
 
 
 FLAGS: dict[str, Flag] = {
@@ -53,39 +58,7 @@ FLAGS: dict[str, Flag] = {
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
     "init_epsilon": Flag(("--init-epsilon",), "initial values are uniform in +-(gamma + this) / dim", ALGORITHM),
-    "mu": Flag(("--mu",), _setting("mu", "weight of the further objective, or of distillation"), SETTINGS),
-    "proximal": Flag(
-        ("--proximal",),
-        _setting("proximal", "half the squared distance to the rows received, or the distance"),
-        SETTINGS,
-    ),
-    "tau": Flag(("--tau",), _setting("tau", "temperature of the contrastive objective"), SETTINGS),
-    "sparsity": Flag(("--sparsity",), _setting("sparsity", "share of shared rows sent in a sparse round"), SETTINGS),
-    "sync_every": Flag(
-        ("--sync-every",), _setting("sync_every", "sparse rounds between two with all rows; 0: never all"), SETTINGS
-    ),
-    "affinity": Flag(
-        ("--affinity",), _setting("affinity", "near clients by what they share: shared, embedding"), SETTINGS
-    ),
-    "mixing": Flag(("--mixing",), _setting("mixing", "share of the others in what a client receives"), SETTINGS),
-    "start": Flag(
-        ("--start",), _setting("start", "a round starts from the rows received, or a client's own"), SETTINGS
-    ),
-    "rank": Flag(("--rank",), _setting("rank", "singular values sent of an entity's update"), SETTINGS),
-    "columns": Flag(("--columns",), _setting("columns", "of the matrix that an update is taken as"), SETTINGS),
-    "low_share": Flag(
-        ("--low-share",), _setting("low_share", "the shared model's dimension over the private's"), SETTINGS
-    ),
-    "wait": Flag(("--wait",), _setting("wait", "rounds before the two models learn from each other"), SETTINGS),
-    "form": Flag(("--form",), _setting("form", "paper, or published as FedLU's code"), SETTINGS),
-    "evaluate": Flag(
-        ("--evaluate",), _setting("evaluate", "shared models after a round's broadcast, or before it"), SETTINGS
-    ),
-    "private_start": Flag(
-        ("--private-start",),
-        _setting("private_start", "first entities of a client's second model: its own, or those of the server"),
-        SETTINGS,
-    ),
+    **_setting_flags(),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
@@ -136,6 +109,8 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
         """The command with these options in its signature, which is what typer reads."""
         old_names = [old for old, new in RENAMED.items() if new in fields]
         kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
+        for name, by_algorithm in all_settings().items():
+            kinds[name] = (next(iter(by_algorithm.values())).kind | None, None)
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:

@@ -21,7 +21,7 @@ import fkgsec
 from attacks.evaluation import Leakage
 from attacks.update_recovery import UpdateRecovery
 from experiments.spec import Spec
-from experiments.stored import decode_stored
+from experiments.stored import decode_stored, encode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import leaked_test_mask
@@ -231,7 +231,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def encode_record(record: Record) -> bytes:
     """The record as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    return encode_stored(record)
 
 
 def read_record(path: Path) -> Record:

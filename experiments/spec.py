@@ -16,13 +16,14 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.partition import PARTITIONS, partition
 from fkgsec.errors import SpecError
-from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
+from fkgsec.federation.options import FederationOptions, flat, nested
+from fkgsec.federation.recipes import all_settings
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
 DEFAULT_SIZE = 13_500
-RENAMED = {"epsilon": "init_epsilon"}
+RENAMED = {"epsilon": "init_epsilon", **RENAMED_SETTINGS}
 """Options that have got another name, by the old one, which is accepted with a warning in this version alone."""
 
 
@@ -74,8 +75,11 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def settled(self) -> Spec:
         """The same run with what is left to the algorithm spelled out; the device aside, which changes no option."""
-        changes: dict[str, Any] = {name: self.setting(name) for name in RECIPES[self.algorithm].settings}
-        return msgspec.structs.replace(self, device="auto", temperature=self.sampling_temperature, **changes)
+        return msgspec.structs.replace(self, device="auto", temperature=self.sampling_temperature)
+
+    def document(self) -> dict[str, Any]:
+        """Every option as plain values by its name, as it stands in files and on the command line."""
+        return flat(msgspec.to_builtins(self))
 
     def load_graph(self) -> FederatedGraph:
         """The federation of graphs that `data`, `clients`, `partition` and `size` name.
@@ -124,9 +128,14 @@ def make_spec(config: Path | None, given: dict[str, Any]) -> Spec:
     fields = current_names(fields, where)
     fields |= current_names({key: value for key, value in given.items() if value is not None}, "options")
     try:
-        return msgspec.convert(fields, Spec)
+        return msgspec.convert(nested(fields), Spec)
     except msgspec.ValidationError as error:
         raise SpecError(f"{where}: {_plain(str(error), fields)}") from error
+
+
+def option_names() -> list[str]:
+    """Every option that a run may have, those of single algorithms included."""
+    return [*(name for name in Spec.__struct_fields__ if name != "settings"), *all_settings()]
 
 
 def current_names(fields: dict[str, Any], where: str) -> dict[str, Any]:

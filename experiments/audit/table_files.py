@@ -34,7 +34,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.spec import Spec
-from experiments.stored import decode_stored
+from experiments.stored import decode_stored, encode_stored
 from experiments.writing import must_write, put_in_place
 from fkgsec.data.folders import can_name_a_file, client_folders, read_text
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
@@ -152,13 +152,13 @@ def _is_export(out: Path) -> bool:
 def _write_file(manifest: Manifest, tables: Tables, path: Path) -> None:
     flat = {f"{client}/{key}": table for client, own in tables.items() for key, table in own.items()}
     names = {place: table.names for place, table in flat.items()}
-    metadata = {"manifest": msgspec.json.encode(manifest).decode(), "names": msgspec.json.encode(names).decode()}
+    metadata = {"manifest": encode_stored(manifest).decode(), "names": msgspec.json.encode(names).decode()}
     save_file({place: table.rows.contiguous() for place, table in flat.items()}, path, metadata)
 
 
 def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
     folder.mkdir()
-    (folder / MANIFEST_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    (folder / MANIFEST_FILE).write_bytes(encode_stored(manifest))
     for client, own in tables.items():
         (folder / client).mkdir()
         for key, table in own.items():

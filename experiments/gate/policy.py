@@ -28,7 +28,7 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, Measure, Question
 from experiments.gate.policy_file import Document, Where, read_document, suggestion
-from experiments.spec import RENAMED, Spec, make_spec
+from experiments.spec import RENAMED, Spec, make_spec, option_names
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
@@ -149,7 +149,7 @@ def threats_of(spec: Spec) -> tuple[str, ...]:
 
 
 def _federation(document: Document, where: Where, value: Any) -> Spec:
-    fields = dict(document.mapping(where, value, ("spec", *Spec.__struct_fields__, *RENAMED)))
+    fields = dict(document.mapping(where, value, ("spec", *option_names(), *RENAMED)))
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
         document.wrong((*where, "spec"), f"a path is expected; got {file!r}")

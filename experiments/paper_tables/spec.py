@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from experiments.spec import RENAMED, Spec, make_spec
+from experiments.spec import RENAMED, Spec, make_spec, option_names
 from fkgsec.errors import SpecError
 
 Metric = Literal["mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr"]
@@ -136,7 +136,7 @@ class Cell(NamedTuple):
 
     def choice(self, spec: Spec) -> str:
         """The value that a candidate gives to the option `chosen`, as text."""
-        value = getattr(spec, self.chosen)
+        value = spec.document()[self.chosen]
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -302,11 +302,9 @@ def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> C
         for option in (*level.paper_settings, *level.our_settings):
             if option == "seed":
                 raise SpecError(f"{path}: {name}: seed: give seeds, a list, at the top of the file")
-            if option not in Spec.__struct_fields__:
+            if option not in option_names():
                 close = (
-                    [RENAMED[option]]
-                    if option in RENAMED
-                    else difflib.get_close_matches(option, Spec.__struct_fields__, n=1)
+                    [RENAMED[option]] if option in RENAMED else difflib.get_close_matches(option, option_names(), n=1)
                 )
                 raise SpecError(f"{path}: {name}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
         values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}

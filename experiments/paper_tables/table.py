@@ -218,7 +218,7 @@ def _remarks(runs: Mapping[int, Record]) -> list[str]:
     for seed, record in runs.items():
         if record.rounds[record.best_round].valid_mrr is not None and record.best_round == record.rounds[-1].round:
             remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
-        if 0 < record.best_round <= (record.spec.wait or 0):
+        if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
             remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")
         leaked, clean = (record.utility_by_leak[kind]["mrr"] for kind in ("leaked", "clean"))
         if leaked.n:

@@ -35,6 +35,7 @@ from experiments.report.words import (
     verdict,
 )
 from experiments.spec import CONSORTIUM, Spec
+from experiments.stored import encode_stored
 from experiments.tables import protection_lines
 from fkgsec import estimate
 
@@ -188,8 +189,8 @@ def _differences(runs: Sequence[Run]) -> list[str]:
     """The options in which runs on the same data differ: what a comparison of them is about."""
     if len(runs) == 1:
         return []
-    specs = [msgspec.to_builtins(run.record.spec) for run in runs]
-    names = [name for name in specs[0] if any(spec[name] != specs[0][name] for spec in specs)]
+    specs = [run.record.spec.document() for run in runs]
+    names = [name for name in specs[0] if any(spec.get(name) != specs[0].get(name) for spec in specs)]
     lines = [f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."]
     # Records of before hold a temperature that the recipe ignored; what counts is the one that it trained with.
     remark = temperature_remark({run.name: run.record for run in runs})
@@ -222,7 +223,7 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
         f"{count(len(record.rounds) - 1, 'round')}, {seconds:.1f} s on {record.environment.device}.",
         promises=tuple(protection_lines(record)),
         facts=tuple(facts.items()),
-        spec=msgspec.json.format(msgspec.json.encode(spec), indent=2).decode(),
+        spec=encode_stored(spec).decode(),
     )
 
 
@@ -291,8 +292,9 @@ def _without_links(record: Record, row: Leakage) -> list[str]:
 
 def _facts(record: Record) -> dict[str, str]:
     """Where a run came from, and every option that is not the default's."""
-    where, spec = record.environment, msgspec.to_builtins(record.spec)
-    default = msgspec.to_builtins(Spec(temperature=Spec().sampling_temperature))
+    where, spec = record.environment, record.spec.document()
+    plain = Spec(temperature=Spec().sampling_temperature).document()
+    default = msgspec.to_builtins(type(record.spec.settings)()) | plain
     changed = {
         f"option {name}": f"{_option(value)} (default: {_option(default[name])})"
         for name, value in spec.items()

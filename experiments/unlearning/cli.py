@@ -13,6 +13,7 @@ from rich.console import Console
 from experiments.console import make_console
 from experiments.progress import observe_on
 from experiments.record import write_atomically
+from experiments.spec import current_names
 from experiments.tables import make_table
 from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
 from experiments.unlearning.summary import read_verification
@@ -75,7 +76,8 @@ def unlearn(
     *,
     client: ClientName = None,
     method: MethodName = None,
-    form: Annotated[str | None, typer.Option("--form", help="paper, or published as FedLU's code")] = None,
+    variant: Annotated[str | None, typer.Option("--variant", help="paper, or published as FedLU's code")] = None,
+    form: Annotated[str | None, typer.Option("--form", hidden=True)] = None,
     hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
     soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
     mu_soft: Annotated[
@@ -95,8 +97,10 @@ def unlearn(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
+    if form is not None:
+        variant = current_names({"form": form} | ({"variant": variant} if variant else {}), "options")["variant"]
     given: dict[str, Any] = {
-        "method": method, "form": form, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
+        "method": method, "variant": variant, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
         "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size, "colluders": colluders,
     }  # fmt: skip
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})

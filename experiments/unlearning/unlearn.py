@@ -24,7 +24,7 @@ from experiments.progress import Observe, unobserved
 from experiments.record import Environment, describe_environment, guarantees_of, write_atomically
 from experiments.run import SPEC_FILE, load_run
 from experiments.spec import Spec
-from experiments.stored import decode_stored
+from experiments.stored import decode_stored, encode_stored
 from experiments.writing import must_write, put_in_place
 from fkgsec.data.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
@@ -186,7 +186,7 @@ def write_unlearned(
         for name, triples in forget.items():
             (part / FORGET_FOLDER / f"{name}.txt").write_text(triple_lines(graph, name, triples), encoding="utf-8")
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
-            write_atomically(part / name, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+            write_atomically(part / name, encode_stored(content))
         metadata = _Metadata(
             result.rounds,
             result.best_round,

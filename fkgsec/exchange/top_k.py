@@ -67,16 +67,16 @@ def combined(own: Tensor, sums: Tensor, counts: Tensor, weight: int = 1) -> Tens
     return (sums + weight * own) / (weight + counts)[:, None]
 
 
-def is_synchronised(round: int, sync_every: int) -> bool:
-    """Whether all shared rows are sent: after every `sync_every` sparse rounds; in round 0 only if 0.
+def is_synchronised(round: int, sparse_rounds: int) -> bool:
+    """Whether all shared rows are sent: after every `sparse_rounds` sparse rounds; in round 0 only if 0.
 
     Source: feds.txt III-E, F. Differs from III-B, where two sentences have it the other way round.
     """
-    return round == 0 or (sync_every > 0 and round % (sync_every + 1) == 0)
+    return round == 0 or (sparse_rounds > 0 and round % (sparse_rounds + 1) == 0)
 
 
 def _schedule(options: FederationOptions, round: int) -> bool:
-    return is_synchronised(round, int(options.setting("sync_every")))
+    return is_synchronised(round, int(options.setting("sparse_rounds")))
 
 
 class TopKClient(ClientCodec):

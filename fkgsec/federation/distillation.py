@@ -25,20 +25,20 @@ def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
 
 
 def mutual(
-    private: Tensor, shared: Tensor, counts: Tensor, *, temperature: float, mu: float, form: str = "paper"
+    private: Tensor, shared: Tensor, counts: Tensor, *, temperature: float, mu: float, variant: str = "paper"
 ) -> Tensor:
     """Each model's own loss plus mu times its divergence from the other, which stands still for it.
 
-    Source: fedlu.txt Eq. 5-11, with KL(P, Q) read as D_KL(P || Q). Differs in form "published" as FedLU's code does: the
+    Source: fedlu.txt Eq. 5-11, with KL(P, Q) read as D_KL(P || Q). Differs in variant "published" as FedLU's code does: the
     divergence is D_KL(teacher || student), and the prediction loss is halved.
     Differs: both models take their step at once, from the same scores (the code: the local one first, then the global one).
     """
-    if form == "published":
+    if variant == "published":
         distilled = divergence(shared.detach(), private, counts) + divergence(private.detach(), shared, counts)
     else:
         distilled = divergence(private, shared.detach(), counts) + divergence(shared, private.detach(), counts)
     predicted = _prediction_losses(private, shared, counts, temperature)
-    return (0.5 if form == "published" else 1) * predicted + mu * distilled
+    return (0.5 if variant == "published" else 1) * predicted + mu * distilled
 
 
 def co_distillation(low: Tensor, high: Tensor, counts: Tensor, *, temperature: float) -> Tensor:

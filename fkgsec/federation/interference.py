@@ -3,8 +3,8 @@
 Legend: `B` triples to forget, `K` candidates of each, the triple itself in column 0. `counts` bool `[B, K]` says which candidates
 count (a negative that is a known triple does not). All losses are float `[B]`, one for each triple, and differentiable.
 
-In form "published" they are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2 norm of the
-vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.federation.distillation`.
+In variant "published" they are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2 norm of
+the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.federation.distillation`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, 
     return negative_sampling_loss(turned, counts, temperature=temperature, positive_weight=weight)
 
 
-def soft_confusion(scores: Tensor, counts: Tensor, *, form: str = "paper") -> Tensor:
+def soft_confusion(scores: Tensor, counts: Tensor, *, variant: str = "paper") -> Tensor:
     """How far the triple's score is from those of its negatives, `[B]`; 0 without any negative.
 
-    The mean of |s_k - s_0| over the negatives that count; in form "published" the L2 norm of the vector of these differences.
+    The mean of |s_k - s_0| over the negatives that count; in variant "published" the L2 norm of the vector of these differences.
 
     Source: fedlu.txt Eq. 13; the L2 norm there is of one number.
     """
     counted = counts[:, 1:] & counts[:, :1]
     differences = (scores[:, 1:] - scores[:, :1]).masked_fill(~counted, 0)
-    if form == "published":
+    if variant == "published":
         return torch.linalg.vector_norm(differences, dim=1)
     return differences.abs().sum(1) / counted.sum(1).clamp_min(1)
 
@@ -66,7 +66,7 @@ def interference(
     soft: bool,
     mu_soft: float,
     mu_distill: float,
-    form: str = "paper",
+    variant: str = "paper",
     temperature: float = 0.0,
 ) -> Tensor:
     """Hard confusion, plus mu_soft times soft confusion, plus mu_distill times the divergence of one model from the other. `[B]`.
@@ -77,15 +77,15 @@ def interference(
         temperature: of the weights of negatives in the hard confusion.
 
     Source: fedlu.txt Eq. 14, with KL(P, Q) read as D_KL(P || Q): of the local model D_KL(P_local || P_global), of the global one
-    the reverse. Differs in form "published", see the module.
+    the reverse. Differs in variant "published", see the module.
     """
-    published = form == "published"
+    published = variant == "published"
     loss = torch.zeros_like(own[:, 0])
     if hard:
         weight = PUBLISHED_WEIGHT if published else 1.0
         loss = loss + (0.5 if published else 1) * hard_confusion(own, counts, temperature=temperature, weight=weight)
     if soft:
-        loss = loss + mu_soft * soft_confusion(own, counts, form=form)
+        loss = loss + mu_soft * soft_confusion(own, counts, variant=variant)
     if mu_distill:
         teacher = other.detach()
         distilled = divergence(teacher, own, counts) if published else divergence(own, teacher, counts)
@@ -106,22 +106,22 @@ INTERFERENCE: dict[str, tuple[tuple[Move, ...], ...]] = {
     "paper": ((_OWN_TAUGHT, _SHARED_TAUGHT),),
     "published": ((_SHARED_TAUGHT,), (_OWN,), (_SHARED_TAUGHT, _OWN)),
 }
-"""By form, the passes over the forget set that make an epoch, and the moves on each batch of a pass."""
+"""By variant, the passes over the forget set that make an epoch, and the moves on each batch of a pass."""
 DECAY: dict[str, tuple[Move, ...]] = {
     "paper": (_OWN_TAUGHT, _SHARED_TAUGHT),
     "published": (_OWN, _SHARED, _SHARED_TAUGHT, _SHARED, _OWN_TAUGHT),
 }
-"""By form, the moves on each batch of passive decay."""
+"""By variant, the moves on each batch of passive decay."""
 
 
 def decay_loss(
-    own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, form: str = "paper", temperature: float = 0.0
+    own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, variant: str = "paper", temperature: float = 0.0
 ) -> Tensor:
     """The loss of one model in passive decay, that of learning: prediction plus mu_distill times its divergence. `[B]`.
 
-    Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in form "published", as `distillation.mutual` says.
+    Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in variant "published", as `distillation.mutual` says.
     """
-    published = form == "published"
+    published = variant == "published"
     loss = (0.5 if published else 1) * negative_sampling_loss(own, counts, temperature=temperature)
     if not mu_distill:
         return loss

@@ -19,7 +19,7 @@ from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.evaluation import ClientTables, Evaluator
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RENAMED, FederationOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.stack import ClientStack
@@ -182,7 +182,7 @@ class Federation:
 
     def _is_set(self, name: str, value: str) -> bool:
         """Whether the algorithm has this setting, at this value."""
-        return name in self.recipe.settings and self.options.setting(name) == value
+        return self.recipe.has(name) and self.options.setting(name) == value
 
     def upload(self, round: int, participants: list[int]) -> list[Uploaded]:
         """Participants send their trained rows, and the server takes the mean over holders; one outcome for each table."""
@@ -257,12 +257,17 @@ def _copied(prefix: str, stack: ClientStack) -> dict[str, Tensor]:
 def run_identity(graph: FederatedGraph, options: FederationOptions) -> str:
     """What a checkpoint must agree with: data and options, except the device.
 
-    4 and 4.0 are one value, and settings left open are left out, so that a new one does not make strangers of earlier runs.
-    For their sake `init_epsilon` goes by its first name, and a temperature left open counts as the default it once had.
+    4 and 4.0 are one value, and settings at their defaults are left out, so that a new one does not make strangers of earlier
+    runs. For their sake names that have changed go by the old ones, and what once was there for all algorithms stays.
     """
     encoded = msgspec.json.encode(msgspec.structs.replace(options, device="auto"))
     fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=FederationOptions))
-    fields = {"temperature": 1.0} | {name: value for name, value in fields.items() if value is not None}
+    old = {new: name for name, new in RENAMED.items()}
+    given = {old.get(name, name): value for name, value in options.settings.given().items()}
+    fields = (
+        {"temperature": 1.0, "tau": 0.2} | {name: value for name, value in fields.items() if value is not None} | given
+    )
+    del fields["settings"]
     fields["epsilon"] = fields.pop("init_epsilon")
     return hashlib.sha256(msgspec.json.encode([graph.hash, fields], order="sorted")).hexdigest()
 

@@ -1,15 +1,29 @@
-"""The federated algorithms, each a row of small parts; `run_federation` reads the row and knows no algorithm by name."""
+"""The federated algorithms: each a row of parts with its own settings; `run_federation` reads it and knows none by name.
+
+    RECIPES["feds"].settings(sparsity=0.3)              # checked: SpecError names the setting and what is allowed
+    register(Recipe("mine", ENTITIES, "this script"))   # a row of one's own; FederationOptions(algorithm="mine") runs it
+
+The shipped ones are in `fkgsec.algorithms`. A package adds its own by an entry point of group `fkgsec.recipes` whose object is
+a `Recipe`; they are loaded when the registry is first read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import importlib
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal
 
+from fkgsec.errors import SpecError
 from fkgsec.federation.distillation import DistillationName
 from fkgsec.federation.objectives import ObjectiveName
+from fkgsec.federation.settings import AlgorithmSettings, SettingField, fields_of
 
 Table = Literal["entities", "relations"]
+ENTITIES: tuple[Table, ...] = ("entities",)
+RELATIONS: tuple[Table, ...] = ("relations",)
+ENTRY_POINTS = "fkgsec.recipes"
 
 
 @dataclass(frozen=True)
@@ -19,6 +33,7 @@ class Recipe:
     Attributes:
         shared: the tables whose rows go to the server and come back.
         source: where it comes from.
+        settings: the options that this algorithm has beside those of every federation, at the paper's values.
         pooled: one party trains on the triples of all clients (no federation at all; the upper reference).
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
             the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
@@ -28,15 +43,14 @@ class Recipe:
         private: a second model that each client keeps to itself: "entities", it has entity rows of its own and both models
             use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
         distillation: how the two models learn from each other, see `fkgsec.federation.distillation`.
-        equal_cost: the dimension is lowered until a round costs as much as FedS's on average (feds.txt Eq. 5).
-        evaluated: "global", each client's tables after the broadcast, or before it by the setting "evaluate"; "local", as its
+        evaluated: "global", each client's tables after the broadcast, or before it where the settings say so; "local", as its
             own training left them before it; "private", the second model.
-        settings: the options that only some algorithms have, with the paper's values.
     """
 
     name: str
     shared: tuple[Table, ...]
     source: str
+    settings: type[AlgorithmSettings] = AlgorithmSettings
     pooled: bool = False
     keep_optimizer: bool = False
     codec: str = "dense"
@@ -44,84 +58,71 @@ class Recipe:
     objective: ObjectiveName = "plain"
     private: Literal["none", "entities", "whole"] = "none"
     distillation: DistillationName = "none"
-    equal_cost: bool = False
     evaluated: Literal["global", "local", "private"] = "global"
-    settings: Mapping[str, float | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run
+
+    def has(self, name: str) -> bool:
+        """Whether the algorithm has this setting."""
+        return any(field.name == name for field in fields_of(self.settings))
 
 
-ENTITIES: tuple[Table, ...] = ("entities",)
-_ROWS = (
-    Recipe("single", (), "each client alone: 'Local' in fedr.txt Table 2, 'Single' in feds.txt", keep_optimizer=True),
-    Recipe("collective", (), "all triples at one party: 'centralized' in fedlu.txt", pooled=True, keep_optimizer=True),
-    Recipe("fede", ENTITIES, "Chen et al. 2021, as in fedr.txt section 2", settings={"evaluate": "after"}),
-    Recipe("fedep", ENTITIES, "FedE with each client's own model evaluated, feds.txt IV-B", evaluated="local"),
-    Recipe(
-        "fedepl",
-        ENTITIES,
-        "FedEP at the dimension that costs as much as FedS, feds.txt IV-B, VI-C",
-        equal_cost=True,
-        evaluated="local",
-        settings={"sparsity": 0.4, "sync_every": 4},
-    ),
-    Recipe(
-        "fedprox",
-        ENTITIES,
-        "FedE with a proximal term, fedlu.txt section 2 (and 5.2, footnote 3: distance)",
-        objective="squared",
-        settings={"mu": 0.1, "proximal": "squared", "evaluate": "after"},
-    ),
-    Recipe(
-        "fedec",
-        ENTITIES,
-        "FedE with a contrastive term (Chen et al. 2022), fedlu.txt section 3",
-        objective="contrastive",
-        settings={"mu": 0.3, "tau": 0.2, "evaluate": "after"},
-    ),
-    Recipe("fedr", ("relations",), "fedr.txt Algorithm 1, without its PSU and SecAgg"),
-    Recipe(
-        "feds",
-        ENTITIES,
-        "feds.txt section III",
-        codec="top-k",
-        aggregation="sum of others",
-        evaluated="local",
-        settings={"sparsity": 0.4, "sync_every": 4},
-    ),
-    Recipe(
-        "fedlu",
-        ENTITIES,
-        "fedlu.txt 4.1, Algorithm 1",
-        private="entities",
-        distillation="mutual",
-        evaluated="private",
-        settings={"mu": 2.0, "wait": 0, "form": "paper", "evaluate": "after", "private_start": "own"},
-    ),
-    Recipe(
-        "pfedeg",
-        ENTITIES,
-        "pfedeg.txt section 3",
-        aggregation="affinity",
-        objective="distance",
-        evaluated="local",
-        settings={"mu": 0.003, "mixing": 0.7, "affinity": "shared", "start": "received"},
-    ),
-    Recipe(
-        "fede-kd",
-        ENTITIES,
-        "feds.txt VI-A",
-        private="whole",
-        distillation="co",
-        evaluated="private",
-        settings={"low_share": 0.75},
-    ),
-    Recipe("fede-svd", ENTITIES, "feds.txt VI-B", codec="low-rank", settings={"rank": 5, "columns": 8}),
-    Recipe(
-        "fede-svd+",
-        ENTITIES,
-        "feds.txt VI-B",
-        codec="low-rank",
-        objective="factors",
-        settings={"rank": 5, "columns": 8, "mu": 0.05},
-    ),
-)
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}
+class Registry(MutableMapping[str, Recipe]):
+    """Recipes by name, the shipped ones first."""
+
+    def __init__(self) -> None:
+        self._recipes: dict[str, Recipe] = {}
+        self._loaded = False
+
+    def _load(self) -> dict[str, Recipe]:
+        """All of them. The modules are imported at the first look, since recipes' parts import the options, which look here."""
+        if not self._loaded:
+            self._loaded = True
+            shipped = importlib.import_module("fkgsec.algorithms").SHIPPED
+            self._recipes = {recipe.name: recipe for recipe in shipped} | self._recipes
+            for point in entry_points(group=ENTRY_POINTS):
+                try:
+                    recipe: Any = point.load()
+                except Exception as error:  # whatever a foreign module does when it is imported
+                    raise SpecError(
+                        f"entry point {point.name} of {ENTRY_POINTS}: cannot be loaded ({error})"
+                    ) from error
+                register(recipe)
+        return self._recipes
+
+    def __getitem__(self, name: str) -> Recipe:
+        return self._load()[name]
+
+    def __setitem__(self, name: str, recipe: Recipe) -> None:
+        self._load()[name] = recipe
+
+    def __delitem__(self, name: str) -> None:
+        del self._load()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+
+RECIPES = Registry()
+
+
+def register(recipe: Recipe) -> Recipe:
+    """Add a recipe of one's own; returns it. Raises `SpecError` for something else, or a name that another recipe has."""
+    if not isinstance(recipe, Recipe):
+        raise SpecError(f"a recipe is expected; got {type(recipe).__name__}")
+    if RECIPES.setdefault(recipe.name, recipe) != recipe:
+        raise SpecError(f"an algorithm called {recipe.name} is there already")
+    return recipe
+
+
+def all_settings() -> dict[str, dict[str, SettingField]]:
+    """Every setting that some algorithm has, by name and algorithm, in the registry's order."""
+    found: dict[str, dict[str, SettingField]] = {}
+    for recipe in RECIPES.values():
+        for field in fields_of(recipe.settings):
+            found.setdefault(field.name, {})[recipe.name] = field
+    return found

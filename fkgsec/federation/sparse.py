@@ -70,12 +70,12 @@ def combined(own: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
     return (sums + own) / (1 + counts)[:, None]
 
 
-def is_synchronised(round: int, sync_every: int) -> bool:
+def is_synchronised(round: int, sparse_rounds: int) -> bool:
     """Whether all rows are sent: every (s + 1)-th round, so that s sparse ones lie between two; with s = 0 never.
 
     Source: feds.txt III-E, F. Differs from III-B, where two sentences have it the other way round.
     """
-    return round == 0 or (sync_every > 0 and round % (sync_every + 1) == 0)
+    return round == 0 or (sparse_rounds > 0 and round % (sparse_rounds + 1) == 0)
 
 
 class Selection:
@@ -153,7 +153,7 @@ class SparseExchange(Exchange):
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Each participant sends its shared rows, all of them or those that changed most."""
         shared = self.server[table]
-        everything = is_synchronised(round, int(self.options.setting("sync_every")))
+        everything = is_synchronised(round, int(self.options.setting("sparse_rounds")))
         self._uploads[table] = {}
         for party, own in rows.items():
             chosen = self._selection[table].choose(party, own, everything=everything)
@@ -172,7 +172,7 @@ class SparseExchange(Exchange):
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """Each client's shared rows: all of them as the mean over holders, or the sums that most others have a part in."""
         server, selection = self.server[table], self._selection[table]
-        if is_synchronised(round, int(self.options.setting("sync_every"))):
+        if is_synchronised(round, int(self.options.setting("sparse_rounds"))):
             fresh = torch.full((len(server.names),), round == 0)
             for ids, _ in self._uploads[table].values():
                 fresh[ids] = True

@@ -202,8 +202,8 @@ class LocalTrainer:
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
-        # Unlearning trains as round 0, after any wait.
-        self._waiting = "wait" in self._recipe.settings and 0 < round <= int(self._options.setting("wait"))
+        # Unlearning trains as round 0, after any warm-up.
+        self._waiting = self._recipe.has("warmup_rounds") and 0 < round <= int(self._options.setting("warmup_rounds"))
         for epoch in range(self._options.local_epochs):
             if self._options.objective == "factors" and epoch == self._options.local_epochs - 1:
                 self._factored = self._factor()
@@ -314,8 +314,8 @@ class LocalTrainer:
         temperature = self._options.sampling_temperature
         if self._recipe.distillation == "co":
             return co_distillation(shared, own, counts, temperature=temperature)
-        mu, form = float(self._options.setting("mu")), str(self._options.setting("form"))
-        return mutual(own, shared, counts, temperature=temperature, mu=0 if self._waiting else mu, form=form)
+        mu, variant = float(self._options.setting("mu")), str(self._options.setting("variant"))
+        return mutual(own, shared, counts, temperature=temperature, mu=0 if self._waiting else mu, variant=variant)
 
     def _take(
         self,
@@ -346,11 +346,12 @@ class LocalTrainer:
         if self._objective is None:
             return losses
         mu = float(self._options.setting("mu"))
+        tau = float(self._options.setting("tau")) if self._recipe.has("tau") else 1.0
         for table in self._recipe.shared:
             end = len(gradients[table])
             rows, received = self._stack.tables[table].detach()[:end], self.received[table][:end]
             previous = self.previous.get(table, received)[:end]
-            row_losses, derivatives = self._objective.row_loss(rows, received, previous, self._options.tau)
+            row_losses, derivatives = self._objective.row_loss(rows, received, previous, tau)
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.algorithms.fedlu import Variant, fedlu_temperature
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError, TrainingError
 from fkgsec.exchange import MakeTransport, Transport, Uploaded, all_excluded
@@ -29,7 +30,7 @@ from fkgsec.federation.evaluation import ClientTables, Evaluator
 from fkgsec.federation.forget_sets import Forget, forgotten_rows, retaining
 from fkgsec.federation.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation, run_identity
-from fkgsec.federation.options import FederationOptions, Form
+from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.training import Learner, LocalTrainer, Visits, corrupting_entities
 from fkgsec.federation.unlearning_round import (
@@ -47,17 +48,17 @@ from fkgsec.randomness import generator
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
 
 
-class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"variant": "form"}):
     """How a run forgets.
 
     Attributes:
         method: "fedlu", retroactive interference and passive decay (fedlu.txt 4.2); "retrain", from scratch on what is retained;
             "finetune", further training on it; "ascent", up the training loss on the forget set; "relabel", further training on
             what is retained and on the forget set with random tails; "delete", nothing but taking the triples from the file.
-        form: of "fedlu": "paper", or "published", as FedLU's code does.
+        variant: of "fedlu": "paper", or "published", as FedLU's code does.
         hard, soft: whether interference has this part (fedlu.txt Table 3).
         mu_soft: weight of soft confusion.
-        epochs: over the forget set, of "fedlu" and "ascent". An epoch in form "published" goes over it three times (global,
+        epochs: over the forget set, of "fedlu" and "ascent". An epoch in variant "published" goes over it three times (global,
             local, both), so each model takes twice the steps; FedLU's code also corrupts heads and tails of each batch in turn.
         decay_epochs: over what is retained: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10 take
             the time of about four rounds of three epochs; more of them bring back more of what was forgotten.
@@ -69,7 +70,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     method: Method = "fedlu"
-    form: Form = "paper"
+    variant: Variant = "paper"
     hard: bool = True
     soft: bool = True
     mu_soft: float = 0.1
@@ -81,7 +82,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     colluders: int | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("method", Method), ("form", Form)):
+        for name, allowed in (("method", Method), ("variant", Variant)):
             if getattr(self, name) not in get_args(allowed):
                 raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {getattr(self, name)!r}")
         if not (self.hard or self.soft):
@@ -169,7 +170,7 @@ def unlearn(
     observer, started = observer or Observer(), time.perf_counter()
     federation = Federation(result.graph, run_options, make_exchange)
     _load(federation, result)
-    sends = options.method != "delete" and not (options.method == "fedlu" and options.form == "published")
+    sends = options.method != "delete" and not (options.method == "fedlu" and options.variant == "published")
     senders = senders_of(federation, list(forget), colluders) if sends else []
     if sends:
         align_again(federation, make_exchange, identity, result)
@@ -287,7 +288,7 @@ def _fedlu(work: _Work) -> float:
     Interference: on each batch the local model goes down on Eq. 14, then the global one, each with the other as teacher. Decay:
     on each batch the local model learns from the global one, then the global one from the local, by the run's own loss.
 
-    In form "published" as FedLU's code has it: an epoch of interference goes over the forget set three times (global alone;
+    In variant "published" as FedLU's code has it: an epoch of interference goes over the forget set three times (global alone;
     local alone; both by turns), only the global model distils, and negatives avoid the forget set only; in decay each batch
     has five steps, and a client ends with the first epoch that does not raise its local validation MRR. Nothing is sent.
 
@@ -297,20 +298,26 @@ def _fedlu(work: _Work) -> float:
     decay (here a new one at decay), batches and negatives that are drawn once, and triples weighed by 1 / sqrt of their
     frequency.
     """
-    federation, options, form = work.federation, work.options, work.options.form
+    federation, options, variant = work.federation, work.options, work.options.variant
     assert federation.private is not None
-    published = form == "published"
-    temperature = federation.options.fedlu_temperature(form)
+    published = variant == "published"
+    run = federation.options
+    temperature = fedlu_temperature(variant, run.temperature, run.model)
     interfere = functools.partial(
-        interference, hard=options.hard, soft=options.soft, mu_soft=options.mu_soft, form=form, temperature=temperature
+        interference,
+        hard=options.hard,
+        soft=options.soft,
+        mu_soft=options.mu_soft,
+        variant=variant,
+        temperature=temperature,
     )
-    decay = functools.partial(decay_loss, form=form, temperature=temperature)
+    decay = functools.partial(decay_loss, variant=variant, temperature=temperature)
     visits = work.forgetting_alone() if published else work.forgetting()
     first = AlternatingTrainer(
         federation.stack, work.run_options("interference"), federation.private, visits, interfere
     )
     then = AlternatingTrainer(federation.stack, work.run_options("decay"), federation.private, work.retained(), decay)
-    passes, then.moves = INTERFERENCE[form], DECAY[form]
+    passes, then.moves = INTERFERENCE[variant], DECAY[variant]
     num_passes = options.epochs * len(passes)
     steps = num_passes * first.num_steps(work.asking) + options.decay_epochs * then.num_steps(work.asking)
     work.observer.round_started(ROUND, steps)
@@ -452,7 +459,7 @@ def _forgotten_rows(federation: Federation, forget: Forget) -> list[np.ndarray]:
 
 def _identity(result: FederationResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
     """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
-    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
+    given = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
     fields = [run_identity(result.graph, result.options), retained.hash, given]
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 

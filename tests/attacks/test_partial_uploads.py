@@ -36,7 +36,7 @@ from fkgsec.federation.recipes import Table
 
 ROUNDS = 6
 CASES = [(0, 1.0), (2, 1.0), (2, 0.67), (20, 0.67)]
-"""`sync_every` and `participation`."""
+"""`sparse_rounds` and `participation`."""
 
 
 class Hoard(Observer):
@@ -56,12 +56,12 @@ class Hoard(Observer):
 
 
 @functools.cache
-def federate(sync_every: int, participation: float = 1.0, seed: int = 0) -> tuple[FederationResult, Hoard]:
+def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> tuple[FederationResult, Hoard]:
     """Three hospitals; in the first case the best round comes before the last."""
     options = FederationOptions(
         algorithm="feds", dim=16, gamma=4, rounds=ROUNDS, local_epochs=1, eval_every=1, patience=0, batch_size=64,
-        num_negatives=8, learning_rate=0.05, sparsity=0.2, sync_every=sync_every, participation=participation, seed=seed,
-        device="cpu",
+        num_negatives=8, learning_rate=0.05, settings={"sparsity": 0.2, "sparse_rounds": sparse_rounds},
+        participation=participation, seed=seed, device="cpu",
     )  # fmt: skip
     hoard = Hoard()
     graph = generate_consortium(clients=3, size=900, seed=5)
@@ -111,10 +111,10 @@ def attack(
     return {row.victim: msgspec.structs.replace(row, unlinked=unlinked[row.victim]) for row in papers}, items
 
 
-@pytest.mark.parametrize(("sync_every", "participation"), CASES)
-def test_rows_are_put_together_as_they_crossed(sync_every: int, participation: float) -> None:
+@pytest.mark.parametrize(("sparse_rounds", "participation"), CASES)
+def test_rows_are_put_together_as_they_crossed(sparse_rounds: int, participation: float) -> None:
     """Up to the attacked round, each as it was last seen, NaN where it never was."""
-    result, hoard = federate(sync_every, participation)
+    result, hoard = federate(sparse_rounds, participation)
     assert set(hoard.messages) == set(range(ROUNDS + 1))
     names = uploaded_names(result)
     seen = seen_rows(result, hoard, result.best_round)
@@ -146,11 +146,11 @@ def test_the_cases_are_of_some_kind() -> None:
     assert min(later, other, rebuilt) > 10
 
 
-@pytest.mark.parametrize(("sync_every", "participation"), CASES)
+@pytest.mark.parametrize(("sparse_rounds", "participation"), CASES)
 @pytest.mark.parametrize("threat", ["collusion", "identifiers"])
-def test_what_never_crossed_is_never_named_or_used(threat: str, sync_every: int, participation: float) -> None:
+def test_what_never_crossed_is_never_named_or_used(threat: str, sparse_rounds: int, participation: float) -> None:
     """Names that crossed for alignment are read whether or not a row did; a relation is never guessed without both rows."""
-    result, hoard = federate(sync_every, participation)
+    result, hoard = federate(sparse_rounds, participation)
     seen = seen_rows(result, hoard, result.best_round)
     _, items = attack(result, threat)
     for client in result.graph.clients[1:]:
@@ -195,10 +195,10 @@ def test_nothing_hangs_on_the_numbers_that_stand_for_what_never_crossed(threat: 
         assert (figures[0] == figures[1]) == same
 
 
-@pytest.mark.parametrize(("sync_every", "participation"), CASES)
-def test_err_and_trr_by_hand(sync_every: int, participation: float) -> None:
+@pytest.mark.parametrize(("sparse_rounds", "participation"), CASES)
+def test_err_and_trr_by_hand(sparse_rounds: int, participation: float) -> None:
     """Over all entities and triples of a victim, those that never crossed among the missed. TransE: relations by t - h."""
-    result, hoard = federate(sync_every, participation)
+    result, hoard = federate(sparse_rounds, participation)
     colluder = view_of(result, leak=0.6).colluder
     assert colluder is not None
     seen = seen_rows(result, hoard, result.best_round)

@@ -27,19 +27,18 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, Table
 from protocols.core.errors import ProtocolError
 
-replace = msgspec.structs.replace
-# Every recipe that runs under secagg; FedS is aligned in clear alone. `sync_every=1`: all rows are sent after even rounds.
+# Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
 SUMMED = [
     name
     for name, recipe in RECIPES.items()
     if recipe.shared and recipe.codec in ("dense", "top-k") and recipe.aggregation != "affinity"
 ]
 DEFENSES = ["secagg", "psu,secagg", "secagg,suppress:t=2", "psu,secagg,suppress:t=2", "secagg:dropout=0.1"]
-SETTINGS: dict[str, dict[str, Any]] = {"feds": {"sync_every": 1, "sparsity": 1.0}}
+SETTINGS: dict[str, dict[str, Any]] = {"feds": {"sparse_rounds": 1, "sparsity": 1.0}}
 
 
 def fits(algorithm: str, defense: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -17,12 +16,10 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 from protocols import psu, secagg
-
-replace = msgspec.structs.replace
 
 
 class Changing(Channel):
@@ -102,8 +99,8 @@ def test_a_malformed_sparse_broadcast_is_refused(
     graph: Callable[[int], FederatedGraph],
     options: FederationOptions,
 ) -> None:
-    """With `sync_every=1` all rows are sent after round 2, and the client knows which these are."""
-    options = replace(options, algorithm="feds", defense="secagg", sync_every=1)
+    """With `sparse_rounds=1` all rows are sent after round 2, and the client knows which these are."""
+    options = replace(options, algorithm="feds", defense="secagg", sparse_rounds=1)
     with pytest.raises(BroadcastError, match="client/hospital-2"):
         federated(graph(3), options, to_second(kind, change, at))
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -22,14 +21,13 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows, Transcript
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
 from fkgsec.federation.sparse import SparseExchange
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
 
-replace = msgspec.structs.replace
 TABLE: Table = "entities"
 TOLERANCE = 1e-5
 
@@ -57,7 +55,7 @@ class RankedByTotals(Exchange):
         self.sent = {party: {name: self.table[name] for name in names} for party, names in self.names.items()}
 
     def synchronised(self, round: int) -> bool:
-        between = int(self.options.setting("sync_every"))
+        between = int(self.options.setting("sparse_rounds"))
         return round == 0 or (between > 0 and round % (between + 1) == 0)
 
     def most(self, party: str) -> int:
@@ -131,7 +129,8 @@ def aligned(
     kind: type[Exchange], held: Mapping[str, Sequence[str]], first: Mapping[str, Tensor], **settings: Any
 ) -> Any:
     """An exchange of FedS between parties that hold given names, after the first broadcast of given rows."""
-    options = FederationOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu", **settings)
+    plain = FederationOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu")
+    options = replace(plain, **settings)
     exchange = kind(Channel(), options, list(held), [TABLE], "by hand")
     exchange.align(TABLE, {party: Holding(list(names), len(names)) for party, names in held.items()})
     exchange.initialise(TABLE, torch.stack([first[name] for name in exchange.server[TABLE].names]).float())
@@ -187,10 +186,10 @@ def assert_same_rows(one: Drift, other: Drift, number: int) -> None:
 # (a) The same but the sums.
 
 
-@pytest.mark.parametrize("sync_every", [0, 1, 2, 20])
-def test_sums_alone_differ_from_the_naive_simulation(sync_every: int) -> None:
-    secure = Drift(SparseSums, defense="secagg", sync_every=sync_every)
-    naive = Drift(RankedByTotals, sync_every=sync_every)
+@pytest.mark.parametrize("sparse_rounds", [0, 1, 2, 20])
+def test_sums_alone_differ_from_the_naive_simulation(sparse_rounds: int) -> None:
+    secure = Drift(SparseSums, defense="secagg", sparse_rounds=sparse_rounds)
+    naive = Drift(RankedByTotals, sparse_rounds=sparse_rounds)
     for number in range(1, 8):
         absent, deaf = ([PARTIES[1]], [PARTIES[2]]) if number % 3 == 2 else ([], [])
         outcome = secure.round(number, absent, deaf)
@@ -200,7 +199,7 @@ def test_sums_alone_differ_from_the_naive_simulation(sync_every: int) -> None:
 
 def test_ranking_by_the_others_is_another_run() -> None:
     """FedS in clear ranks downloads by the count without the receiver; so the comparison above is of something."""
-    secure, clear = Drift(SparseSums, defense="secagg", sync_every=0), Drift(SparseExchange, sync_every=0)
+    secure, clear = Drift(SparseSums, defense="secagg", sparse_rounds=0), Drift(SparseExchange, sparse_rounds=0)
     for number in range(1, 4):
         secure.round(number)
         clear.round(number)
@@ -213,7 +212,13 @@ def test_a_federation_equals_the_naive_simulation(
 ) -> None:
     """Through the loop, with training."""
     options = replace(
-        options, algorithm="feds", rounds=5, eval_every=5, sync_every=2, participation=participation, learning_rate=0.02
+        options,
+        algorithm="feds",
+        rounds=5,
+        eval_every=5,
+        sparse_rounds=2,
+        participation=participation,
+        learning_rate=0.02,
     )
     naive = run_federation(graph(3), options, make_exchange=RankedByTotals)
     secure = run_federation(graph(3), replace(options, defense="secagg"), make_exchange=make_exchange)
@@ -240,7 +245,7 @@ def of_six(
 ) -> tuple[Any, dict[str, Tensor]]:
     """Four clients hold six names, half of which each sends: those chosen for it, which have become its own axis."""
     first = dict.fromkeys("pqrstu", torch.ones(4))
-    exchange = aligned(SparseSums, SIX, first, defense=defense, sparsity=0.5, sync_every=0, **settings)
+    exchange = aligned(SparseSums, SIX, first, defense=defense, sparsity=0.5, sparse_rounds=0, **settings)
     rows = {
         party: torch.stack([ONE_EACH[party] if name in choices.get(party, "") else STILL for name in names])
         for party, names in SIX.items()
@@ -304,7 +309,7 @@ def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> No
     """Clip 2: a's row of 5 goes into the sum as 2, b's of 1 as 1. a adds b's 1 to its own 5: (5 + 1) / 2."""
     held = {A: ["p", "q"], B: ["p", "q"]}
     first = dict.fromkeys("pq", torch.tensor([1.0, 0.0]))
-    exchange = aligned(SparseSums, held, first, defense="secagg:clip=2", sparsity=0.5, sync_every=0)
+    exchange = aligned(SparseSums, held, first, defense="secagg:clip=2", sparsity=0.5, sparse_rounds=0)
     rows = {A: torch.tensor([[0.0, 5.0], [1.0, 0.0]]), B: torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
     assert exchange.upload(1, TABLE, rows).num_clipped == 1
     received = exchange.broadcast(1, TABLE, [A, B])
@@ -317,8 +322,8 @@ def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> No
 
 def test_who_dropped_out_does_not_subtract() -> None:
     """Its part is not in the sum. Rounds that too few survived leave every row where it was."""
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=0)
-    naive = Drift(RankedByTotals, sync_every=0)
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=0)
+    naive = Drift(RankedByTotals, sparse_rounds=0)
     sizes: Counter[int] = Counter()
     tempted = 0
     for number in range(1, 25):
@@ -367,7 +372,7 @@ def test_eq_3_by_hand_for_one_that_dropped_out() -> None:
 
 def test_a_synchronised_round_of_too_few_leaves_rows_where_they_were() -> None:
     """As a sparse one does: what the server has left are the rows of the synchronisation before, three rounds old."""
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=2)
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=2)
     void = 0
     for number in range(1, 31):
         secure.round(number, deaf=PARTIES)
@@ -379,7 +384,7 @@ def test_a_synchronised_round_of_too_few_leaves_rows_where_they_were() -> None:
 
 
 def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> None:
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sync_every=2)
+    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=2)
     void = 0
     for number in range(1, 31):
         before = secure.exchange.rounds_worth_noting()
@@ -394,8 +399,8 @@ def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> N
 
 
 def test_no_row_of_one_chooser_is_opened() -> None:
-    secure = Drift(SparseSums, defense="secagg,suppress:t=2", sync_every=3)
-    naive = Drift(RankedByTotals, sync_every=3)
+    secure = Drift(SparseSums, defense="secagg,suppress:t=2", sparse_rounds=3)
+    naive = Drift(RankedByTotals, sparse_rounds=3)
     naive.exchange.fewest = 2
     rare = 0
     for number in range(1, 8):
@@ -439,7 +444,7 @@ def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() ->
     """Only a and c take part: of the rows that both hold the mean comes back, what a alone of them holds stays as it is."""
     held = {A: ["ab", "abc"], B: ["ab", "abc"], C: ["abc"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "abc": torch.tensor([1.0, 0.0])}
-    exchange = aligned(SparseSums, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sync_every=1)
+    exchange = aligned(SparseSums, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sparse_rounds=1)
     rows = {A: torch.tensor([[3.0, 4.0], [1.0, 1.0]]), C: torch.tensor([[1.0, 3.0]])}
     exchange.upload(2, TABLE, rows)
     merged = exchange.broadcast(2, TABLE, [A])[A].merged(rows[A])
@@ -459,7 +464,7 @@ def test_what_nobody_sent_in_a_synchronised_round_stays_with_its_clients(kind: t
     """a and b, who hold "ab", sit the round out. b trains next: its row is of three rounds, the server's is the first one."""
     held = {A: ["ab", "all"], B: ["ab", "all"], C: ["all"], D: ["all"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "all": torch.tensor([1.0, 0.0])}
-    exchange = aligned(kind, held, first, defense=defense, sparsity=0.5, sync_every=2)
+    exchange = aligned(kind, held, first, defense=defense, sparsity=0.5, sparse_rounds=2)
     exchange.upload(3, TABLE, {C: torch.tensor([[1.0, 3.0]]), D: torch.tensor([[3.0, 1.0]])})
     own = torch.tensor([[3.0, 4.0], [5.0, 6.0]])
     assert exchange.broadcast(3, TABLE, [B])[B].merged(own).tolist() == [[3.0, 4.0], [2.0, 2.0]]
@@ -470,7 +475,7 @@ def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Exchange], 
     """Only messages cross: what a client leaves as it is did not come, or came with a sign that says so."""
     held = {A: ["ab", "all"], B: ["ab", "all"], C: ["all"], D: ["all"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "all": torch.tensor([1.0, 0.0])}
-    exchange = aligned(kind, held, first, defense=defense, sparsity=0.5, sync_every=2)
+    exchange = aligned(kind, held, first, defense=defense, sparsity=0.5, sparse_rounds=2)
     exchange.upload(3, TABLE, {C: torch.tensor([[1.0, 3.0]]), D: torch.tensor([[3.0, 1.0]])})
     taken = exchange.broadcast(3, TABLE, [B])[B].taken
     (message,) = [
@@ -490,7 +495,7 @@ def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Exchange], 
 def test_nothing_but_the_protocols_messages_leaves_a_client(
     defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
-    options = replace(options, algorithm="feds", rounds=3, eval_every=3, sync_every=1)
+    options = replace(options, algorithm="feds", rounds=3, eval_every=3, sparse_rounds=1)
     secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_exchange)
     up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
     steps = ("advertisement", "sealed-shares", "receipt", "masked-upload", "confirmation", "revealed-shares")
@@ -540,7 +545,7 @@ def test_who_chose_a_row_makes_no_difference_to_the_server() -> None:
         seen.append((exchange.server[TABLE].names, transcript.opened(1), [tuple(line) for line in transcript.entries]))
         vectors.append(masked(exchange, 1))
         first = dict.fromkeys("pqrstu", torch.ones(4))
-        clear = aligned(SparseExchange, SIX, first, sparsity=0.5, sync_every=0)
+        clear = aligned(SparseExchange, SIX, first, sparsity=0.5, sparse_rounds=0)
         clear.upload(1, TABLE, sent)
         in_clear.append([m.signs for m in clear.channel.transcript.messages(1) if isinstance(m, SparseRows)])
     assert seen[0] == seen[1]
@@ -549,13 +554,13 @@ def test_who_chose_a_row_makes_no_difference_to_the_server() -> None:
     assert {len(own["holders"]) for world in vectors for own in world.values()} == {4 * 6}
 
 
-@pytest.mark.parametrize("sync_every", [0, 1])
-def test_one_message_says_nothing_of_what_was_chosen(sync_every: int) -> None:
+@pytest.mark.parametrize("sparse_rounds", [0, 1])
+def test_one_message_says_nothing_of_what_was_chosen(sparse_rounds: int) -> None:
     """Vectors are as long as the table, whether a few rows, all or none are in them, and where zeros are no zero is seen."""
     width, names = 5, [f"name {number}" for number in range(600)]
     held = {A: names, B: names, C: [*names[:3], *(f"of c alone {number}" for number in range(40))]}
     first = {name: torch.ones(width) for names in held.values() for name in names}
-    exchange = aligned(SparseSums, held, first, defense="secagg", sparsity=0.1, sync_every=sync_every)
+    exchange = aligned(SparseSums, held, first, defense="secagg", sparsity=0.1, sparse_rounds=sparse_rounds)
     rows = {party: drawn(4, place, size=len(own) * width).reshape(-1, width) for place, (party, own) in
             enumerate(held.items())}  # fmt: skip
     lengths = set()
@@ -658,7 +663,7 @@ def attacked(graph: Callable[[int], FederatedGraph]) -> Callable[..., Attacked]:
     def run(defense: str = "secagg", **changes: Any) -> Attacked:
         options = FederationOptions(
             algorithm="feds", dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=3, eval_every=3, patience=0,
-            learning_rate=0.05, sparsity=0.3, sync_every=0, seed=5, device="cpu", defense=defense,
+            learning_rate=0.05, settings={"sparsity": 0.3, "sparse_rounds": 0}, seed=5, device="cpu", defense=defense,
         )  # fmt: skip
         return Attacked(graph(3), replace(options, **changes))
 

@@ -115,7 +115,7 @@ class TestOrthogonality:
 
 def federation() -> Transport:
     """a holds v, w, x, y; b holds z, y; c holds x, v, z. Updates are 3 x 2 matrices, of which one singular value crosses."""
-    options = FederationOptions(algorithm="fede-svd", dim=6, rank=1, columns=2, device="cpu")
+    options = FederationOptions(algorithm="fede-svd", dim=6, settings={"rank": 1, "columns": 2}, device="cpu")
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = dict(zip(PARTIES, ("vwxy", "zy", "xvz"), strict=True))
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in names.items()})

@@ -160,7 +160,7 @@ class TestCombined:
 
 class TestCost:
     @pytest.mark.parametrize(
-        ("sparsity", "sync_every", "dim", "ratio"),
+        ("sparsity", "sparse_rounds", "dim", "ratio"),
         [
             (0.7, 4, 256, 0.76421875),  # (2.8 + 1 + 2.7 x 4 / 512) / 5 = (3.8 + 0.02109375) / 5; VI-C: 0.7642
             (0.4, 4, 256, 0.52375),  # (1.6 + 1 + 2.4 x 4 / 512) / 5 = (2.6 + 0.01875) / 5
@@ -168,14 +168,14 @@ class TestCost:
             (1.0, 3, 4, 1.28125),  # (3 + 1 + 9 / 8) / 4: more than without
         ],
     )
-    def test_eq_5_by_hand(self, sparsity: float, sync_every: int, dim: int, ratio: float) -> None:
-        assert transmitted_ratio(sparsity, sync_every, dim) == pytest.approx(ratio, abs=1e-12)
+    def test_eq_5_by_hand(self, sparsity: float, sparse_rounds: int, dim: int, ratio: float) -> None:
+        assert transmitted_ratio(sparsity, sparse_rounds, dim) == pytest.approx(ratio, abs=1e-12)
 
     @pytest.mark.parametrize("sparsity", [0.4, 0.7])
-    @pytest.mark.parametrize(("sync_every", "dim"), [(4, 256), (1, 3), (9, 64)])
-    def test_eq_5_before_it_was_shortened(self, sparsity: float, sync_every: int, dim: int) -> None:
+    @pytest.mark.parametrize(("sparse_rounds", "dim"), [(4, 256), (1, 3), (9, 64)])
+    def test_eq_5_before_it_was_shortened(self, sparsity: float, sparse_rounds: int, dim: int) -> None:
         """The first line: embeddings both ways, sign vectors both ways, priorities down, of a client with 1000 entities."""
-        shared, p, s = 1000, sparsity, sync_every
+        shared, p, s = 1000, sparsity, sparse_rounds
         feds = 2 * (shared * dim * p * s + shared * dim) + 2 * shared * s + shared * p * s
         fede = 2 * shared * dim * (s + 1)
         assert transmitted_ratio(p, s, dim) == pytest.approx(feds / fede, rel=1e-12)
@@ -186,7 +186,7 @@ class TestCost:
         assert transmitted_ratio(0.5, 10**9, 10) == pytest.approx(0.625, abs=1e-8)
 
     @pytest.mark.parametrize(
-        ("sparsity", "sync_every", "dim", "equal"),
+        ("sparsity", "sparse_rounds", "dim", "equal"),
         [
             (0.4, 4, 256, 135),  # 256 x 0.52375 = 134.08
             (0.7, 4, 256, 196),  # 256 x 0.76421875 = 195.64
@@ -195,15 +195,15 @@ class TestCost:
             (0.4, 4, 52, 28),  # (2.6 x 52 + 4.8) / 5 = 28; 28.000000000000004 in floating point
         ],
     )
-    def test_appendix_vi_c(self, sparsity: float, sync_every: int, dim: int, equal: int) -> None:
-        assert equal_cost_dim(sparsity, sync_every, dim) == equal
+    def test_appendix_vi_c(self, sparsity: float, sparse_rounds: int, dim: int, equal: int) -> None:
+        assert equal_cost_dim(sparsity, sparse_rounds, dim) == equal
 
 
 @pytest.mark.parametrize(
-    ("sync_every", "rounds"), [(4, [0, 5, 10]), (2, [0, 3, 6, 9]), (1, [0, 2, 4, 6, 8, 10]), (0, [0]), (20, [0])]
+    ("sparse_rounds", "rounds"), [(4, [0, 5, 10]), (2, [0, 3, 6, 9]), (1, [0, 2, 4, 6, 8, 10]), (0, [0]), (20, [0])]
 )
-def test_so_many_rounds_lie_between_two_synchronisations(sync_every: int, rounds: list[int]) -> None:
-    assert [round for round in range(11) if is_synchronised(round, sync_every)] == rounds
+def test_so_many_rounds_lie_between_two_synchronisations(sparse_rounds: int, rounds: list[int]) -> None:
+    assert [round for round in range(11) if is_synchronised(round, sparse_rounds)] == rounds
 
 
 def federation(seed: int = 0) -> Transport:
@@ -211,7 +211,9 @@ def federation(seed: int = 0) -> Transport:
 
     With p = 0.7 each sends two: of 3 shared rows, 2.1; of 4, 2.8. Two sparse rounds lie between two synchronisations.
     """
-    options = FederationOptions(algorithm="feds", dim=2, sparsity=0.7, sync_every=2, seed=seed, device="cpu")
+    options = FederationOptions(
+        algorithm="feds", dim=2, settings={"sparsity": 0.7, "sparse_rounds": 2}, seed=seed, device="cpu"
+    )
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = dict(zip(PARTIES, ("vwxy", "zyxw", "xyz"), strict=True))
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in names.items()})
@@ -349,7 +351,7 @@ class TestExchange:
 
 def test_what_crosses_in_a_cycle_is_eq_5() -> None:
     """Three clients that hold the same ten entities, p = 0.4, s = 2, D = 8; a sign is a bit and a priority two bytes."""
-    options = FederationOptions(algorithm="feds", dim=8, sparsity=0.4, sync_every=2, device="cpu")
+    options = FederationOptions(algorithm="feds", dim=8, settings={"sparsity": 0.4, "sparse_rounds": 2}, device="cpu")
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     exchange.align("entities", {party: Holding(list("abcdefghij"), 10) for party in PARTIES})
     rng = np.random.default_rng(6)

@@ -18,7 +18,7 @@ from experiments.stored import decode_stored
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_identity
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, nested
 
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
 
@@ -41,16 +41,16 @@ class TestTemperature:
             ({}, 1.0),
             ({"temperature": 0.5}, 0.5),
             ({"algorithm": "fedlu"}, 0.0),
-            ({"algorithm": "fedlu", "form": "published"}, 0.0),
-            ({"algorithm": "fedlu", "form": "published", "model": "rotate"}, 1.0),
-            ({"algorithm": "fedlu", "form": "published", "model": "rotate", "temperature": 0.5}, 0.5),
+            ({"algorithm": "fedlu", "variant": "published"}, 0.0),
+            ({"algorithm": "fedlu", "variant": "published", "model": "rotate"}, 1.0),
+            ({"algorithm": "fedlu", "variant": "published", "model": "rotate", "temperature": 0.5}, 0.5),
             ({"algorithm": "fede-kd", "temperature": 2.0}, 2.0),
         ],
     )
     def test_that_is_used(self, settings: dict[str, object], used: float) -> None:
-        assert FederationOptions(**settings).sampling_temperature == used  # type: ignore[arg-type]
+        assert FederationOptions(**nested(settings)).sampling_temperature == used
 
-    @pytest.mark.parametrize("settings", [{}, {"form": "published"}, {"form": "published", "model": "complex"}])
+    @pytest.mark.parametrize("settings", [{}, {"variant": "published"}, {"variant": "published", "model": "complex"}])
     def test_that_would_be_ignored_is_refused(self, settings: dict[str, str]) -> None:
         with pytest.raises(SpecError, match=r"temperature does not apply to fedlu .* leave it out or give 0; got 1$"):
             make_spec(None, {"algorithm": "fedlu", "temperature": 1.0, **settings})
@@ -128,7 +128,7 @@ class TestEarlierVersions:
     def test_no_other_word_is_let_through(self) -> None:
         for wrong in (
             b'{"epsilonn": 1}',
-            b'{"algorithm": "fedlu", "temperature": -1, "form": "published", "model": "rotate"}',
+            b'{"algorithm": "fedlu", "temperature": -1, "variant": "published", "model": "rotate"}',
         ):
             with pytest.raises((msgspec.ValidationError, SpecError)):
                 decode_stored(wrong, Spec)

@@ -91,7 +91,7 @@ class TestMutual:
     def test_as_the_published_code_has_it(self) -> None:
         """`train_step` of FedLU's code: half the prediction loss, and KLDivLoss(student, teacher) = KL(teacher || student)."""
         private, shared = doubles(LEFT), doubles(RIGHT)
-        losses = mutual(private, shared, torch.tensor(COUNTS), temperature=1.0, mu=2.0, form="published")
+        losses = mutual(private, shared, torch.tensor(COUNTS), temperature=1.0, mu=2.0, variant="published")
         close(losses, [(2.07944154 + 1.38629436) / 2 + 0.54930614])
         by_private, by_shared = gradients(losses, private, shared)
         # Half of the predictions' (-0.5, 0.75) and (-0.5, 0.5), and mu (student - teacher): 2 (1/4 - 1/2, 3/4 - 1/2) and back

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.factored import FactoredRows
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, Side
@@ -26,7 +25,6 @@ from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
 ALL = [0, 1, 2]
-replace = msgspec.structs.replace
 
 
 class NaiveRow(NamedTuple):

@@ -220,7 +220,7 @@ class TestSoftConfusion:
     def test_as_the_published_code_has_it(self) -> None:
         # The norm of all differences at once: sqrt(1 + 4), sqrt(1 + 16 + 1), and none where all scores agree.
         scores = doubles([*TRANSE_LOCAL.scores, [1, 1, 1, 1]])
-        losses = soft_confusion(scores, torch.tensor([*COUNTS, COUNTS[1]]), form="published")
+        losses = soft_confusion(scores, torch.tensor([*COUNTS, COUNTS[1]]), variant="published")
         close(losses, [2.23606798, 4.24264069, 0])
         # d_k / |d|, and minus their sum for the triple
         close(
@@ -305,9 +305,9 @@ class TestInterference:
         (pull,) = torch.autograd.grad(losses.sum(), other, allow_unused=True)
         assert pull is None or not pull.any()
 
-    @pytest.mark.parametrize("form", ["paper", "published"])
+    @pytest.mark.parametrize("variant", ["paper", "published"])
     @pytest.mark.parametrize("far", [-60.0, 60.0])
-    def test_a_candidate_that_does_not_count_is_not_seen(self, form: str, far: float) -> None:
+    def test_a_candidate_that_does_not_count_is_not_seen(self, variant: str, far: float) -> None:
         def losses(masked: float) -> tuple[Tensor, Tensor]:
             own, other = doubles(TRANSE_LOCAL.scores), doubles(TRANSE_GLOBAL.scores)
             with torch.no_grad():
@@ -320,7 +320,7 @@ class TestInterference:
                 soft=True,
                 mu_soft=MU_SOFT,
                 mu_distill=MU_DISTILL,
-                form=form,
+                variant=variant,
             )
             return values, gradient(values, own)
 
@@ -344,7 +344,7 @@ class TestInterference:
             soft=True,
             mu_soft=MU_SOFT,
             mu_distill=MU_DISTILL,
-            form="published",
+            variant="published",
         )
         # (10 x 0.69314718 + 1.22009485) / 2 + 0.1 sqrt(1 + 4) + 2 x 0.34763346
         # (10 x 0.12692801 + 0.91781713) / 2 + 0.1 sqrt(1 + 16 + 1) + 2 x 0.38841545
@@ -362,8 +362,8 @@ class TestInterference:
             ],
         )
 
-    @pytest.mark.parametrize(("form", "expected"), [("paper", 2.73406048), ("published", 4.48619257)])
-    def test_weighs_the_negatives_of_the_hard_confusion(self, form: str, expected: float) -> None:
+    @pytest.mark.parametrize(("variant", "expected"), [("paper", 2.73406048), ("published", 4.48619257)])
+    def test_weighs_the_negatives_of_the_hard_confusion(self, variant: str, expected: float) -> None:
         # 0.69314718 + 2.04091329, see TestHardConfusion; (10 x 0.69314718 + 2.04091329) / 2
         own = doubles(TRANSE_LOCAL.scores[:1])
         losses = interference(
@@ -374,7 +374,7 @@ class TestInterference:
             soft=False,
             mu_soft=MU_SOFT,
             mu_distill=0.0,
-            form=form,
+            variant=variant,
             temperature=1.0,
         )
         close(losses, [expected])
@@ -401,7 +401,7 @@ class TestDecayLoss:
     """Passive decay learns, so the triple of column 0 is a positive again."""
 
     @pytest.mark.parametrize(
-        ("form", "expected"),
+        ("variant", "expected"),
         [
             # softplus(0) + 1.22009485 + 2 x 0.30108689, softplus(2) + 0.91781713 + 2 x 0.27235199
             ("paper", [2.51541581, 3.58944912]),
@@ -409,14 +409,14 @@ class TestDecayLoss:
             ("published", [1.65188794, 2.29920347]),
         ],
     )
-    def test_by_hand(self, form: str, expected: Sequence[float]) -> None:
+    def test_by_hand(self, variant: str, expected: Sequence[float]) -> None:
         own, other = doubles(TRANSE_LOCAL.scores), doubles(TRANSE_GLOBAL.scores)
-        losses = decay_loss(own, other, torch.tensor(COUNTS), mu_distill=MU_DISTILL, form=form)
+        losses = decay_loss(own, other, torch.tensor(COUNTS), mu_distill=MU_DISTILL, variant=variant)
         close(losses, expected)
         (pull,) = torch.autograd.grad(losses.sum(), other, allow_unused=True, retain_graph=True)
         assert pull is None or not pull.any()
         # The paper's: sigma(s_0) - 1 where hard confusion has sigma(s_0).
-        if form == "paper":
+        if variant == "paper":
             _, slope = combined(TRANSE_LOCAL, 1.0, 0.0, MU_DISTILL)
             slope[:, 0] -= 1
             close(gradient(losses, own), slope)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,9 +13,7 @@ from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
-from fkgsec.federation.options import FederationOptions
-
-replace = msgspec.structs.replace
+from fkgsec.federation.options import FederationOptions, replace
 
 
 class Stop(Exception):

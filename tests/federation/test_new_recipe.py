@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from fkgsec.algorithms.fedlu import Variant
+from fkgsec.algorithms.feds import FedSSettings
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Recipe
+
+
+class MadeUp(FedSSettings, frozen=True):
+    mu: float = 0.5
+    variant: Variant = "paper"
 
 
 def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,11 +28,18 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.
         private="whole",
         distillation="mutual",
         evaluated="private",
-        settings={"mu": 0.5, "form": "paper", "sparsity": 0.5, "sync_every": 2},
+        settings=MadeUp,
     )
     monkeypatch.setitem(RECIPES, made_up.name, made_up)
     options = FederationOptions(
-        algorithm="made-up", dim=8, batch_size=32, num_negatives=8, rounds=4, eval_every=1, device="cpu"
+        algorithm="made-up",
+        dim=8,
+        batch_size=32,
+        num_negatives=8,
+        rounds=4,
+        eval_every=1,
+        device="cpu",
+        settings={"sparsity": 0.5, "sparse_rounds": 2},
     )
     result = run_federation(uneven, options)
     assert len(result.private) == len(result.test_ranks) == len(result.shared_test_ranks) == len(uneven.clients)

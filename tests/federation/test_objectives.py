@@ -6,7 +6,6 @@ Legend: `s_g`, `s_p` cosines of a row to the one received and to the one that th
 import math
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,7 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.objectives import OBJECTIVES, ObjectiveName, contrastive, squared_distance
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
 from fkgsec.kge.negatives import NegativeSampler
@@ -25,7 +24,6 @@ from fkgsec.randomness import generator
 CPU = torch.device("cpu")
 UNUSED = torch.zeros(0)
 NAN = float("nan")
-replace = msgspec.structs.replace
 
 # One row of width 2 for each of five entities, what the client's last training left of it, and a move away from it.
 ROWS = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0], [1.0, 1.0], [0.0, -1.0]])
@@ -347,17 +345,16 @@ def softplus(values: Tensor) -> Tensor:
 
 def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: FederationOptions) -> Tensor:
     """fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; section 3 after MOON, mu times the rows' mean."""
-    assert options.mu is not None
-    if options.proximal == "distance":
-        return options.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
+    if getattr(options.settings, "proximal", "") == "distance":
+        return options.settings.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
     if options.algorithm == "fedprox":
-        return options.mu / 2 * ((entities - received) ** 2).sum()
+        return options.settings.mu / 2 * ((entities - received) ** 2).sum()
     terms = []
     for row, global_row, own_row in zip(entities, received, previous, strict=True):
         s_g, s_p = (row @ other / (row.norm() * other.norm()) for other in (global_row, own_row))
-        pull, push = torch.exp(s_g / options.tau), torch.exp(s_p / options.tau)
+        pull, push = torch.exp(s_g / options.settings.tau), torch.exp(s_p / options.settings.tau)
         terms.append(-torch.log(pull / (pull + push)))
-    return options.mu * torch.stack(terms).mean()
+    return options.settings.mu * torch.stack(terms).mean()
 
 
 def test_a_term_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: FederationOptions) -> None:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from torch import Tensor
 
@@ -14,11 +13,10 @@ from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES
 
 ROUNDS = 5
-replace = msgspec.structs.replace
 
 
 class KeepEach(Observer):
@@ -126,11 +124,11 @@ def test_every_recipe(
 SETTINGS = [
     ("pfedeg", {"affinity": "embedding"}),
     ("pfedeg", {"start": "own"}),
-    ("fedlu", {"form": "published"}),
+    ("fedlu", {"variant": "published"}),
     ("fedlu", {"private_start": "server", "evaluate": "before", "negative_sides": "each"}),
-    ("feds", {"sync_every": 0}),
-    ("feds", {"sync_every": 1}),
-    ("feds", {"sync_every": 2}),
+    ("feds", {"sparse_rounds": 0}),
+    ("feds", {"sparse_rounds": 1}),
+    ("feds", {"sparse_rounds": 2}),
 ]
 
 
@@ -150,14 +148,14 @@ def test_every_setting_that_has_a_state(
     if algorithm == "feds":
         sent = {line.round: line.kind for line in result.transcript.entries if line.direction == "up" and line.round}
         synchronised = [number for number, kind in sent.items() if kind == "rows"]
-        assert synchronised == {0: [], 1: [2, 4], 2: [3]}[int(options.setting("sync_every"))]
+        assert synchronised == {0: [], 1: [2, 4], 2: [3]}[int(options.setting("sparse_rounds"))]
 
 
 PROTECTED = [
-    ("feds", "secagg", {"sync_every": 1}),
-    ("feds", "secagg", {"sync_every": 2}),
-    ("feds", "secagg,suppress:t=2", {"sync_every": 2}),
-    ("feds", "secagg:dropout=0.3,threshold=2", {"sync_every": 2}),
+    ("feds", "secagg", {"sparse_rounds": 1}),
+    ("feds", "secagg", {"sparse_rounds": 2}),
+    ("feds", "secagg,suppress:t=2", {"sparse_rounds": 2}),
+    ("feds", "secagg:dropout=0.3,threshold=2", {"sparse_rounds": 2}),
     ("fede", "dp:clip=0.5,epsilon=5,unit=row", {}),
     ("fedlu", "dp:clip=0.5,epsilon=5", {}),
     ("fedlu", "psu,secagg", {}),

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import asdict
 
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import ClientGraph, FederatedGraph
@@ -14,10 +14,9 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
 from fkgsec.federation.messages import Opened, ProtocolMessage
-from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.recipes import RECIPES, all_settings
 
-replace = msgspec.structs.replace
 NEW = ["fedep", "fedprox", "fedec"]
 WHEN = ("before", "after")
 
@@ -248,8 +247,8 @@ def test_protected_runs_train_as_those_in_clear(
 def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
     """fedlu.txt 5.2: mu 0.1 for FedProx, half its squared distance as its code has it; tau 0.2 and mu 0.3 for FedEC."""
     options = replace(options, eval_every=2)
-    assert dict(RECIPES["fedprox"].settings) == {"mu": 0.1, "proximal": "squared", "evaluate": "after"}
-    assert dict(RECIPES["fedec"].settings) == {"mu": 0.3, "tau": 0.2, "evaluate": "after"}
+    assert asdict(RECIPES["fedprox"].settings()) == {"mu": 0.1, "proximal": "squared", "evaluate": "after"}
+    assert asdict(RECIPES["fedec"].settings()) == {"mu": 0.3, "tau": 0.2, "evaluate": "after"}
     for algorithm, said in (("fedprox", {"mu": 0.1}), ("fedec", {"mu": 0.3, "tau": 0.2})):
         unsaid = run_federation(uneven, replace(options, algorithm=algorithm))
         assert figures(unsaid) == figures(run_federation(uneven, replace(options, algorithm=algorithm, **said)))
@@ -268,15 +267,15 @@ GIVEN: dict[str, object] = {
     "mu": 0.05,
     "tau": 0.5,
     "sparsity": 0.3,
-    "sync_every": 2,
+    "sparse_rounds": 2,
     "affinity": "embedding",
     "mixing": 0.5,
     "start": "own",
     "rank": 4,
     "columns": 4,
-    "low_share": 0.5,
-    "wait": 3,
-    "form": "published",
+    "shared_dim_ratio": 0.5,
+    "warmup_rounds": 3,
+    "variant": "published",
     "proximal": "distance",
     "evaluate": "before",
     "private_start": "server",
@@ -286,13 +285,13 @@ GIVEN: dict[str, object] = {
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("algorithm", RECIPES)
 def test_a_setting_is_taken_where_there_is_one_and_refused_elsewhere(algorithm: str, name: str) -> None:
-    assert {name for recipe in RECIPES.values() for name in recipe.settings} == set(GIVEN)
-    if name in RECIPES[algorithm].settings:
+    assert set(all_settings()) == set(GIVEN)
+    if RECIPES[algorithm].has(name):
         given = {name: GIVEN[name], **({"rank": 4} if name == "columns" else {})}
-        assert FederationOptions(algorithm=algorithm, **given).setting(name) == GIVEN[name]  # type: ignore[arg-type]
+        assert FederationOptions(algorithm=algorithm, settings=given).setting(name) == GIVEN[name]
         return
     with pytest.raises(SpecError, match=f"^{name} does not apply to {re.escape(algorithm)},"):
-        FederationOptions(algorithm=algorithm, **{name: GIVEN[name]})  # type: ignore[arg-type]
+        FederationOptions(algorithm=algorithm, settings={name: GIVEN[name]})
 
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])

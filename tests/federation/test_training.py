@@ -1,6 +1,5 @@
 """Local training equals a naive loop with torch's own autograd and Adam; `test_alone` compares stacks with clients alone."""
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import LocalTrainer
 from fkgsec.kge.models import MODELS, KgeModel
@@ -17,7 +16,6 @@ from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
-replace = msgspec.structs.replace
 
 
 def stack_of(graphs: list[ClientGraph], keys: list[int], options: FederationOptions) -> ClientStack:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import Federation, run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, KgeModel, Side
@@ -27,7 +26,6 @@ from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
 ALL = [0, 1, 2]
-replace = msgspec.structs.replace
 
 READINGS = [
     ("fedlu", "relations by both"),
@@ -43,7 +41,7 @@ READINGS = [
     ("fede-kd", "a divisor that stands still"),
 ]
 """What the papers do not say, and a mistake would do."""
-AS_CODED = {"form": "published", "negative_sides": "each", "private_start": "server", "evaluate": "before"}
+AS_CODED = {"variant": "published", "negative_sides": "each", "private_start": "server", "evaluate": "before"}
 """FedLU by its code, as far as options say it."""
 
 
@@ -135,7 +133,7 @@ def naive_losses(
         whole = (low + high + both / divisor).mean()
         return whole, whole
     mu = float(options.setting("mu"))
-    if options.setting("form") == "published":  # halved, and the teacher comes first
+    if options.setting("variant") == "published":  # halved, and the teacher comes first
         teach = (divergence(shared.detach(), own, counts), divergence(own.detach(), shared, counts))
         # FedLU's code weighs negatives by their scores for RotatE alone.
         temperature = options.sampling_temperature if options.model == "rotate" else 0.0
@@ -221,7 +219,11 @@ def naive_federation(
         for client in clients:
             rows = torch.stack([server[entity] for entity in client.graph.entity_ids.tolist()])
             client.shared["entities"].data.copy_(rows)
-            if number == 0 and options.private_start == "server" and reading != "own first rows":
+            if (
+                number == 0
+                and getattr(options.settings, "private_start", "own") == "server"
+                and reading != "own first rows"
+            ):
                 client.own["entities"].data.copy_(rows)
     return clients, trained, losses
 
@@ -240,12 +242,12 @@ def apart(options: FederationOptions) -> FederationOptions:
 
 CASES = [
     *(("fedlu", model, {}) for model in MODELS),
-    *(("fedlu", model, {"form": "published"}) for model in ("transe", "rotate", "complex")),
+    *(("fedlu", model, {"variant": "published"}) for model in ("transe", "rotate", "complex")),
     ("fedlu", "rotate", {"mu": 0.5}),
     *(("fedlu", model, AS_CODED) for model in ("transe", "rotate", "complex")),
     ("fedlu", "transe", {"private_start": "server"}),
     *(("fede-kd", model, {}) for model in MODELS),
-    ("fede-kd", "transe", {"low_share": 1.0}),
+    ("fede-kd", "transe", {"shared_dim_ratio": 1.0}),
 ]
 
 
@@ -358,7 +360,7 @@ class TestWithoutDistillation:
 
     def test_it_waits_for_so_many_rounds(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
         tables: dict[str, list[dict[str, Tensor]]] = {}
-        for name, settings in (("waits", {"wait": 2}), ("never", {"mu": 0.0}), ("at once", {})):
+        for name, settings in (("waits", {"warmup_rounds": 2}), ("never", {"mu": 0.0}), ("at once", {})):
             stack, private, trainer = trainer_of(
                 list(uneven.clients), ALL, replace(apart, algorithm="fedlu", **settings)
             )
@@ -375,10 +377,10 @@ class TestWithoutDistillation:
                 assert not torch.equal(waits[number][key], at_once[number][key])
             assert not torch.equal(waits[2][key], never[2][key])
 
-    @pytest.mark.parametrize("form", ["paper", "published"])
+    @pytest.mark.parametrize("variant", ["paper", "published"])
     @pytest.mark.parametrize("model", ["transe", "complex"])
     def test_fedlu_is_single_and_fede(
-        self, model: str, form: str, uneven: FederatedGraph, apart: FederationOptions
+        self, model: str, variant: str, uneven: FederatedGraph, apart: FederationOptions
     ) -> None:
         """FedLU's negatives weigh alike at any temperature. FedE takes each step's relations from the independent client.
 
@@ -386,7 +388,7 @@ class TestWithoutDistillation:
         steps are small here, and gamma is, which keeps scores and so gradients away from zero.
         """
         apart = replace(apart, gamma=2.0, learning_rate=0.001)
-        options = replace(apart, algorithm="fedlu", model=model, form=form, mu=0.0)
+        options = replace(apart, algorithm="fedlu", model=model, variant=variant, mu=0.0)
         stack, private, fedlu = trainer_of(list(uneven.clients), ALL, options)
         plain = replace(apart, model=model, temperature=0.0)
         alone = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU, purpose="initial private rows")
@@ -401,7 +403,7 @@ class TestWithoutDistillation:
         def give() -> None:
             shared.tables["relations"].detach().copy_(relations.pop(0))
 
-        scale, atol = (2 if form == "paper" else 1), 2e-5  # the paper of FedLU does not halve the loss
+        scale, atol = (2 if variant == "paper" else 1), 2e-5  # the paper of FedLU does not halve the loss
         for number in (1, 2):
             for trainer in (fedlu, single, fede):
                 trainer.begin_round()

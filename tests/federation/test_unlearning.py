@@ -7,13 +7,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from defenses.exchanges import make_exchange
+from fkgsec.algorithms.fedlu import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.evaluation import ClientTables
@@ -30,7 +30,7 @@ from fkgsec.federation.interference import (
 )
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
 from fkgsec.federation.messages import Rows
-from fkgsec.federation.options import FederationOptions, Form
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.stack import ClientStack
 from fkgsec.federation.training import LocalTrainer, Visits
@@ -38,7 +38,6 @@ from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn, with_r
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
-replace = msgspec.structs.replace
 OPTIONS = FederationOptions(
     algorithm="fedlu",
     dim=8,
@@ -198,7 +197,7 @@ class TestOptions:
         ("given", "said"),
         [
             ({"method": "pray"}, "method must be one of fedlu"),
-            ({"form": "both"}, "form must be one of paper, published"),
+            ({"variant": "both"}, "variant must be one of paper, published"),
             ({"hard": False, "soft": False}, "hard, soft"),
             ({"mu_soft": -1}, "mu_soft"),
             ({"epochs": 0}, "epochs must be at least 1"),
@@ -282,7 +281,7 @@ class TestEveryMethod:
 
     def test_ablations_and_weights_matter(self, run: FederationResult, forget: Forget) -> None:
         options = UnlearnOptions(epochs=3, decay_epochs=1)
-        given = [{}, {"hard": False}, {"soft": False}, {"mu_soft": 5.0}, {"form": "published"}, {"decay_epochs": 0}]
+        given = [{}, {"hard": False}, {"soft": False}, {"mu_soft": 5.0}, {"variant": "published"}, {"decay_epochs": 0}]
         tables = [unlearn(run, forget, replace(options, **one)).private[1].entities for one in given]
         for place, one in enumerate(tables):
             assert not any(torch.equal(one, other) for other in tables[:place]), given[place]
@@ -308,8 +307,8 @@ class TestEveryMethod:
             assert announced == [3, 3 * max(len(triples) for triples in forget.values())]
 
     def test_relations_stand_still_under_fedlu(self, run: FederationResult, forget: Forget) -> None:
-        for form in ("paper", "published"):
-            after = unlearn(run, forget, UnlearnOptions(form=form, epochs=2, decay_epochs=2))
+        for variant in ("paper", "published"):
+            after = unlearn(run, forget, UnlearnOptions(variant=variant, epochs=2, decay_epochs=2))
             assert torch.equal(after.private[1].relations, run.private[1].relations)
             assert torch.equal(after.tables[1].relations, run.tables[1].relations)
 
@@ -322,7 +321,7 @@ class TestEveryMethod:
             def step_done(self) -> None:
                 self.count += 1
 
-        options = UnlearnOptions(form="published", epochs=1, decay_epochs=200, learning_rate=0.05)
+        options = UnlearnOptions(variant="published", epochs=1, decay_epochs=200, learning_rate=0.05)
         after = unlearn(run, forget, options, observer=(steps := Steps()))
         batches = -(-len(after.graph.clients[1].train) // OPTIONS.batch_size)
         decayed, rest = divmod(steps.count - 3, batches)
@@ -359,15 +358,15 @@ class TestEveryMethod:
         torch.testing.assert_close(both.trained[2].entities, one.trained[2].entities)
 
     def test_negatives_avoid_the_whole_graph_or_in_the_published_form_the_forget_set(self) -> None:
-        """Every entity but the head itself is a tail of it, so only the published form draws the others (tails come first)."""
+        """Every entity but the head itself is a tail of it, so only the published variant draws the others (tails come first)."""
         nothing = np.empty((0, 3))
         star = [[0, 0, tail] for tail in range(1, 7)]
         clients = tuple(ClientGraph.from_global(name, np.array(star), nothing, nothing) for name in "ab")
         graph = FederatedGraph("star", tuple("0123456"), ("r",), clients)
         run = run_federation(graph, replace(OPTIONS, num_negatives=64))
-        expected: dict[Form, bool] = {"paper": False, "published": True}
-        for form, moved in expected.items():
-            options = UnlearnOptions(form=form, epochs=1, decay_epochs=0)
+        expected: dict[Variant, bool] = {"paper": False, "published": True}
+        for variant, moved in expected.items():
+            options = UnlearnOptions(variant=variant, epochs=1, decay_epochs=0)
             after = unlearn(run, {"a": clients[0].train[:1]}, options)
             assert not torch.equal(after.tables[0].entities[1], run.tables[0].entities[1])
             assert torch.equal(after.tables[0].entities[2:], run.tables[0].entities[2:]) != moved
@@ -408,7 +407,7 @@ def test_models_learn_from_each_other_however_long_training_waited(
         options = UnlearnOptions(method=method, epochs=1, decay_epochs=1)
         return unlearn(dataclasses.replace(run, options=replace(OPTIONS, **settings)), forget, options)
 
-    taught, waited, alone = unlearned(), unlearned(wait=100), unlearned(mu=0.0)
+    taught, waited, alone = unlearned(), unlearned(warmup_rounds=100), unlearned(mu=0.0)
     for kind in ("tables", "private"):
         assert same(getattr(taught, kind)[1], getattr(waited, kind)[1])
         assert not same(getattr(taught, kind)[1], getattr(alone, kind)[1])
@@ -500,22 +499,22 @@ class TestLosses:
     def test_no_negative_left(self) -> None:
         scores = torch.tensor([[2.0, 1.0]], requires_grad=True)
         counts = torch.tensor([[True, False]])
-        for form in ("paper", "published"):
+        for variant in ("paper", "published"):
             loss = interference(
-                scores, torch.zeros(1, 2), counts, hard=True, soft=True, mu_soft=1, mu_distill=1, form=form
+                scores, torch.zeros(1, 2), counts, hard=True, soft=True, mu_soft=1, mu_distill=1, variant=variant
             )
             slope = torch.autograd.grad(loss.sum(), scores)[0]
             assert torch.isfinite(loss).all()
             assert slope[0, 0] > 0
             assert slope[0, 1] == 0
-            assert soft_confusion(scores, counts, form=form).item() == 0
+            assert soft_confusion(scores, counts, variant=variant).item() == 0
 
     def test_the_teacher_stands_still(self) -> None:
         own = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
         other = torch.randn(3, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
         counts = torch.ones(3, 5, dtype=torch.bool)
-        for form in ("paper", "published"):
-            loss = interference(own, other, counts, hard=True, soft=True, mu_soft=1, mu_distill=1, form=form)
+        for variant in ("paper", "published"):
+            loss = interference(own, other, counts, hard=True, soft=True, mu_soft=1, mu_distill=1, variant=variant)
             assert torch.autograd.grad(loss.sum(), [own, other], allow_unused=True)[1] is None
-            loss = decay_loss(own, other, counts, mu_distill=1.0, form=form)
+            loss = decay_loss(own, other, counts, mu_distill=1.0, variant=variant)
             assert torch.autograd.grad(loss.sum(), [own, other], allow_unused=True)[1] is None

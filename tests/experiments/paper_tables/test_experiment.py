@@ -33,7 +33,9 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.settings import fields_of
 
 SHIPPED = shipped_experiments()
 TINY = """
@@ -112,7 +114,7 @@ def test_every_shipped_file_is_valid_and_says_all_that_a_run_hangs_on(name: str)
             continue
         assert not STATED - set(cell.stated), cell.name
         find_dataset(cell.spec.data)
-        assert not set(RECIPES[cell.spec.algorithm].settings) - set(cell.stated), cell.name
+        assert not {one.name for one in fields_of(RECIPES[cell.spec.algorithm].settings)} - set(cell.stated), cell.name
 
 
 def test_the_tables_of_the_issue_are_there() -> None:
@@ -129,13 +131,13 @@ def test_the_tables_of_the_issue_are_there() -> None:
          {"mrr": 0.3517, "hits@10": 0.6104}),
         ("zhang2024_feds_table2", "RotatE Single R5", {"algorithm": "single", "eval_every": 10, "data": "FB15k-237-R5"},
          {"mrr": 0.3193, "hits@10": 0.5335}),
-        ("zhang2024_feds_table2", "ComplEx FedS R5", {"sparsity": 0.7, "sync_every": 4, "temperature": 0},
+        ("zhang2024_feds_table2", "ComplEx FedS R5", {"sparsity": 0.7, "sparse_rounds": 4, "temperature": 0},
          {"mrr": 0.3029, "hits@10": 0.5189}),
         ("zhang2024_feds_table2", "ComplEx FedS R3", {"sparsity": 0.4}, {"mrr": 0.3170, "hits@10": 0.5252}),
         ("zhang2024_feds_table3", "RotatE FedS R3", {}, {"p@cg": 0.6616, "p@99": 0.8511, "p@98": 0.7334}),
         ("zhang2024_feds_table4", "TransE FedEPL R3", {"algorithm": "fedepl"}, {"mrr": 0.3501, "r@cg": 185}),
         ("zhang2024_feds_table1", "RotatE FedE-SVD+ R5", {"rank": 5, "columns": 8, "mu": 0.05}, {"p@98": 2.23}),
-        ("zhang2024_feds_table1", "TransE FedE-KD R10", {"low_share": 0.75}, {"p@98": 1.75}),
+        ("zhang2024_feds_table1", "TransE FedE-KD R10", {"shared_dim_ratio": 0.75}, {"p@98": 1.75}),
         ("zhu2023_fedlu_table1", "ComplEx FedLU (local) C5", {"mu": 2, "batch_size": 1024, "patience": 3},
          {"hits@1": 0.2405, "hits@3": 0.4174, "hits@10": 0.5811, "mrr": 0.3566}),
         ("zhu2023_fedlu_table1", "ComplEx FedLU (global) C3", {"algorithm": "fedlu"},
@@ -159,7 +161,7 @@ def test_cells_have_the_papers_settings_and_figures(
 ) -> None:
     found = next(one for one in read_experiment(SHIPPED[name]).cells if one.name == cell)
     assert found.spec
-    assert {option: getattr(found.spec, option) for option in settings} == settings
+    assert {option: found.spec.document()[option] for option in settings} == settings
     assert found.figures == figures
 
 
@@ -204,8 +206,10 @@ def test_fedlus_tables_are_run_as_its_code_does(name: str) -> None:
         algorithm, model = cell.candidates[0].algorithm, cell.candidates[0].model
         federated = algorithm not in ("single", "collective")
         assert {spec.negative_sides for spec in cell.candidates} == {"each"}
-        assert {spec.evaluate for spec in cell.candidates} == {"before" if federated else None}
-        assert {spec.private_start for spec in cell.candidates} == {"server" if algorithm == "fedlu" else None}
+        assert {spec.document().get("evaluate") for spec in cell.candidates} == {"before" if federated else None}
+        assert {spec.document().get("private_start") for spec in cell.candidates} == {
+            "server" if algorithm == "fedlu" else None
+        }
         swept = algorithm == "fedlu" or (federated and model == "complex")
         assert [spec.gamma for spec in cell.candidates] == ([10, 20, 50] if swept else [9]), cell.name
     assert {cell.spec.algorithm for cell in cells if cell.spec} == {
@@ -510,7 +514,7 @@ def record_of(cell: Cell, mrr: float, *, seed: int = 0, bytes_a_round: int = 10,
     rounds += [RoundEntry(n, 1.0, v, bytes_a_round, 0, 0.0) for n, v in enumerate((0.1, 0.2, 0.21, 0.2), 1)]
     return msgspec.structs.replace(
         template,
-        spec=msgspec.structs.replace(cell.spec, seed=seed, **changes),
+        spec=replace(cell.spec, seed=seed, **changes),
         seed=seed,
         rounds=rounds,
         best_round=3,
@@ -665,9 +669,11 @@ def test_test_triples_that_stand_in_train_are_remarked(tmp_path: Path) -> None:
     assert "1,772 of 4,460 test triples stand in their own client's train split; MRR 1.0000 there, 0.0790" in remark
 
 
-@pytest.mark.parametrize(("wait", "remarked"), [(2, False), (3, True)])
-def test_a_run_that_was_kept_while_its_models_waited_is_remarked(wait: int, remarked: bool, tmp_path: Path) -> None:
-    text = TINY.replace("algorithm: fedr", f"algorithm: fedlu, wait: {wait}")
+@pytest.mark.parametrize(("warmup_rounds", "remarked"), [(2, False), (3, True)])
+def test_a_run_that_was_kept_while_its_models_waited_is_remarked(
+    warmup_rounds: int, remarked: bool, tmp_path: Path
+) -> None:
+    text = TINY.replace("algorithm: fedr", f"algorithm: fedlu, warmup_rounds: {warmup_rounds}")
     experiment = read_experiment(write(tmp_path, text))
     results = Results(attack=False)
     results.add(record_of(experiment.cells[3], 0.4))
@@ -677,7 +683,7 @@ def test_a_run_that_was_kept_while_its_models_waited_is_remarked(wait: int, rema
 
 def test_what_makes_two_runs_the_same(tmp_path: Path) -> None:
     experiment = read_experiment(
-        write(tmp_path, TINY.replace("algorithm: fedr", "algorithm: feds, sparsity: 0.4, sync_every: 4"))
+        write(tmp_path, TINY.replace("algorithm: fedr", "algorithm: feds, sparsity: 0.4, sparse_rounds: 4"))
     )
     cell = experiment.cells[3]
 

@@ -1,0 +1,153 @@
+"""What an algorithm may set: a frozen struct beside its recipe, read by options, specs and the command line.
+
+    class Settings(AlgorithmSettings, frozen=True):
+        mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.1
+        proximal: Annotated[Literal["distance", "squared"], Meta(description="how far rows moved")] = "squared"
+
+    Settings(mu=-1)        # SpecError: mu must lie in 0..1,000,000; got -1
+    [one.help for one in fields_of(Settings)]
+
+A field is a number with its range, a choice of words, or a flag; each has a default, the paper's value, and a description.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from fkgsec.errors import SpecError
+
+
+class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of an algorithm that has none; those of the others extend it. Checked when made."""
+
+    def __post_init__(self) -> None:
+        for field in fields_of(type(self)):
+            msgspec.structs.force_setattr(self, field.name, field.checked(getattr(self, field.name)))
+
+    @property
+    def evaluates_before_broadcast(self) -> bool:
+        """Whether shared models are validated, kept and tested as local training left them, before the broadcast of a round."""
+        return False
+
+    def shared_dim(self, dim: int) -> int:
+        """Dimension of the model whose rows are shared, where the option `dim` is given."""
+        return dim
+
+    def sampling_temperature(self, given: float | None, model: str) -> float:
+        """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
+        return 1.0 if given is None else given
+
+    def check(self, entity_width: int) -> None:
+        """Raise `SpecError` where the settings do not fit shared entity rows of this width."""
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not at their defaults, by name."""
+        return {one.name: value for one in fields_of(type(self)) if (value := getattr(self, one.name)) != one.default}
+
+
+class SettingField(NamedTuple):
+    """One setting of an algorithm.
+
+    Attributes:
+        kind: int, float, bool or str. default: what the algorithm takes when nothing is given.
+        low, high: the range of a number, both ends allowed, `low` not where `above`; None: no bound.
+        choices: the words allowed; empty for numbers and flags.
+        help: a line for `--help`, without default and range.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    low: float | None = None
+    high: float | None = None
+    above: bool = False
+    choices: tuple[str, ...] = ()
+    help: str = ""
+
+    def checked(self, value: Any) -> Any:
+        """The value as its kind, so that 4 and 4.0 are one. Raises `SpecError` with the name, the value and what is allowed."""
+        if self.choices:
+            if value not in self.choices:
+                raise SpecError(f"{self.name} must be one of {', '.join(self.choices)}; got {value!r}")
+            return value
+        if self.kind in (bool, str):
+            if not isinstance(value, self.kind):
+                raise SpecError(
+                    f"{self.name} must be {'true or false' if self.kind is bool else 'text'}; got {value!r}"
+                )
+            return value
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole or (self.kind is float and isinstance(value, float))):
+            raise SpecError(f"{self.name} must be {'a whole' if self.kind is int else 'a'} number; got {value!r}")
+        low = -math.inf if self.low is None else self.low
+        inside = low <= value <= (math.inf if self.high is None else self.high) and not (self.above and value == low)
+        if not (inside and math.isfinite(value)):
+            raise SpecError(f"{self.name} must {self.range}; got {value}")
+        return self.kind(value)
+
+    @property
+    def range(self) -> str:
+        """The numbers allowed, in words that follow "must"."""
+        if self.low is not None and self.high is not None and not self.above:
+            return f"lie in {self.low:g}..{self.high:,}"
+        if self.low == 0 and self.above and self.high is None:
+            return "be a positive number"
+        low = "" if self.low is None else f"{'above' if self.above else 'at least'} {self.low:g}"
+        high = "" if self.high is None else f"at most {self.high:,}"
+        return f"be {' and '.join(filter(None, (low, high))) or 'a finite number'}"
+
+
+@functools.cache
+def fields_of(kind: type[AlgorithmSettings]) -> tuple[SettingField, ...]:
+    """The settings that a struct declares, in its order. Raises `SpecError` for a field without default or of another type."""
+    return tuple(_field_of(kind, one) for one in msgspec.structs.fields(kind))
+
+
+def _field_of(kind: type[AlgorithmSettings], field: msgspec.structs.FieldInfo) -> SettingField:
+    found, help = inspect.type_info(field.type), ""
+    if isinstance(found, inspect.Metadata):
+        help, found = str((found.extra_json_schema or {}).get("description", "")), found.type
+    if field.required:
+        raise SpecError(f"{kind.__name__}.{field.name}: a setting needs a default")
+    match found:
+        case inspect.IntType() | inspect.FloatType():
+            low = found.ge if found.gt is None else found.gt
+            number = int if isinstance(found, inspect.IntType) else float
+            return SettingField(field.name, number, field.default, low, found.le, found.gt is not None, (), help)
+        case inspect.LiteralType():
+            return SettingField(field.name, str, field.default, choices=tuple(map(str, found.values)), help=help)
+        case inspect.BoolType() | inspect.StrType():
+            plain = bool if isinstance(found, inspect.BoolType) else str
+            return SettingField(field.name, plain, field.default, help=help)
+    raise SpecError(f"{kind.__name__}.{field.name}: a setting is a number, a choice of words, text or a flag")
+
+
+def make_settings(
+    kind: type[AlgorithmSettings], given: AlgorithmSettings | Mapping[str, Any] | None, algorithm: str
+) -> AlgorithmSettings:
+    """The settings of an algorithm: those given, the others at their defaults.
+
+    Args:
+        given: of this algorithm; or by name, where None stands for the default; or of another algorithm, whose settings
+            that are not at their defaults must be settings of this one, too.
+
+    Raises:
+        SpecError: a setting that the algorithm does not have, or a value that is not allowed.
+    """
+    if isinstance(given, AlgorithmSettings) and type(given) is kind:
+        return given
+    if not isinstance(given, AlgorithmSettings | Mapping | None):
+        raise SpecError(f"settings must be those of {algorithm}, as a mapping or {kind.__qualname__}; got {given!r}")
+    named = given.given() if isinstance(given, AlgorithmSettings) else dict(given or {})
+    named = {name: value for name, value in named.items() if value is not None}
+    names = [one.name for one in fields_of(kind)]
+    for name in named:
+        if name not in names:
+            raise SpecError(f"{name} does not apply to {algorithm}, which has no such part; leave it out")
+    return kind(**named)
