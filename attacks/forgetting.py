@@ -174,14 +174,7 @@ def measure_forgetting(
                 distances.append(_distance(models, audit, name, seed))
             if relearn_steps and audit.asked:
                 relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
-    for name, parts in aside.items():
-        statistics, forgotten = pooled_statistics(graph, parts)
-        if min(int(forgotten.sum()), int((~forgotten).sum())) < 2:
-            counts = int(forgotten.sum()), int((~forgotten).sum())
-            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
-            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
-            continue
-        membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
+    membership += _pooled(graph, aside, seed)
     asked = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
@@ -193,6 +186,22 @@ def measure_forgetting(
         rebuilt,
         notes,
     )
+
+
+def _pooled(
+    graph: FederatedGraph, aside: Mapping[str, Sequence[tuple[Audited, Statistics]]], seed: int
+) -> list[Membership]:
+    """The rows of the clients that did not ask, together: for each model, each attack."""
+    membership = []
+    for name, parts in aside.items():
+        statistics, forgotten = pooled_statistics(graph, parts)
+        counts = int(forgotten.sum()), int((~forgotten).sum())
+        if min(counts) < 2:
+            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
+        else:
+            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
+    return membership
 
 
 def _quality(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -86,16 +87,24 @@ def run(
     thresholds: Thresholds,
     audit_seed: int,
     fresh: bool = False,
+    save: Callable[[Certificates], None] = lambda made: None,
 ) -> Certificates:
     """Make everything in `work`, which must not exist, and audit it.
 
     Args:
-        fresh: see `Certificates`; no fake is made then.
+        fresh: see `Certificates`; no fake is made then. save: takes the table after each row, so that a killed bench leaves one.
     """
     client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
     audit = AuditOptions(audit_seed=audit_seed)
     rows: list[Certificate] = []
     noticed: list[ModelEvidence] = []
+
+    def so_far() -> Certificates:
+        """The table up to the last row."""
+        return Certificates(
+            SCHEMA, spec, num_forgotten, thresholds.share, _largest([one.noticed_from for one in noticed]), audit, rows,
+            describe_environment(honest.result), fresh, _largest([one.hiding_noticed_from for one in noticed]),
+        )  # fmt: skip
 
     def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
         """Add the row of a result that is handed in as the unlearned run."""
@@ -111,6 +120,7 @@ def run(
         if not noticed:
             assert made.evidence is not None
             noticed.extend(one for one in made.evidence.models if one.asked)
+        save(so_far())
         print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
 
     audited("re-trained", honest.result)
@@ -119,18 +129,7 @@ def run(
     for number in range(num_nulls):
         own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
         audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
-    return Certificates(
-        SCHEMA,
-        spec,
-        num_forgotten,
-        thresholds.share,
-        _largest([one.noticed_from for one in noticed]),
-        audit,
-        rows,
-        describe_environment(honest.result),
-        fresh,
-        _largest([one.hiding_noticed_from for one in noticed]),
-    )
+    return so_far()
 
 
 def _largest(shares: list[float | None]) -> float | None:
@@ -218,7 +217,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path, help="print the table of a record, and do nothing else")
     parser.add_argument("--config", type=Path, help="the run: a file as for `fkgsec train --config`")
     parser.add_argument("--work", type=Path, help="folder for data, runs and audits; must not exist")
-    parser.add_argument("--out", type=Path, help="the record to write")
+    parser.add_argument("--out", type=Path, help="the record to write, after each row")
     parser.add_argument("--forget", type=int, default=600, help="triples that the first client asks for")
     parser.add_argument("--nulls", type=int, default=20, help="re-trainings with other seeds")
     parser.add_argument("--escrow", type=float, default=0.05, help="share of each client's training triples")
@@ -240,8 +239,8 @@ def main() -> None:
         thresholds=Thresholds(share=given.share),
         audit_seed=given.audit_seed,
         fresh=given.fresh,
+        save=lambda made: write_atomically(given.out, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"),
     )
-    write_atomically(given.out, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
     print(table(made))
 
 

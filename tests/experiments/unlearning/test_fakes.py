@@ -206,7 +206,7 @@ def test_an_escrow_of_other_data_is_refused(home: Home, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     made = run(
-        README_SIZE, tmp_path_factory.mktemp("full") / "work", num_forgotten=600, num_nulls=20, escrow_share=0.05,
+        README_SIZE, tmp_path_factory.mktemp("full") / "work", num_forgotten=600, num_nulls=3, escrow_share=0.05,
         thresholds=Thresholds(), audit_seed=7,
     )  # fmt: skip
     print(table(made))
@@ -221,8 +221,9 @@ def test_no_fake_of_readme_size_is_certified(certificates: Certificates) -> None
 
 
 @pytest.mark.slow
-def test_of_twenty_re_trainings_at_most_one_is_not_forgotten(certificates: Certificates) -> None:
+def test_re_trainings_of_readme_size_are_certified(certificates: Certificates) -> None:
+    """Four; twenty are in the committed tables."""
     outcomes = [row.outcome for row in certificates.rows if row.name not in FAKES]
-    assert len(outcomes) == 21
-    assert outcomes.count("not forgotten") <= 1
-    assert outcomes.count("forgotten") >= 15
+    assert len(outcomes) == 4
+    assert "not forgotten" not in outcomes
+    assert outcomes.count("forgotten") >= 2

@@ -623,10 +623,13 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
             "--raw",
             tmp_path / "run",
             "--out",
-            tmp_path / f"audit-{method}",
+            tmp_path / "audit",
+            "--audit-seed",
+            7,
+            "--overwrite",
         )
         print(output)
-        record = (tmp_path / f"audit-{method}" / "verification.json").read_bytes()
+        record = (tmp_path / "audit" / "verification.json").read_bytes()
         made[method] = msgspec.json.decode(record, type=Verification)
         assert made[method].verdict.exit_status == status
     print(f"{time.perf_counter() - started:.0f} s")
