@@ -172,7 +172,13 @@ class AlternatingTrainer(LocalTrainer):
         return super()._step(batches, draws, side)
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
+        self,
+        private: Learner,
+        triples: Tensor,
+        candidates: Tensor,
+        weights: Tensor,
+        side: Side,
+        segments: kernels.Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         learners = {"shared": self._learner, "own": private}
         counts, losses = candidates >= 0, torch.zeros_like(weights)
@@ -198,9 +204,9 @@ class AlternatingTrainer(LocalTrainer):
         return losses, steps
 
 
-def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: np.ndarray) -> _Scored:
+def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: kernels.Segments) -> _Scored:
     model, queries = learner.stack.model, learner.queries(triples, side)
-    table = learner.stack.tables["entities"].detach()[: segments[-1]]
+    table = learner.stack.tables["entities"].detach()[: segments.rows[-1]]
     scores = kernels.candidate_scores(
         model.similarity, queries.rows.detach(), table, candidates, margin=model.margin, segments=segments
     )

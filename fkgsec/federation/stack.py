@@ -5,7 +5,7 @@ Legend: `W`, `V` widths of entity and relation rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.kernels import Segments
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
@@ -81,11 +82,13 @@ class ClientStack:
         """The client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`."""
         return self.tables[table][self._spans[table][client]]
 
-    def segments(self, table: Table, clients: Collection[int]) -> np.ndarray:
-        """Bounds of the clients' rows from the first row of the stacked table to the last of `clients`, int64 `[C + 1]`."""
-        end = max(self._spans[table][client].stop for client in clients)
-        stops = [self._spans[table][client].stop for client in self.order]
-        return np.array([0, *(stop for stop in stops if stop <= end)], dtype=np.int64)
+    def segments(self, num_queries: Mapping[int, int]) -> Segments:
+        """Each client's queries, in stacked order, and entities, up to the last client that has queries."""
+        last = max(self.order.index(client) for client in num_queries)
+        clients = self.order[: last + 1]
+        queries = np.cumsum([0, *(num_queries.get(client, 0) for client in clients)], dtype=np.int64)
+        rows = np.array([0, *(self.span("entities", client).stop for client in clients)], dtype=np.int64)
+        return Segments(queries, rows)
 
     @property
     def device(self) -> torch.device:

@@ -254,7 +254,7 @@ class LocalTrainer:
         triples, candidates, weights = self._assemble(batches, draws, side)
         candidates[:, 0] = triples[:, 2 if side == "tail" else 0]
         # Active clients are a prefix of the rows (or of all rows, when some clients do not take part in the round).
-        segments = self._stack.segments("entities", batches)
+        segments = self._stack.segments({client: len(rows) for client, rows in batches.items()})
         if self._private is None:
             losses, steps = self._alone(triples, candidates, weights, side, segments)
         else:
@@ -265,7 +265,7 @@ class LocalTrainer:
         return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}, steps
 
     def _alone(
-        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
+        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: kernels.Segments
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         """Losses `[B]` and gradients where a client has one model."""
         stack, model = self._stack, self._stack.model
@@ -273,7 +273,7 @@ class LocalTrainer:
         outcome = kernels.candidate_loss(
             model.similarity,
             queries.rows.detach(),
-            stack.tables["entities"].detach()[: segments[-1]],
+            stack.tables["entities"].detach()[: segments.rows[-1]],
             candidates,
             weights / 2,  # (positive + negative) / 2. Source: FedE's and FedR's codes.
             margin=model.margin,
@@ -284,7 +284,13 @@ class LocalTrainer:
         return outcome.losses / 2, [(self._learner, gradients)]
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
+        self,
+        private: Learner,
+        triples: Tensor,
+        candidates: Tensor,
+        weights: Tensor,
+        side: Side,
+        segments: kernels.Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         """Losses `[B]` and gradients where two models of a client learn from the same candidates and from each other."""
         learners = (self._learner, private)
@@ -293,7 +299,7 @@ class LocalTrainer:
             kernels.candidate_scores(
                 learner.stack.model.similarity,
                 query.rows.detach(),
-                learner.stack.tables["entities"].detach()[: segments[-1]],
+                learner.stack.tables["entities"].detach()[: segments.rows[-1]],
                 candidates,
                 margin=learner.stack.model.margin,
                 segments=segments,

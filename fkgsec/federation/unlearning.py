@@ -42,6 +42,7 @@ from fkgsec.federation.unlearning_round import (
     shared_rows,
     train_along,
 )
+from fkgsec.kge.kernels import Segments
 from fkgsec.kge.models import Side
 from fkgsec.randomness import generator
 
@@ -385,12 +386,18 @@ class _Ascent(LocalTrainer):
     """Goes up the loss of scores; further objectives on rows still pull down."""
 
     def _alone(
-        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
+        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: Segments
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         return super()._alone(triples, candidates, -weights, side, segments)
 
     def _together(
-        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: np.ndarray
+        self,
+        private: Learner,
+        triples: Tensor,
+        candidates: Tensor,
+        weights: Tensor,
+        side: Side,
+        segments: Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         return super()._together(private, triples, candidates, -weights, side, segments)
 

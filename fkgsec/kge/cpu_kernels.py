@@ -16,6 +16,7 @@ from pathlib import Path
 import llvmlite.binding
 import numba
 import numpy as np
+from numba import get_num_threads as get_num_threads
 from numba import njit, prange
 
 from fkgsec.kge.kinds import L1, MODULUS
@@ -150,27 +151,33 @@ def candidate_scores(kind, queries, table, margin, order, start, scores):
 
 
 @njit(parallel=True, fastmath=_FAST, cache=True)
-def candidate_gradients(kind, queries, table, segments, order, start, coefficients, query_gradient, table_gradient):
+def candidate_gradients(
+    threads, kind, queries, table, first_query, first_row, order, start, coefficients, query_gradient, table_gradient
+):
     """Fill the gradients to `queries` `[B, W]` and `table` `[N, W]` of the sum of coefficients `[B, K]` times scores.
 
-    A query's gradient is summed within each part and then over the parts in their order. Each segment of the table (rows
-    `segments[c] : segments[c + 1]`, int64 `[C + 1]`) is divided into parts of its own, so that these sums depend on nothing
-    outside the segment that holds the query's candidates.
+    A query's gradient is summed within each part and then over the parts in their order. Queries `first_query[c] :
+    first_query[c + 1]` have their candidates in segment c of the table, rows `first_row[c] : first_row[c + 1]`, which is
+    divided into parts of its own, so that these sums depend on nothing outside it. Each of `threads` takes its parts segment by
+    segment: the queries of one and their gradients stay in its cache.
     """
     B, K = coefficients.shape
     W = table.shape[1]
     partial = np.empty((PARTS, B, W), np.float32)
-    for part in prange(PARTS):
-        to_queries = partial[part]
-        to_queries[:] = _ZERO
-        for c in range(len(segments) - 1):
-            first, count = segments[c], segments[c + 1] - segments[c]
-            for n in range(first + count * part // PARTS, first + count * (part + 1) // PARTS):
-                row, to_row = table[n], table_gradient[n]
-                to_row[:] = _ZERO
-                for place in range(start[n], start[n + 1]):
-                    b = order[place] // K
-                    _add_gradients(kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row)
+    for thread in prange(threads):
+        for c in range(len(first_row) - 1):
+            first, count = first_row[c], first_row[c + 1] - first_row[c]
+            for part in range(PARTS * thread // threads, PARTS * (thread + 1) // threads):
+                to_queries = partial[part]
+                to_queries[first_query[c] : first_query[c + 1]] = _ZERO
+                for n in range(first + count * part // PARTS, first + count * (part + 1) // PARTS):
+                    row, to_row = table[n], table_gradient[n]
+                    to_row[:] = _ZERO
+                    for place in range(start[n], start[n + 1]):
+                        b = order[place] // K
+                        _add_gradients(
+                            kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row
+                        )
     for b in prange(B):
         for d in range(W):
             total = _ZERO
@@ -289,5 +296,5 @@ def run_each() -> None:
     candidate_scores(L1, row, row, one, order, start, row.copy())
     weigh_candidates(row.copy(), ids, row[0, :1], one, row[0, :1].copy())
     segments = np.array([0, 1], dtype=np.int64)
-    candidate_gradients(L1, row, row, segments, order, start, row, row.copy(), row.copy())
+    candidate_gradients(1, L1, row, row, segments, segments, order, start, row, row.copy(), row.copy())
     mask_known(ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

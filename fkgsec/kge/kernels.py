@@ -37,6 +37,16 @@ class CandidateLoss(NamedTuple):
     table_gradient: Tensor
 
 
+class Segments(NamedTuple):
+    """Where each of C tables stacked into one begins, int64 `[C + 1]` both.
+
+    Queries `queries[c] : queries[c + 1]` have all their candidates among rows `rows[c] : rows[c + 1]`.
+    """
+
+    queries: np.ndarray
+    rows: np.ndarray
+
+
 def similarity(kind: int, x: Tensor, y: Tensor) -> Tensor:
     """Similarity of rows `[..., W]`, broadcast: minus L1 distance, minus summed complex moduli, or dot product."""
     if kind == DOT:
@@ -71,7 +81,7 @@ def candidate_loss(
     *,
     margin: float,
     temperature: float,
-    segments: np.ndarray | None = None,
+    segments: Segments | None = None,
 ) -> CandidateLoss:
     """Self-adversarial negative sampling loss over given candidates, with its gradient.
 
@@ -80,8 +90,7 @@ def candidate_loss(
         candidates: int32 `[B, K]` rows of `table`; column 0 is the positive; -1 marks a candidate that does not count.
         weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
         margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
-        segments: int64 `[C + 1]`, from 0 to N: table c of C stacked ones is `table[segments[c] : segments[c + 1]]`, and the
-            candidates of a query all lie in one of them. One table when None.
+        segments: where each of several stacked tables begins; from 0 to B and to N. One table when None.
 
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
@@ -114,7 +123,7 @@ def candidate_scores(
     candidates: Tensor,
     *,
     margin: float,
-    segments: np.ndarray | None = None,
+    segments: Segments | None = None,
 ) -> CandidateScores:
     """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
     if _compiled(queries):
@@ -187,15 +196,16 @@ def _compiled_gradients(
     table: Tensor,
     derivatives: Tensor,
     order: tuple[np.ndarray, np.ndarray],
-    segments: np.ndarray | None,
+    segments: Segments | None,
 ) -> tuple[Tensor, Tensor]:
     query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
     table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
     _cpu_kernels().candidate_gradients(
+        _cpu_kernels().get_num_threads(),
         kind,
         _array(queries),
         _array(table),
-        np.array([0, len(table)]) if segments is None else segments,
+        *(segments or Segments(np.array([0, len(queries)]), np.array([0, len(table)]))),
         *order,
         _array(derivatives),
         query_gradient.numpy(),

@@ -241,7 +241,14 @@ class TestCompiledLoss:
             ]
         )
         stacked = kernels.candidate_loss(
-            kind, queries, table, candidates, weights, margin=3.0, temperature=0.7, segments=bounds
+            kind,
+            queries,
+            table,
+            candidates,
+            weights,
+            margin=3.0,
+            temperature=0.7,
+            segments=kernels.Segments(ends, bounds),
         )
         for place, part in enumerate(parts):
             rows, mine = slice(bounds[place], bounds[place + 1]), slice(ends[place], ends[place + 1])
