@@ -16,31 +16,31 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 import pandas as pd
-import torch
 
 from attacks import published
 from attacks.knowledge import attainable, chance_of_name, chance_of_pair, why_no_triple
 from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
 from attacks.leakage import INFERENCES, PAPER, Leakage, strongest
-from attacks.learned import RelationLearner, learn_relations
-from attacks.prior import guess_relations
 from attacks.reconstruction import (
     EntityGuesses,
     Inference,
+    PairRanking,
     infer_entities,
     infer_relation_rows,
-    infer_relations,
     nothing_to_attack,
+    rank_pairs,
 )
+from attacks.relation_guesses import RelationGuesser
 from attacks.residual import count_sources
-from attacks.unlinked import Unlinked, measure_unlinked
-from attacks.view import ALL, THREAT_MODELS, ThreatModel, VictimView, View, build_view
+from attacks.unlinked import Unlinked, measure_unlinked, sample_heads
+from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.randomness import generator
 
 Metric = Literal["paper", "published"]
 NO_NAME = ""  # where the adversary makes no guess
@@ -116,43 +116,49 @@ def attack_federation(
     Raises:
         ThreatModelError: the threat model does not fit the run.
     """
+    rows: dict[tuple[str, float], list[Leakage]] = {}
+    items: dict[tuple[str, float], list[pd.DataFrame]] = {}
+    threats = options.threat or default_threats(result.options.algorithm)
+    for leak in options.leak:
+        first = _attack_draw(result, options, threats, leak)
+        open_to_chance = [
+            name for name, (found, _) in first.items() if leak < 1 and any(not row.reason for row in found)
+        ]
+        others = [
+            _attack_draw(result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), open_to_chance, leak)
+            for seed in (other_seeds(options.seed, leak_draws) if open_to_chance else [])
+        ]
+        for name, (found, scores) in first.items():
+            drawn = [other[name][0] for other in others if name in other]
+            rows[name, leak], items[name, leak] = widen(found, drawn), scores
+    order = [(name, leak) for name in threats for leak in options.leak]
+    tables = [table for key in order for table in items[key]]
+    return [row for key in order for row in rows[key]], pd.concat(tables, ignore_index=True)
+
+
+def _attack_draw(
+    result: FederationResult, options: AttackOptions, threats: Sequence[str], leak: float
+) -> dict[str, tuple[list[Leakage], list[pd.DataFrame]]]:
+    """By threat model the rows and each victim's items, of one draw of the leaked entities, which is that of the seed.
+
+    Threat models of one draw differ in names: what is learnt from the colluder, and what compares rows, serves all of them.
+    """
     colluder = options.colluder or result.graph.clients[0].name
     graphs = {client.name: client for client in result.graph.clients}
-    rows: list[Leakage] = []
-    items: list[pd.DataFrame] = []
-    learners: dict[tuple[float, int], RelationLearner] = {}
-
-    def attack(model: ThreatModel, leak: float, options: AttackOptions) -> tuple[list[Leakage], list[pd.DataFrame]]:
-        """The rows and items of one draw of the leaked entities, which is that of the seed."""
-        view = build_view(result, model, colluder=colluder, leak=leak, seed=options.seed)
-        truth = [_Truth(result, graphs[victim.name], graphs[colluder]) for victim in view.victims]
-        learner = None
-        if "learned" in _fitting(view, options) and not all(nothing_to_attack(view, one) for one in view.victims):
-            assert view.colluder is not None
-            if (
-                leak,
-                options.seed,
-            ) not in learners:  # what the colluder hands over is the same under every threat model
-                learners[leak, options.seed] = learn_relations(view.model, view.colluder, options.seed)
-            learner = learners[leak, options.seed]
+    truth = {name: _Truth(result, graph, graphs[colluder]) for name, graph in graphs.items() if name != colluder}
+    found, guesser, rankings = {}, None, {}
+    for name in threats:
+        view = build_view(result, THREAT_MODELS[name], colluder=colluder, leak=leak, seed=options.seed)
+        if guesser is None and view.colluder is not None:
+            guesser = RelationGuesser(view.model, view.colluder, options.seed)
         counts = [
-            _attack_victim(view, victim, known, options, learner)
-            for victim, known in zip(view.victims, truth, strict=True)
+            _attack_victim(view, victim, truth[victim.name], options, guesser, rankings) for victim in view.victims
         ]
-        found = _rows(view, options, colluder, counts, learner.note if learner else None)
-        return found, [count.items.assign(threat_model=model.name, leak=leak) for count in counts]
-
-    for name in options.threat or default_threats(result.options.algorithm):
-        for leak in options.leak:
-            found, scores = attack(THREAT_MODELS[name], leak, options)
-            others = []
-            if leak < 1 and any(not row.reason for row in found):
-                for seed in other_seeds(options.seed, leak_draws):
-                    again = msgspec.structs.replace(options, seed=seed, unlinked_heads=0)
-                    others.append(attack(THREAT_MODELS[name], leak, again)[0])
-            rows += widen(found, others)
-            items += scores
-    return rows, pd.concat(items, ignore_index=True) if items else pd.DataFrame()
+        learned = any(not count.reason for count in counts) and "learned" in _fitting(view, options)
+        note = guesser.learner.note if learned and guesser else None
+        rows = _rows(view, options, colluder, counts, note)
+        found[name] = rows, [count.items.assign(threat_model=name, leak=leak) for count in counts]
+    return found
 
 
 class _Truth:
@@ -205,8 +211,14 @@ class _Counts(msgspec.Struct):
 
 
 def _attack_victim(
-    view: View, victim: VictimView, truth: _Truth, options: AttackOptions, learner: RelationLearner | None
+    view: View,
+    victim: VictimView,
+    truth: _Truth,
+    options: AttackOptions,
+    guesser: RelationGuesser | None,
+    rankings: dict[tuple[str, str], PairRanking],
 ) -> _Counts:
+    """What was got of one victim. `rankings`: of this draw's candidate pairs, which names do not change; filled in."""
     counts = _Counts(victim.name, truth.num_entities, len(truth.graph.train))
     counts.reason = nothing_to_attack(view, victim)
     if counts.reason:
@@ -231,9 +243,8 @@ def _attack_victim(
     guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
     guesses = _without_unseen(guesses, victim)
     entity_right = guesses.names == names
-    guessed: dict[Inference, np.ndarray] = {
-        by: _relation_guesses(view, victim, truth, guesses.names, by, learner) for by in _fitting(view, options)
-    }
+    assert guesser is not None
+    guessed = _relation_guesses(view, victim, truth, guesses.names, guesser, _fitting(view, options))
     pair_right = entity_right[truth.pairs].all(axis=1)
     right: dict[Inference, np.ndarray] = {
         by: pair_right & (relations == truth.relations) for by, relations in guessed.items()
@@ -244,7 +255,7 @@ def _attack_victim(
     pair_chance = chance_of_pair(chance, truth.pairs)
     majority = prior = pair_chance * (truth.relations == view.colluder.majority_relation)
     if victim.entity_names is not None:
-        relations = guess_relations(view.colluder, *(guesses.names[truth.pairs[:, end]] for end in (0, 1)))
+        relations = guesser.names.predict(*guesses.names[truth.pairs].T)
         prior = pair_chance * (relations == truth.relations)
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
     base = prior if counts.triples_prior > counts.triples_baseline else majority
@@ -254,15 +265,19 @@ def _attack_victim(
         counts.sources = victim.claims["entities"].sources[places]
         return counts  # which rows a victim holds is a claim already; ranking pairs of them would count it twice
     if options.unlinked_heads:
+        key = victim.name, victim.origin
+        rng = generator(options.seed, "unlinked heads", victim.name)
+        heads = sample_heads(len(entity_right), options.unlinked_heads, rng)
+        if key not in rankings:
+            rankings[key] = rank_pairs(view, victim, heads)
         counts.unlinked = measure_unlinked(
-            view,
-            victim,
+            rankings[key],
+            view.colluder,
             truth.graph.train,
             truth.relation_names,
             entity_right=entity_right,
             chance=chance,
-            num_heads=options.unlinked_heads,
-            seed=options.seed,
+            rng=rng,
         )
     return counts
 
@@ -304,34 +319,31 @@ def _relation_guesses(
     victim: VictimView,
     truth: _Truth,
     names_guessed: np.ndarray,
-    by: Inference,
-    learner: RelationLearner | None,
-) -> np.ndarray:
-    """Names `[triples]`: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
+    guesser: RelationGuesser,
+    inferences: Sequence[Inference],
+) -> dict[Inference, np.ndarray]:
+    """Names `[triples]` by inference: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
     Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so FedR's
     TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
-    By "names" it is the relation that the colluder's triples suggest for the guessed names of the pair, by "learned" that
-    which a classifier of the colluder's own pairs gives theirs.
     A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `trr_prior`.
     """
-    assert view.colluder is not None
-    if victim.relations is not None and by == "cosine":
+    found: dict[Inference, np.ndarray] = {}
+    if victim.relations is not None and "cosine" in inferences:
         places = truth.places(victim, "relations")[truth.graph.train[:, 1]]
         seen = np.append(~victim.relations.isnan().any(dim=1).numpy(), False)[places]
-        return np.where(seen, np.append(infer_relation_rows(view, victim), NO_NAME)[places], NO_NAME)
-    assert victim.entities is not None
-    pairs = truth.places(victim, "entities")[truth.pairs]
-    seen = np.append(~victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
-    names = np.full(len(pairs), NO_NAME, dtype=object)
-    if by == "names":
-        names[seen] = guess_relations(view.colluder, *names_guessed[truth.pairs[seen]].T)
-    elif by == "learned":
-        assert learner is not None
-        names[seen] = learner.predict(*(victim.entities[torch.from_numpy(pairs[seen, end])] for end in (0, 1)))
-    else:
-        names[seen] = infer_relations(view, victim, pairs[seen], by)
-    return names
+        rows = np.append(infer_relation_rows(view, victim), NO_NAME)[places]
+        found["cosine"] = np.where(seen, rows, NO_NAME)
+    by_pair: list[Inference] = [by for by in inferences if by not in found]
+    if by_pair:
+        assert victim.entities is not None
+        pairs = truth.places(victim, "entities")[truth.pairs]
+        seen = np.append(~victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
+        heads, tails = names_guessed[truth.pairs[seen]].T
+        for by, relations in guesser.guess(view, victim, pairs[seen], heads, tails, by_pair).items():
+            found[by] = np.full(len(pairs), NO_NAME, dtype=object)
+            found[by][seen] = relations
+    return {by: found[by] for by in inferences}
 
 
 def _items(

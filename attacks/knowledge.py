@@ -9,9 +9,17 @@ Source: ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attacks.view import VictimView, View
+
+
+def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
+    """Whether each name is one of the known ones, bool `[n]`; by hashing, since sorting 90,000 strings takes seconds."""
+    known = set(known)
+    return np.fromiter((name in known for name in names), dtype=bool, count=len(names))
 
 
 def chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndarray:
@@ -21,12 +29,12 @@ def chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndar
         table = view.secure["entities"]
         known = np.array([name for name in table.names if name is not None], dtype=object)
         if table.holdings:  # as where uploads are in clear: alignment was
-            return np.ones(len(names)) if view.threat_model.identifiers else np.isin(names, known) / max(1, len(known))
+            return np.ones(len(names)) if view.threat_model.identifiers else among(names, known) / max(1, len(known))
         num_claims = sum(name is not None for name in victim.claims["entities"].names)
-        return np.isin(names, known) * (num_claims / max(1, len(known)))
+        return among(names, known) * (num_claims / max(1, len(known)))
     if victim.entity_names is not None:
         return np.ones(len(names))
-    return np.isin(names, view.colluder.entity_names) / len(view.colluder.entity_names)
+    return among(names, view.colluder.entity_names) / len(view.colluder.entity_names)
 
 
 def chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -44,15 +52,15 @@ def attainable(
     """
     assert view.colluder is not None
     if "entities" in victim.claims:
-        named = np.isin(names, [name for name in view.secure["entities"].names if name is not None])
+        named = among(names, [name for name in view.secure["entities"].names if name is not None])
     elif victim.entity_names is not None:
         named = np.ones(len(names), dtype=bool)
     else:
-        named = np.isin(names, view.colluder.entity_names)
+        named = among(names, view.colluder.entity_names)
     known = list(view.colluder.relation_names)
     if "relations" in victim.claims:
         known += [name for name in victim.claims["relations"].names if name is not None]
-    return named, named[pairs].all(axis=1) & np.isin(relations, known)
+    return named, named[pairs].all(axis=1) & among(relations, known)
 
 
 def why_no_triple(named: np.ndarray, *, shares_relation: bool) -> str:

@@ -1,7 +1,8 @@
 """Learned relations: a linear classifier trained on what the colluder hands over, applied to linked pairs of the victim's rows.
 
     learner = learn_relations(view.model, view.colluder, seed=0)
-    names = learner.predict(heads, tails)  # relation names [P] for the victim's rows [P, W]
+    names = learner.predict(heads, tails)            # relation names [P] for the victim's rows [P, W]
+    weights = learner.log_posterior(heads, tails)    # float32 [P, m], to be combined with other evidence
 
 Relations stay at home under FedE, so the colluder's relation rows need not fit the geometry of the victim's entities, and
 comparing with them (`attacks.reconstruction.infer_relations`) understates what leaks. Entity rows are shared: which relation
@@ -31,6 +32,7 @@ MOST_PASSES, LEAST_PASSES = 40, 10
 BATCH_SIZE = 200
 L2 = 30.0  # penalty on the weights, against the sum of the losses of all triples
 PAIRS_AT_ONCE = 16_384
+SMALLEST = 1e-30  # a probability in float32 can be rounded to 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,8 @@ class RelationLearner:
 
     Attributes:
         relation_names `[m]`: what the classes stand for.
-        constant: the class of every pair where there was nothing to tell classes apart by, else None.
+        constant: the class of every pair where there was nothing to tell classes apart by.
+        num_triples: that it was trained on.
         note: why there was not; None where a classifier was trained on all triples, or how many of them were taken.
     """
 
@@ -48,18 +51,31 @@ class RelationLearner:
     scaler: StandardScaler | None
     classifier: MLPClassifier | None
     constant: int
+    num_triples: int
     note: str | None
+
+    def log_posterior(self, heads: Tensor, tails: Tensor) -> np.ndarray:
+        """Log-probability of each relation for each pair of entity rows `[P, W]`, float32 `[P, m]`.
+
+        All zeros where nothing was learnt. A relation
+        without a triple between leaked entities gets the probability of a single triple.
+        """
+        if self.classifier is None or self.scaler is None:
+            return np.zeros((len(heads), len(self.relation_names)), dtype=np.float32)
+        absent = -np.log(self.num_triples + len(self.relation_names))
+        found = np.full((len(heads), len(self.relation_names)), absent, dtype=np.float32)
+        for start in range(0, len(heads), PAIRS_AT_ONCE):
+            block = slice(start, start + PAIRS_AT_ONCE)
+            features = self.scaler.transform(pair_features(self.model, heads[block], tails[block]))
+            probability = np.asarray(self.classifier.predict_proba(features))
+            found[block, self.classifier.classes_] = np.log(np.maximum(probability, SMALLEST))
+        return found
 
     def predict(self, heads: Tensor, tails: Tensor) -> np.ndarray:
         """The relation name of each pair of entity rows `[P, W]`, names `[P]`."""
-        if self.classifier is None or self.scaler is None or not len(heads):
+        if self.classifier is None:
             return np.full(len(heads), self.relation_names[self.constant], dtype=object)
-        blocks = zip(heads.split(PAIRS_AT_ONCE), tails.split(PAIRS_AT_ONCE), strict=True)
-        classes = [
-            np.asarray(self.classifier.predict(self.scaler.transform(pair_features(self.model, *block))))
-            for block in blocks
-        ]
-        return self.relation_names[np.concatenate(classes)]
+        return self.relation_names[self.log_posterior(heads, tails).argmax(axis=1)]
 
 
 def pair_features(model: KgeModel, heads: Tensor, tails: Tensor) -> np.ndarray:
@@ -82,7 +98,7 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
     if len(np.unique(triples[:, 1])) < 2:
         known = "one relation" if len(triples) else "no triple"
         note = f"the colluder knows {known} between leaked entities, so that nothing was learnt and the majority relation taken"
-        return RelationLearner(model, colluder.relation_names, None, None, majority, note)
+        return RelationLearner(model, colluder.relation_names, None, None, majority, 0, note)
     rng, note = generator(seed, "learned relations"), None
     if len(triples) > MAX_TRIPLES:
         note = f"learnt from {MAX_TRIPLES:,} of the colluder's {len(triples):,} triples between leaked entities"
@@ -101,4 +117,4 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
     classes = np.unique(labels)
     for _ in range(int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))):
         classifier.partial_fit(features, labels, classes=classes)
-    return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, note)
+    return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, len(labels), note)

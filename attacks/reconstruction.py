@@ -18,7 +18,7 @@ from attacks.neighbours import nearest
 from attacks.view import ColluderKnowledge, VictimView, View
 from fkgsec.kge.models import KgeModel
 
-Inference = Literal["cosine", "score", "names", "learned"]
+Inference = Literal["cosine", "score", "names", "learned", "combined"]
 ByVector = Literal["cosine", "score"]
 PAIRS_AT_ONCE = 4096
 

@@ -22,7 +22,7 @@ from fkgsec.federation.messages import Opened
 UNKNOWN = -1
 SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess", "known parts")
 """How a holding was found, by number: not; alignment in clear; one victim in the sum; as many holders as victims in the sum;
-other rounds with other survivors; a draw among those who may hold it; the others' parts of the sum are known to the server."""
+other rounds with other survivors; claimed as one of the likeliest; the others' parts of the sum are known to the server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +155,9 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Who holds which row: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
 
-    Each sum says: of its survivors, so many hold the row. What follows from these equations is certain; where they leave
-    holders open, as many as the count says are drawn at random among those who are left.
+    Each sum says: of its survivors, so many hold the row. What follows from these equations is certain. Where they leave
+    holders open, the certainty is the share of those left who hold it, and for each party its likeliest rows are claimed, as many
+    as a draw among those left gives it.
     """
     members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
     counted = {opened.round for opened in table.opened if not opened.total}
@@ -185,7 +186,11 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     settled = held.copy()
     for present, count in zip(members, counts, strict=True):
         _draw(held, settled, certainty, present, count, rng)
-    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("guess")
+    guessed = (held != UNKNOWN) & (sources == 0)
+    sources[guessed] = SOURCES.index("guess")
+    for place in range(len(held)):
+        rows = np.nonzero(guessed[place])[0]
+        _claim_likeliest(held[place], certainty[place], rows, rng)
     return held, sources, certainty
 
 
@@ -242,6 +247,17 @@ def _draw(
     sure[unknown] = np.broadcast_to(share, part.shape)[unknown]
     part[unknown] = (order < left)[unknown]
     held[present], certainty[present] = part, sure
+
+
+def _claim_likeliest(held: np.ndarray, certainty: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> None:
+    """Move a party's drawn holdings to the likeliest of the rows that are open for it. In place.
+
+    As many claims as were drawn, right more often: a row that most clients hold is claimed for each of them. Rows that are as
+    likely stay as they were drawn, so that each of those is somebody's.
+    """
+    order = rows[np.lexsort((rng.random(len(rows)), -held[rows], -certainty[rows]))]
+    num_claims = int(held[rows].sum())
+    held[order[:num_claims]], held[order[num_claims:]] = 1, 0
 
 
 def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:

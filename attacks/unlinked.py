@@ -9,11 +9,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from attacks.reconstruction import PairRanking, expected_pairs, rank_pairs
-from attacks.view import VictimView, View
+from attacks.reconstruction import PairRanking, expected_pairs
+from attacks.view import ColluderKnowledge
 from fkgsec import estimate
 from fkgsec.estimate import Estimate
-from fkgsec.randomness import generator
 
 BOOTSTRAP_RESAMPLES = 200
 
@@ -41,29 +40,29 @@ class Unlinked(msgspec.Struct, frozen=True):
     inference: str = "score"
 
 
+def sample_heads(num_rows: int, num_heads: int, rng: np.random.Generator) -> np.ndarray:
+    """The rows of a victim whose pairs are ranked, int64, ascending; all where it has no more."""
+    return np.sort(rng.choice(num_rows, size=min(num_heads, num_rows), replace=False))
+
+
 def measure_unlinked(
-    view: View,
-    victim: VictimView,
+    ranking: PairRanking,
+    colluder: ColluderKnowledge,
     train: np.ndarray,
     relations: np.ndarray,
     *,
     entity_right: np.ndarray,
     chance: np.ndarray,
-    num_heads: int,
-    seed: int,
+    rng: np.random.Generator,
 ) -> Unlinked:
-    """Rank the pairs of a sample of heads, and count which claims are training triples of the victim.
+    """Count which of the ranked claims are training triples of the victim.
 
     Args:
         train: int64 `[n, 3]` true triples in the victim's rows; relations: true names of its relations `[m]`.
         entity_right: bool `[rows]`, whether each row was named right; chance: that of a random name, float `[rows]`.
-        num_heads: heads to sample; seed: of the sample.
+        rng: of the bootstrap.
     """
-    assert view.colluder is not None
-    rng = generator(seed, "unlinked heads", victim.name)
-    count = len(entity_right)
-    heads = np.sort(rng.choice(count, size=min(num_heads, count), replace=False))
-    ranking = rank_pairs(view, victim, heads)
+    count, heads = len(entity_right), ranking.heads
     place = np.full(count, -1)
     place[heads] = np.arange(len(heads))
     asked = np.unique(train[place[train[:, 0]] >= 0], axis=0)
@@ -73,10 +72,10 @@ def measure_unlinked(
     order = np.argsort(-ranking.scores[finite], kind="stable")
     hits = right[finite][order]
     head_of = np.nonzero(finite)[0][order]
-    claims = expected_pairs(view.colluder, len(hits))
+    claims = expected_pairs(colluder, len(hits))
     found = int(hits[:claims].sum())
     # In random order with the majority relation: how many candidate pairs such an adversary would have right.
-    majority = asked[relations[asked[:, 1]] == view.colluder.majority_relation][:, [0, 2]]
+    majority = asked[relations[asked[:, 1]] == colluder.majority_relation][:, [0, 2]]
     majority = majority[finite[place[majority[:, 0]], majority[:, 1]]]  # of the pairs that can be claimed at all
     lucky, precisions = random_order(majority, chance, len(hits))
     rate = lucky / max(1, len(hits))

