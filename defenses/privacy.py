@@ -139,36 +139,14 @@ def ring_noise(
     failure: ProtocolError | None = None
     for bits in range(FixedPoint.finest(num_clients, secagg.clip, ring=ring).fraction_bits, -1, -1):
         sensitivity = ring_sensitivity(2 * options.clip, dimension, bits)
-        shared = {
-            "l2_sensitivity": sensitivity,
-            "dimension": dimension,
-            "smallest_cohort": cohort,
-            "rounds": releases,
-            "delta": options.delta,
-        }
         try:
-            if options.epsilon is None:
-                assert options.noise_multiplier is not None
-                sigma = options.noise_multiplier * sensitivity / cohort**0.5
-            elif noise == "skellam":
-                sigma = skellam_variance(options.epsilon, **shared) ** 0.5
-            else:
-                sigma = distributed_discrete_gaussian_sigma(options.epsilon, **shared)
+            sigma = _ring_sigma(options, noise, sensitivity, dimension=dimension, cohort=cohort, releases=releases)
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
             _distribution(noise, sigma)
+            scale, num_samples = (sigma**2 if noise == "skellam" else sigma), releases * num_clients * dimension
             guarantee = guarantee_of(
-                [
-                    Releases(
-                        noise,
-                        sigma**2 if noise == "skellam" else sigma,
-                        releases,
-                        sensitivity,
-                        dimension,
-                        cohort,
-                        num_samples=releases * num_clients * dimension,
-                    )
-                ],
+                [Releases(noise, scale, releases, sensitivity, dimension, cohort, num_samples=num_samples)],
                 delta=options.delta,
                 unit=options.unit,
                 neighbouring=_NEIGHBOURING[options.unit],
@@ -183,6 +161,19 @@ def ring_noise(
     raise SpecError(
         f"defense: dp: the noise does not fit a ring of {secagg.bits} bits ({failure}); take secagg:bits=64"
     )
+
+
+def _ring_sigma(
+    options: DpOptions, noise: Noise, sensitivity: float, *, dimension: int, cohort: int, releases: int
+) -> float:
+    """The standard deviation of each client's noise, in units of the ring. Raises a `ProtocolError` where there is none."""
+    if options.epsilon is None:
+        assert options.noise_multiplier is not None
+        return options.noise_multiplier * sensitivity / cohort**0.5
+    releases_of = {"rounds": releases, "delta": options.delta, "smallest_cohort": cohort, "dimension": dimension}
+    if noise == "skellam":
+        return skellam_variance(options.epsilon, l2_sensitivity=sensitivity, **releases_of) ** 0.5
+    return distributed_discrete_gaussian_sigma(options.epsilon, l2_sensitivity=sensitivity, **releases_of)
 
 
 def ring_of(defense: Defense) -> Ring:
