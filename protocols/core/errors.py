@@ -1,4 +1,9 @@
-"""The errors of the protocols: one class per misuse or attack, so that a caller and a test can tell them apart.
+"""The errors of the protocols: one class for each misuse or attack, so that a caller and a test can tell them apart.
+
+    try:
+        total = aggregate(setting, inputs, identities, randomness=sources)
+    except TooFewParties as error:
+        print(error, error.excluded)            # who had been left out before, and why
 
 Every message names the party or the field at fault, its value, and what is allowed.
 """

@@ -1,4 +1,12 @@
-"""Fixed point: real values as ring elements whose sum over all clients cannot wrap around."""
+"""Fixed point: real values as ring elements, such that the sum over all clients cannot wrap around.
+
+    >>> encoding = FixedPoint.finest(num_clients=20, clip=4.0)
+    >>> values = encoding.encode(np.array([0.5, -0.25, 9.0]))
+    >>> values.num_clipped, encoding.decode(values.values)
+    (1, array([ 0.5 , -0.25,  4.  ]))
+
+Values are clipped, scaled by a power of two and rounded; `bound` is the error of a sum.
+"""
 
 from __future__ import annotations
 

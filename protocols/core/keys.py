@@ -1,4 +1,9 @@
-"""Key agreement, signatures and sealed messages: `cryptography`'s primitives behind errors that name the party.
+"""Key agreement, signatures and sealed messages: the primitives of `cryptography`, with errors that name the party.
+
+    own, theirs = generate(randomness), generate(other_randomness)
+    secret = agree(own.private, theirs.public, peer="client1")                      # 32 bytes, the same at both ends
+    sealed = seal(secret, b"a share", associated=b"session 7", randomness=randomness)
+    unseal(secret, sealed, associated=b"session 7", source="client0")               # b"a share"
 
 Keys travel as raw bytes: X25519 private and public keys of 32 bytes, Ed25519 signatures of 64.
 """

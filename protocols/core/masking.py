@@ -1,8 +1,10 @@
 """Masks: keystreams added to and subtracted from vectors of ring elements, a cache-sized block at a time.
 
-A mask of the rings 2^32 and 2^64 is the keystream itself, exactly uniform. One of 2^61-1 takes the low 61 bits of every
-8 bytes and maps p to 0, so that 0 is twice as likely as any other element: a statistical distance of 2^-61 for each
-element, and no rejected words that would put two parties out of step.
+    masked = mask_vector(values, [own_seed, pair_seed], [other_pair_seed], Ring.UINT32, "aes-256-ctr")
+
+A mask in the rings of 2^32 and 2^64 elements is the keystream itself, exactly uniform. In that of 2^61-1 it is the low 61 bits
+of every 8 bytes with p mapped to 0. Zero is then twice as likely as any other element, a statistical distance of 2^-61 per
+element; no word is rejected, which could put two parties out of step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,13 @@
-"""Randomness, key derivation, keystreams and the rings that the protocols compute in.
+"""Randomness, key derivation, keystreams, and the rings that the protocols compute in.
 
-A pseudorandom generator (PRG) expands a 32-byte seed. Here it is the keystream of AES-256-CTR or ChaCha20 at counter 0,
-read as little-endian ring elements. A seed is derived for one purpose (`derive`) and is never used twice.
+    >>> seed = derive(bytes(32), "an example", "client0", 7)                        # bound to a purpose and a context
+    >>> seeded(seed)(4) == seeded(seed)(4)
+    True
+    >>> Ring.UINT32.add(np.array([2**32 - 1], dtype=np.uint32), np.array([2], dtype=np.uint32))
+    array([1], dtype=uint32)
+
+A pseudorandom generator (PRG) expands a seed of 32 bytes. Here it is the keystream of AES-256-CTR or ChaCha20 from counter 0,
+read as little-endian ring elements. A seed is derived for one purpose (`derive`) and never used twice.
 """
 
 from __future__ import annotations

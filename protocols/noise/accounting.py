@@ -1,11 +1,15 @@
-"""Privacy accounting: what epsilon a noise gives, and what noise an epsilon needs. What an audit shows: `protocols.noise.audit`.
+"""Privacy accounting: the epsilon that a noise gives, and the noise that an epsilon needs.
 
-Nothing here talks to a party. Every epsilon is for a unit and a neighbouring relation that the caller chose when it worked
-out the sensitivity; `Guarantee` carries both, and is what a report prints. Add/remove: one unit is there or not. Replace:
-its data are others, which doubles the sensitivity of a clipped sum. What further releases cost: `compose`.
+    >>> sigma = gaussian_noise_multiplier(2.0, rounds=100, delta=1e-5)              # over the sensitivity
+    >>> gaussian_epsilon(sigma, rounds=100, delta=1e-5) <= 2.0
+    True
 
-Assumes exact arithmetic and exact noise. What sampling adds to delta is `noise.sampling_delta`; that floating-point noise
-leaks by its low bits is said at `noise.gaussian`.
+Nothing here talks to a party. Every epsilon is for the unit and the neighbouring relation for which the caller worked out the
+sensitivity; a `Guarantee` carries both, and is what a report prints. Add/remove: one unit is there or not. Replace: its data
+are others, which doubles the sensitivity of a clipped sum. `compose` accounts for further releases.
+
+Assumes exact arithmetic and exact noise. `noise.sampling_delta` is what inexact sampling adds to delta; `noise.gaussian` says
+what the low bits of floating-point noise may leak. `noise.audit` bounds epsilon from below by trials.
 """
 
 from __future__ import annotations

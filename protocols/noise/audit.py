@@ -1,4 +1,7 @@
-"""Auditing differential privacy: the epsilon that trials show at least, whatever was claimed.
+"""Auditing differential privacy: a lower bound of epsilon from trials, whatever was claimed.
+
+    bound = audit_lower_bound(scores_in, scores_out, delta=1e-5, confidence=0.95)
+    bound.epsilon > claimed                                                         # then the claim is wrong
 
 An auditor runs a mechanism in two neighbouring worlds and guesses which one it sees. No guess can be right more often than
 epsilon and delta allow; error rates with their confidence bounds therefore bound epsilon from below.

@@ -1,4 +1,4 @@
-"""What a differential privacy guarantee says, and what it was computed from, so that guarantees compose.
+"""What a guarantee of differential privacy says, and what it was computed from, so that guarantees compose.
 
     >>> noise = Releases("gaussian", 2.0, count=3)
     >>> Guarantee(4.2, 1e-5, "row", "one row replaced", "Gaussian noise", 3, None, "rdp", (noise,)).rounds

@@ -1,4 +1,10 @@
-"""The messages of private set union, beside those of secure aggregation, and their bytes (msgpack)."""
+"""The messages of private set union, beside those of secure aggregation, and their bytes (msgpack).
+
+    told = decode_message(frame)
+    told.identifiers if isinstance(told, UnionList) else told.num_cells
+
+Their headers are checked like those of secure aggregation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What all parties of a private set union agree on before it starts, checked once."""
+"""What all parties of a private set union agree on before it starts, checked once.
+
+plan = Plan(b"session", ("a", "b", "c"), safe_threshold(3), public_keys, cap=5000)
+plan.num_cells(0)                                                   # of the first table; four times as many each time it grows
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""One private set union with all its parties in one process."""
+"""One private set union with all its parties in one process.
+
+    found = union({"a": ["/m/06rf7"], "b": ["/m/0hr41p6"]}, keys, session=b"session", threshold=2, randomness=sources)
+    found.identifiers, found.excluded
+
+A protocol that carries its own frames takes `psu.server_round` and `client_round` and runs them with `protocols.core.rounds`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from protocols.psu.plan import MAX_ATTEMPTS, Plan
 from protocols.psu.rounds import Union, client_round, server_round
 from protocols.psu.server import CohortChanged
 from protocols.secagg import Stage
-from protocols.secagg.session import Deliver, by_message
+from protocols.secagg.session import Deliver, framed, silencing
 
 
 def union(
@@ -54,9 +60,9 @@ def union(
     whole = Plan(session, tuple(sets), threshold, public, cap, max_attempts)
     if absent := {*whole.parties, SERVER} - set(randomness):
         raise SettingError(f"randomness: a source for each client and the server; missing for {sorted(absent)}")
-    crossing = by_message(
-        deliver, decode_message, (lambda message: dropouts.get(message.round, {})) if dropouts else None
-    )
+    crossing = framed(deliver, decode_message)
+    if dropouts:
+        crossing = silencing(crossing, lambda frame: dropouts.get(decode_message(frame).round, {}))
     excluded: dict[str, str] = {}
     while True:
         plan = whole.without(excluded) if excluded else whole

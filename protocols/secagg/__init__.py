@@ -56,7 +56,7 @@ from protocols.core.rounds import SERVER
 from protocols.secagg.messages import AnyMessage, Failure, Message, decode, encode
 from protocols.secagg.rounds import client_round, server_round
 from protocols.secagg.server import Sum
-from protocols.secagg.session import Deliver, aggregate, direct
+from protocols.secagg.session import Deliver, aggregate, direct, framed, silencing
 from protocols.secagg.setting import Setting, Stage, Vector, safe_threshold
 
 __all__ = [
@@ -75,6 +75,8 @@ __all__ = [
     "decode",
     "direct",
     "encode",
+    "framed",
     "safe_threshold",
     "server_round",
+    "silencing",
 ]

@@ -1,7 +1,9 @@
-"""What both sides of secure aggregation compute: the seeds of masks, what is signed, and the checks of what was.
+"""What both sides of secure aggregation compute: the seeds of masks, what is signed, and the checks of what was signed.
 
-The client derives from its own secrets, the server from the reconstructed ones. Everything is bound to the session,
-the round and the digest of the setting.
+    seed = self_mask_seed(setting, "client0", own_secret, "rows")       # the client, from its own secret
+    seed = self_mask_seed(setting, "client0", opened.secret, "rows")    # the server, from the reconstructed one
+
+Everything is bound to the session, the round and the digest of the setting.
 """
 
 from __future__ import annotations

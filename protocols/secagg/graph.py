@@ -1,4 +1,9 @@
-"""Who masks with whom: the complete graph, or the k-regular one of Bell et al. 2020."""
+"""Which parties mask with each other: all of them, or the neighbours in the k-regular graph of Bell et al. 2020.
+
+>>> graph = regular_graph(("a", "b", "c", "d", "e"), 2, b"session", 0)
+>>> sorted(len(neighbours) for neighbours in graph.values()), components(graph, graph) == [set(graph)]
+([2, 2, 2, 2, 2], True)
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """What a server does with the messages of one stage: each client's first valid one counts, and a bad one drops its sender.
 
-    >>> intake = Intake(Roll(setting))                                        # doctest: +SKIP
-    >>> for upload in intake.valid(arrivals, MaskedUpload, senders, check):   # doctest: +SKIP
-    ...     total += upload.vectors["rows"]
-    >>> intake.roll().excluded                                                # doctest: +SKIP
-    {'client3': 'WrongLength: upload of client3, vector 'rows': 12 bytes; 24 of uint32 are due'}
+    intake = Intake(Roll(setting))
+    for upload in intake.valid(arrivals, MaskedUpload, senders, check):
+        total += upload.vectors["rows"]
+    intake.roll().excluded          # {'client3': 'WrongLength: upload of client3, vector 'rows': 12 bytes; 24 of uint32 are due'}
 
-A client that sends something malformed, late, of another session, badly signed or otherwise wrong is treated as one that fell
-silent, and named with the reason. The same bytes again, at whatever stage, are the network's doing and are ignored.
+A client whose message is malformed, late, of another session, badly signed or otherwise wrong is treated as one that fell silent,
+and named with the reason. The same bytes again, at whatever stage, are the network's doing and are ignored.
 """
 
 from __future__ import annotations

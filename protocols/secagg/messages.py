@@ -1,6 +1,9 @@
 """The messages of secure aggregation, and their bytes (msgpack).
 
-Every message says its session, round and sender; a receiver checks all three before anything else.
+    frame = encode(Receipt(setting.session, setting.round, "client0", unopened=()))
+    check_header(decode(frame), Receipt, session=setting.session, round=setting.round, senders=setting.parties)
+
+Every message states its session, round and sender; a receiver checks all three before anything else.
 """
 
 from __future__ import annotations

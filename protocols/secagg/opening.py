@@ -1,8 +1,11 @@
-"""Opening a shared secret although some holders lie: who advertised it has committed to it, so that the right one is known.
+"""Opening a shared secret although some holders lie: its owner has committed to it, so that the right one is recognised.
 
-With n shares of a threshold t, up to (n - t) / 2 wrong ones are corrected at once (`shamir.correct`); up to n - t by leaving
-out every so many of them in turn, as far as `MOST_SUBSETS` goes. Who is at fault for a wrong share, the holder that revealed it
-or the owner that dealt it, nobody can tell: shares are sealed for their holders, and are not verifiable when dealt.
+    opened = open_secret(setting, {"client1": share, ...}, fits, owner="client0", what="self mask of client0")
+    opened.secret, opened.wrong                                         # and whose shares were wrong
+
+With n shares and a threshold t, up to (n - t) / 2 wrong ones are corrected at once (`shamir.correct`), and up to n - t by
+leaving out subsets in turn, as far as `MOST_SUBSETS` goes. Whether the holder that revealed a wrong share altered it or its owner
+dealt it so, nobody can tell: shares are sealed for their holders, and are not verifiable when dealt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""One session of secure aggregation with all its parties in one process."""
+"""One session of secure aggregation with all its parties in one process.
+
+    total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
+    total.vectors["rows"], total.survivors
+
+A protocol that carries its own frames takes `secagg.server_round` and `client_round` and runs them with `protocols.core.rounds`.
+"""
 
 from __future__ import annotations
 
@@ -85,30 +91,32 @@ def aggregate(
         for party in setting.parties
         if dropouts.get(party) is not Stage.ADVERTISE
     }
-    crossing = by_message(deliver, decode, (lambda message: dropouts) if dropouts else None)
+    crossing = silencing(framed(deliver, decode), lambda frame: dropouts)
     return run(server_round(setting), clients, crossing).result
 
 
-def by_message(
-    deliver: Deliver,
-    decode: Callable[[bytes], Message],
-    dropouts: Callable[[Message], Mapping[str, Stage]] | None = None,
-) -> rounds.Deliver:
-    """The delivery of frames that hands each message to `deliver`, and simulates dropouts.
+def framed(deliver: Deliver, decode: Callable[[bytes], Message]) -> rounds.Deliver:
+    """The delivery of frames that hands each message to `deliver`; `decode` reads those of the protocol that is run."""
 
-    A party that drops out from a stage on receives that stage's request and does nothing with it.
+    def crossing(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
+        return (encode(deliver(sender, receiver, decode(frame))),)
+
+    return rounds.direct if deliver is direct else crossing
+
+
+def silencing(deliver: rounds.Deliver, dropouts: Callable[[bytes], Mapping[str, Stage]]) -> rounds.Deliver:
+    """The delivery in which parties drop out: each receives the request of its stage, and sends nothing from there on.
 
     Args:
-        decode: reads the messages of the protocol that is run.
-        dropouts: from which stage on a party sends nothing, in the session that the message belongs to.
+        dropouts: from which stage on a party sends nothing, in the session that a frame belongs to.
     """
 
     def crossing(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
-        message = decode(frame)
-        if deliver is not direct:
-            frame = encode(deliver(sender, receiver, message))
-        if dropouts is None or sender != SERVER or stage not in _STAGES:
-            return (frame,)
-        return () if dropouts(message).get(receiver, len(Stage)) <= _STAGES[stage] else (frame,)
+        party = receiver if sender == SERVER else sender
+        gone = stage in _STAGES and dropouts(frame).get(party, len(Stage)) <= _STAGES[stage]
+        if gone and sender != SERVER:
+            return ()
+        arrived = deliver(stage, sender, receiver, frame)
+        return () if gone else arrived
 
-    return rounds.direct if deliver is direct and dropouts is None else crossing
+    return crossing

@@ -1,4 +1,8 @@
-"""What all parties of a secure aggregation agree on before it starts, checked once."""
+"""What all parties of a secure aggregation agree on before it starts, checked once.
+
+setting = Setting(b"session", 0, ("a", "b", "c"), safe_threshold(3), (Vector("rows", 800, Ring.UINT32),), public_keys)
+setting.digest                                                      # enters every key, signature and sealed message
+"""
 
 from __future__ import annotations
 
