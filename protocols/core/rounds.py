@@ -139,24 +139,23 @@ def run(server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver
     """Run a round with all its parties in this process, each frame through `deliver`.
 
     All requests of an `Ask` are delivered before the first is answered. A reply is computed when the server reads it, so that one
-    is held at a time. A party that is asked and is not among `clients` is silent. Of a request that arrives several times the
-    first arrival counts.
+    is held at a time; the iterator that it reads from is the driver's, and leads to the clients only until it is read. A party
+    that is asked and is not among `clients` is silent. Of a request that arrives several times the first arrival counts.
 
     Raises what the server raises, and what a client raises: here all parties belong to whoever runs them. (On separate machines a
     client that raises is silent.)
     """
     parties = {name: Party(steps) for name, steps in clients.items()}
     try:
-        ask = next(server)
+        replies: Iterator[tuple[str, Reply]] | None = None
         while True:
-            replies = _replies(ask, parties, deliver)
             try:
-                following = server.send(replies)
+                ask = next(server) if replies is None else server.send(replies)
             except StopIteration as end:
                 _read_rest(replies)
                 return Outcome(end.value, {name: party.result for name, party in parties.items() if party.finished})
             _read_rest(replies)
-            ask = following
+            replies = _replies(ask, parties, deliver)
     finally:
         server.close()
         for party in parties.values():
@@ -192,7 +191,7 @@ def _crossed(deliver: Deliver, stage: str, sender: str, receiver: str, frame: by
         return Silence(describe(error))
 
 
-def _read_rest(replies: Iterator[tuple[str, Reply]]) -> None:
+def _read_rest(replies: Iterator[tuple[str, Reply]] | None) -> None:
     """Clients receive what they were sent also where the server does not wait for an answer."""
-    for _ in replies:
+    for _ in replies or ():
         pass

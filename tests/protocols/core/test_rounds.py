@@ -148,6 +148,14 @@ def test_clients_receive_what_the_server_does_not_wait_for() -> None:
     assert run(telling(), {"a": listening()}) == ("done", {"a": [b"first", b"second"]})
 
 
+def test_a_server_that_asks_nothing() -> None:
+    def server() -> ServerRound[str]:
+        return "done"
+        yield
+
+    assert run(server(), {"a": client("a")}) == ("done", {})
+
+
 def test_a_client_that_says_why_it_leaves_is_no_message() -> None:
     wire = Wire()
 
