@@ -13,9 +13,9 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 from fkgsec.data.catalogue import load_dataset
 from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.formats.readers import read_path
 from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
-from fkgsec.data.readers import read_path
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult, run_federation

@@ -45,7 +45,7 @@ def test_protocols_know_nothing_of_torch() -> None:
 
 def test_the_check_would_notice(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from experiments.cli import app\n")
+    bad.write_text("def f():\n    from experiments.cli.main import app\n")
     assert "experiments" in imported_packages(bad)
 
 
@@ -53,11 +53,11 @@ def test_the_check_would_notice(tmp_path: Path) -> None:
     ("given", "spins"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
-@pytest.mark.parametrize("module", ["fkgsec", "experiments.cli"])
+@pytest.mark.parametrize("module", ["fkgsec", "experiments.cli.main"])
 def test_torch_is_loaded_when_it_is_settled_how_long_threads_spin(
     module: str, given: dict[str, str], spins: str
 ) -> None:
-    """`experiments.cli` is what the command imports."""
+    """`experiments.cli.main` is what the command imports."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     code = f"""
 import os, sys

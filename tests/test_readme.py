@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli import app
+from experiments.cli.main import app
 from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.folders import write_client_folders
+from fkgsec.data.formats.folders import write_client_folders
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from experiments.cli import app
-from experiments.paper_tables.spec import shipped_experiments
+from experiments.cli.main import app
+from experiments.papers.spec import shipped_experiments
 from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.folders import write_client_folders
+from fkgsec.data.formats.folders import write_client_folders
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SMALL = {"dim": 8, "rounds": 2, "num_negatives": 4, "batch_size": 64, "unlinked_heads": 0, "device": "cpu"}

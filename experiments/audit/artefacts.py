@@ -18,8 +18,8 @@ from torch import Tensor
 from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
 from attacks.view import THREAT_MODELS, build_view, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
-from experiments.record import DataRecord, Environment, describe_data, describe_environment
-from experiments.spec import Spec
+from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
+from experiments.runs.spec import Spec
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.evaluation import ClientTables

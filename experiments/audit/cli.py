@@ -11,7 +11,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments import tables as shown
 from experiments.audit.artefacts import (
     Audit,
     audit_tables,
@@ -20,11 +19,12 @@ from experiments.audit.artefacts import (
     infer_dim,
 )
 from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
-from experiments.console import make_console, print_tables
-from experiments.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from experiments.run import load_run
-from experiments.spec import Spec, make_spec
-from experiments.writing import Overwrite, write_new
+from experiments.cli.console import make_console, print_tables
+from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
+from experiments.reporting import tables as shown
+from experiments.runs.run import load_run
+from experiments.runs.spec import Spec, make_spec
+from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import SpecError
 
 EXPORT_EXAMPLES = (

@@ -33,10 +33,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.spec import Spec
-from experiments.stored import decode_stored, encode_stored
-from experiments.writing import must_write, put_in_place
-from fkgsec.data.folders import can_name_a_file, client_folders, read_text
+from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored, encode_stored
+from experiments.runs.writing import must_write, put_in_place
+from fkgsec.data.formats.folders import can_name_a_file, client_folders, read_text
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ModelName

@@ -27,10 +27,10 @@ from defenses.broadcasts import BroadcastError
 from defenses.exchange import DefendedExchange
 from defenses.exchanges import make_exchange
 from defenses.sparse import SparseSums
-from experiments.compare import compare
-from experiments.progress import unobserved
-from experiments.recovery import Unlearning, error_text
-from experiments.spec import Spec
+from experiments.cli.progress import unobserved
+from experiments.runs.compare import compare
+from experiments.runs.recovery import Unlearning, error_text
+from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.exchange import Exchange, MakeExchange, Received, Uploaded
 from fkgsec.federation.messages import Channel, client_party

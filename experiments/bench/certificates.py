@@ -19,15 +19,15 @@ import msgspec
 import numpy as np
 
 from attacks.evidence import ModelEvidence
-from experiments.record import Environment, describe_environment, write_atomically
-from experiments.run import execute, load_run
-from experiments.spec import Spec, make_spec
+from experiments.runs.record import Environment, describe_environment, write_atomically
+from experiments.runs.run import execute, load_run
+from experiments.runs.spec import Spec, make_spec
 from experiments.unlearning.fakes import FAKES, Case
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
-from fkgsec.data.folders import read_client_folders, write_client_folders
+from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.unlearning import UnlearnOptions
 from fkgsec.randomness import generator

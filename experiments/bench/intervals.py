@@ -17,8 +17,8 @@ from attacks.evaluation import AttackOptions, Leakage, attack_federation
 from attacks.leakage import headline_rows
 from attacks.view import ALL
 from defenses.exchanges import make_exchange
-from experiments.console import expected_errors
-from experiments.spec import CONSORTIUM, Spec
+from experiments.cli.console import expected_errors
+from experiments.runs.spec import CONSORTIUM, Spec
 from fkgsec.federation.loop import FederationResult, run_federation
 
 DRAWS = 20

@@ -24,8 +24,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 
-from experiments.console import expected_errors
-from experiments.record import write_atomically
+from experiments.cli.console import expected_errors
+from experiments.runs.record import write_atomically
 from fkgsec.errors import RunError
 
 SCHEMA = "fkgsec/readme-times/1"

@@ -14,8 +14,8 @@ import numpy as np
 
 from attacks.audits import Inference, infer_membership
 from defenses.exchanges import make_exchange
-from experiments.progress import Observe, unobserved
-from experiments.run import load_run
+from experiments.cli.progress import Observe, unobserved
+from experiments.runs.run import load_run
 from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify

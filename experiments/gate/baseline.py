@@ -23,9 +23,9 @@ import pandas as pd
 from attacks.view import ALL
 from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, item_ends
 from experiments.gate.policy import Policy, figure_id, threats_of
-from experiments.intervals import paired_difference
-from experiments.record import Environment, write_atomically
-from experiments.run import Finished
+from experiments.runs.intervals import paired_difference
+from experiments.runs.record import Environment, write_atomically
+from experiments.runs.run import Finished
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact
 

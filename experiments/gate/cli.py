@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from experiments.console import make_console, print_tables
+from experiments.cli.console import make_console, print_tables
+from experiments.cli.progress import observe_on
 from experiments.gate.first_policy import write_first_policy
 from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, check_policy
 from experiments.gate.policy import read_policy
@@ -23,10 +24,9 @@ from experiments.gate.verdict_formats import (
     to_sarif,
     verdict_table,
 )
-from experiments.progress import observe_on
-from experiments.record import write_atomically
-from experiments.spec import CONSORTIUM
-from experiments.writing import Overwrite, refused
+from experiments.runs.record import write_atomically
+from experiments.runs.spec import CONSORTIUM
+from experiments.runs.writing import Overwrite, refused
 from fkgsec.errors import RunError, SpecError
 
 EPILOG = (

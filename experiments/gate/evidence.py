@@ -17,8 +17,8 @@ from experiments.gate.measures import (
     unlearning_of,
     verification_of,
 )
-from experiments.record import Record
-from experiments.run import Finished
+from experiments.runs.record import Record
+from experiments.runs.run import Finished
 from fkgsec.estimate import proportion
 
 _MOST_RELATIONS = 6

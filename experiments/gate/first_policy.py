@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from experiments.compare import folder_name
+from experiments.cli.progress import Observe
 from experiments.gate.judge import code_digest, run_folder
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import threats_of
 from experiments.gate.separation import WIDTHS, Separation, outward, separate
 from experiments.gate.verdicts import show_figure
-from experiments.progress import Observe
-from experiments.record import write_atomically
-from experiments.run import Finished, check_run, execute
-from experiments.spec import CONSORTIUM, Spec
-from experiments.writing import refused
+from experiments.runs.compare import folder_name
+from experiments.runs.record import write_atomically
+from experiments.runs.run import Finished, check_run, execute
+from experiments.runs.spec import CONSORTIUM, Spec
+from experiments.runs.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 

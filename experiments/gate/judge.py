@@ -20,14 +20,14 @@ import defenses
 import fkgsec
 import protocols
 from attacks.view import ALL
-from experiments.compare import folder_name
+from experiments.cli.progress import Observe
 from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
 from experiments.gate.measures import prepare
 from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
-from experiments.progress import Observe
-from experiments.run import Finished, check_run, execute, warnings_of
-from experiments.spec import Spec
+from experiments.runs.compare import folder_name
+from experiments.runs.run import Finished, check_run, execute, warnings_of
+from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.forget_sets import read_forget

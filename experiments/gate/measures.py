@@ -21,10 +21,10 @@ from attacks.leakage import headline_rows, items_of
 from attacks.membership_figures import MembershipResult
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import parse_defense
+from experiments.cli.progress import Observe, unobserved
 from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
-from experiments.progress import Observe, unobserved
-from experiments.record import Record
-from experiments.run import Finished
+from experiments.runs.record import Record
+from experiments.runs.run import Finished
 from experiments.unlearning.unlearn import Unlearning
 from experiments.unlearning.verdict import blind_models
 from experiments.unlearning.verification import Verification

@@ -28,7 +28,7 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, Measure, Question
 from experiments.gate.policy_file import Document, Where, read_document, suggestion
-from experiments.spec import RENAMED, Spec, make_spec, option_names
+from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from experiments.gate.measures import MEASURES, NotMeasured, Question
-from experiments.run import Finished
+from experiments.runs.run import Finished
 from fkgsec.estimate import Estimate
 
 ROOM = 0.01  # between the intervals with and without the defense; less would be lost by the next training

@@ -20,9 +20,9 @@ from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, w
 from experiments.gate.evidence import evidence_lines
 from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_leakage, reached_by
 from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
-from experiments.intervals import over_seeds, width
-from experiments.run import RECORD_FILE, Finished
-from experiments.spec import CONSORTIUM
+from experiments.runs.intervals import over_seeds, width
+from experiments.runs.run import RECORD_FILE, Finished
+from experiments.runs.spec import CONSORTIUM
 from fkgsec.estimate import Estimate
 
 Status = Literal["pass", "fail", "vacuous", "inconclusive"]

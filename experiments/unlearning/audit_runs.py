@@ -17,7 +17,7 @@ import numpy as np
 from attacks.audits import Audited, Shadow, replace_train, train_shadow
 from attacks.evidence import AuditRun, Plant, read_run
 from defenses.exchanges import make_exchange
-from experiments.progress import Observe
+from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError

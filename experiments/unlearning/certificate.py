@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from attacks.forgetting import ROLES, Forgetting
 from attacks.relearning import RELEARN_LEVEL
-from experiments.pages import render_page
+from experiments.reporting.pages import render_page
 from experiments.unlearning.unlearn import UNLEARNED_FILE
 from experiments.unlearning.verification import Verification
 from fkgsec.estimate import Estimate

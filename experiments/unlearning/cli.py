@@ -10,11 +10,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments.console import make_console
-from experiments.progress import observe_on
-from experiments.record import write_atomically
-from experiments.spec import current_names
-from experiments.tables import make_table
+from experiments.cli.console import make_console
+from experiments.cli.progress import observe_on
+from experiments.reporting.tables import make_table
+from experiments.runs.record import write_atomically
+from experiments.runs.spec import current_names
+from experiments.runs.writing import Overwrite, refused, write_new
 from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
 from experiments.unlearning.summary import read_verification
 from experiments.unlearning.unlearn import unlearn_run
@@ -28,7 +29,6 @@ from experiments.unlearning.verification import (
     encode,
 )
 from experiments.unlearning.verification import verify as verify_run
-from experiments.writing import Overwrite, refused, write_new
 from fkgsec.errors import RunError
 from fkgsec.federation.unlearning import UnlearnOptions
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attacks.forgetting import ROLES
-from experiments.record import read_if_of
+from experiments.runs.record import read_if_of
 from experiments.unlearning.verification import SCHEMA, Verification
 from fkgsec.estimate import Estimate
 

@@ -20,13 +20,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from defenses.exchanges import make_exchange
-from experiments.progress import Observe, unobserved
-from experiments.record import Environment, describe_environment, guarantees_of, write_atomically
-from experiments.run import SPEC_FILE, load_run
-from experiments.spec import Spec
-from experiments.stored import decode_stored, encode_stored
-from experiments.writing import must_write, put_in_place
-from fkgsec.data.folders import can_name_a_file
+from experiments.cli.progress import Observe, unobserved
+from experiments.runs.record import Environment, describe_environment, guarantees_of, write_atomically
+from experiments.runs.run import SPEC_FILE, load_run
+from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored, encode_stored
+from experiments.runs.writing import must_write, put_in_place
+from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate

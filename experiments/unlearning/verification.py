@@ -22,9 +22,9 @@ import torch
 from attacks.audits import audited_triples
 from attacks.evidence import Evidence, weigh_evidence
 from attacks.forgetting import Forgetting, Results, measure_forgetting
-from experiments.progress import Observe, unobserved
-from experiments.record import Environment, describe_environment
-from experiments.run import load_run
+from experiments.cli.progress import Observe, unobserved
+from experiments.runs.record import Environment, describe_environment
+from experiments.runs.run import load_run
 from experiments.unlearning.audit_runs import Auditor
 from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from experiments.unlearning.verdict import Thresholds, Verdict, judge

@@ -19,10 +19,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fkgsec.data.download import download_files
-from fkgsec.data.folders import read_client_folders, read_tsv_folder
+from fkgsec.data.formats.folders import read_client_folders, read_tsv_folder
+from fkgsec.data.formats.pickles import read_fede_pickle
+from fkgsec.data.formats.readers import read_path
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
-from fkgsec.data.pickles import read_fede_pickle
-from fkgsec.data.readers import read_path
 from fkgsec.errors import DataError
 
 # The folder with datasets of one's own keeping, laid out as the paths in the catalogue say.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fkgsec.data.folders import client_folders, read_triple_file
+from fkgsec.data.formats.folders import client_folders, read_triple_file
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 

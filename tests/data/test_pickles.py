@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fkgsec.data.formats.pickles import LARGEST_ID, read_fede_pickle
 from fkgsec.data.graph import SPLITS
-from fkgsec.data.pickles import LARGEST_ID, read_fede_pickle
 from fkgsec.errors import DataError
 
 DATA = os.environ.get("FKGSEC_DATA")

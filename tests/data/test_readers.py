@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fkgsec.data import readers
+from fkgsec.data.formats import readers
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
 

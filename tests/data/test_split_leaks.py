@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.formats.pickles import read_fede_pickle
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
-from fkgsec.data.pickles import read_fede_pickle
 from fkgsec.data.split_leaks import (
     EVALUATION_SPLITS,
     LEAKS,

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from attacks.view import THREAT_MODELS, build_view
 from defenses.exchanges import make_exchange
-from experiments.record import encode_record
-from experiments.run import execute
-from experiments.spec import Spec
+from experiments.runs.record import encode_record
+from experiments.runs.run import execute
+from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation import checkpoint

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from experiments.spec import Spec
+from experiments.runs.spec import Spec
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.federation.loop import run_federation
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli import app
-from experiments.record import read_record
+from experiments.cli.main import app
+from experiments.runs.record import read_record
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.federation.recipes import RECIPES
 

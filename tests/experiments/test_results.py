@@ -6,15 +6,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments import summary
-from experiments.compare import read_comparison
-from experiments.convergence import convergence
-from experiments.paper_tables.runner import find_results, table_of
-from experiments.paper_tables.spec import find_experiment, read_experiment
-from experiments.paper_tables.table import table_lines
-from experiments.record import SCHEMA, Environment, Record, read_record
+from experiments.papers.runner import find_results, table_of
+from experiments.papers.spec import find_experiment, read_experiment
+from experiments.papers.table import table_lines
+from experiments.reporting import summary
+from experiments.runs.compare import read_comparison
+from experiments.runs.convergence import convergence
+from experiments.runs.record import SCHEMA, Environment, Record, read_record
 
-FOLDER = Path(summary.__file__).parent / "results"
+FOLDER = Path(summary.__file__).parents[1] / "results"
 RECORDS = {path.stem: read_record(path) for path in sorted(FOLDER.glob("*.json"))}
 FOLDERS = (FOLDER, FOLDER / "defended", FOLDER / "recipes")
 for path in sorted(path for folder in FOLDERS[1:] for path in folder.glob("*.json")):

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from experiments.cli import app
+from experiments.cli.main import app
 from tests.golden.cases import BY_NAME
 
 DIGITS = 10

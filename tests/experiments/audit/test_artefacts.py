@@ -28,9 +28,9 @@ from experiments.audit.table_files import (
     read_tables,
     write_tables,
 )
-from experiments.console import expected_errors
-from experiments.run import execute, load_run
-from experiments.spec import Spec
+from experiments.cli.console import expected_errors
+from experiments.runs.run import execute, load_run
+from experiments.runs.spec import Spec
 from fkgsec import FederatedGraph, FederationOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.federation.loop import FederationResult

@@ -16,13 +16,13 @@ import yaml
 from typer.testing import CliRunner
 
 from attacks.view import ALL
-from experiments.cli import app
+from experiments.cli.main import app
 from experiments.gate import first_policy
 from experiments.gate.first_policy import _membership_line, _summary
 from experiments.gate.measures import Question
 from experiments.gate.separation import limit_between, separate
-from experiments.record import read_record
-from experiments.run import Finished
+from experiments.runs.record import read_record
+from experiments.runs.run import Finished
 from fkgsec.estimate import Estimate, exact, proportion
 
 DEFENSE = "    defense: psu,secagg"

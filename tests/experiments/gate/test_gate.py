@@ -18,8 +18,8 @@ from attacks.audits import infer_membership
 from attacks.evaluation import Leakage
 from attacks.leakage import headline_rows
 from attacks.view import ALL
-from experiments.cli import app
-from experiments.console import print_tables
+from experiments.cli.console import print_tables
+from experiments.cli.main import app
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from experiments.gate.evidence import evidence_lines
@@ -27,14 +27,14 @@ from experiments.gate.judge import exit_status
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
-from experiments.intervals import over_seeds
-from experiments.listing import listing
-from experiments.record import Record, read_record
-from experiments.report.model import Run
-from experiments.report.page import assemble, render
-from experiments.report.words import share
-from experiments.run import Finished, load_run
-from experiments.tables import interval, leakage_tables
+from experiments.reporting.html.model import Run
+from experiments.reporting.html.page import assemble, render
+from experiments.reporting.html.words import share
+from experiments.reporting.listing import listing
+from experiments.reporting.tables import interval, leakage_tables
+from experiments.runs.intervals import over_seeds
+from experiments.runs.record import Record, read_record
+from experiments.runs.run import Finished, load_run
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion

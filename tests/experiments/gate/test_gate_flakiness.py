@@ -8,10 +8,10 @@ import pytest
 from experiments.gate.first_policy import _SETTINGS
 from experiments.gate.measures import MEASURES, Question
 from experiments.gate.verdicts import judge
-from experiments.run import Finished, execute
-from experiments.spec import Spec
+from experiments.runs.run import Finished, execute
+from experiments.runs.spec import Spec
 from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.folders import write_client_folders
+from fkgsec.data.formats.folders import write_client_folders
 
 SEEDS = 20
 FIGURES = [

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli import app
+from experiments.cli.main import app
 from experiments.gate.measures import MEASURES, Question
 from experiments.gate.policy import cannot_run, figure_id, read_policy
-from experiments.spec import Spec
+from experiments.runs.spec import Spec
 from fkgsec.errors import SpecError
 
 GOOD = """\

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from experiments.bench.certificates import Certificates, run, table
-from experiments.run import execute, load_run
-from experiments.spec import Spec
+from experiments.runs.run import execute, load_run
+from experiments.runs.spec import Spec
 from experiments.unlearning.certificate import to_markdown
 from experiments.unlearning.fakes import FAKES, HIDING, Case
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
-from fkgsec.data.folders import read_client_folders, write_client_folders
+from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.unlearning import UnlearnOptions

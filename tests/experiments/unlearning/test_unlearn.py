@@ -21,9 +21,9 @@ from attacks.audits import Attack
 from attacks.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
 from attacks.forgetting import OTHERS, Membership
 from attacks.membership_figures import compare_auc, measure_membership
-from experiments.console import expected_errors
-from experiments.run import execute
-from experiments.spec import Spec
+from experiments.cli.console import expected_errors
+from experiments.runs.run import execute
+from experiments.runs.spec import Spec
 from experiments.unlearning import unlearn as storage
 from experiments.unlearning.certificate import sheets, to_html, to_markdown
 from experiments.unlearning.cli import unlearn, verify

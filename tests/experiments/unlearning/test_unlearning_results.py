@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from attacks.forgetting import Role
-from experiments import summary
 from experiments.bench.certificates import Certificates, table
+from experiments.reporting import summary
 from experiments.unlearning.fakes import FAKES, HIDING
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
 
-FOLDER = Path(summary.__file__).parent / "results" / "unlearning"
+FOLDER = Path(summary.__file__).parents[1] / "results" / "unlearning"
 RECORDS: dict[str, Verification] = {
     path.stem: made for path in sorted(FOLDER.glob("*.json")) if (made := read_verification(path))
 }

@@ -1,0 +1,369 @@
+"""The `fkgsec` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+
+from experiments.audit import cli as audit_cli
+from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
+from experiments.cli.progress import RunProgress, observe_on
+from experiments.gate import cli as check_cli
+from experiments.papers.cli import experiment_app
+from experiments.reporting import cli as results_cli
+from experiments.reporting import tables
+from experiments.reporting.html import cli as report_cli
+from experiments.runs.compare import (
+    DEFAULT_CASES,
+    compare,
+    comparison_table,
+    convergence_table,
+    inference_table,
+    protection_by_case,
+    temperature_remark,
+    update_table,
+)
+from experiments.runs.compare import default_folder as default_comparison
+from experiments.runs.federation_files import write_federation
+from experiments.runs.record import encode_record, write_atomically
+from experiments.runs.recovery import AID as UPDATE_AID
+from experiments.runs.recovery import Unlearning
+from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
+from experiments.runs.spec import Spec, make_spec
+from experiments.runs.writing import Overwrite, refused, write_new
+from experiments.unlearning import cli as unlearn_cli
+from fkgsec.data.catalogue import datasets
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.escrow import Escrow, split_escrow
+from fkgsec.data.formats.folders import read_client_folders
+from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
+from fkgsec.data.statistics import graph_statistics
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.forget_sets import read_forget
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.unlearning import UnlearnOptions
+
+app = typer.Typer(
+    name="fkgsec",
+    help="Train federations over knowledge graphs, attack them, and see what leaks, what it costs and how good they are.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(experiment_app, name="experiment")
+
+Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
+Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
+Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
+CheckpointEvery = Annotated[
+    float, typer.Option("--checkpoint-every", help="seconds between checkpoints; 0: after every round", min=0)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
+
+
+@app.command(
+    epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
+    "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
+    "  fkgsec train --config spec.yaml --json -"
+)
+@expected_errors
+@spec_options(TRAIN_FIELDS)
+def train(
+    *,
+    given: dict[str, Any],
+    config: Config = None,
+    out: Out = None,
+    json: Json = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation; a killed run goes on when the same command is given again."""
+    _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=False, overwrite=overwrite)
+
+
+@app.command(
+    epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
+    "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
+    "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
+    "  fkgsec attack --run runs/fb --threat identifiers --inference score"
+)
+@expected_errors
+@spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
+def attack(
+    *,
+    given: dict[str, Any],
+    run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
+    config: Config = None,
+    out: Out = None,
+    json: Json = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
+    if run is None:
+        _train_and_report(
+            make_spec(config, given), out, json, checkpoint_every, quiet, attack=True, overwrite=overwrite
+        )
+        return
+    wrong = sorted(set(given) - set(ATTACK_FIELDS))
+    if config is not None or wrong:
+        raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong) if wrong else '--config'}")
+    make_spec(None, given)  # the values are checked before anything is read
+    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    finished, graph = reuse(run, changes, out, overwrite=overwrite)
+    _print_finished(finished, json, quiet, warnings_of(graph), overwrite=overwrite)
+
+
+@app.command(
+    "compare",
+    epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n"
+    "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
+)
+@expected_errors
+@spec_options((*(name for name in TRAIN_FIELDS if name != "defense"), *ATTACK_FIELDS))
+def compare_cases(
+    *,
+    given: dict[str, Any],
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
+        ),
+    ] = None,
+    forget: Annotated[
+        Path | None,
+        typer.Option(
+            "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="of unlearning, with --forget (default: finetune)")
+    ] = None,
+    config: Config = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="folder; each case gets one of its own in it (default: runs/compare-<data>-<hash>)"),
+    ] = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    spec = make_spec(config, given)
+    graph = spec.load_graph()
+    errors = make_console(stderr=True)
+    for warning in warnings_of(graph):
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+
+    observe = observe_on(errors, enabled=not quiet, what="case")
+    if method and not forget:
+        raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
+    unlearning = None
+    if forget:
+        given_method: dict[str, Any] = {"method": method or "finetune"}
+        unlearning = Unlearning(read_forget(forget, graph, None), UnlearnOptions(**given_method))
+    folder = out or default_comparison(spec, graph)
+    comparison = compare(
+        spec, graph, folder, case or DEFAULT_CASES, observe=observe, overwrite=overwrite, unlearning=unlearning
+    )
+    if quiet:
+        return
+    console = make_console()
+    shown = (comparison_table, inference_table, update_table, convergence_table)
+    print_tables(console, [table(comparison) for table in shown])
+    console.print(tables.MARGIN_AID, soft_wrap=True, highlight=False)
+    console.print(UPDATE_AID, soft_wrap=True, highlight=False)
+    if remark := temperature_remark({one.name: one.record for one in comparison.cases}):
+        console.print(f"{remark} Give --temperature 0 to train all cases so.", soft_wrap=True, highlight=False)
+    for line in protection_by_case(comparison):
+        console.print(line, soft_wrap=True, highlight=False)
+    for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"In {folder}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
+
+
+def _train_and_report(
+    spec: Spec,
+    out: Path | None,
+    json: str | None,
+    checkpoint_every: float,
+    quiet: bool,
+    *,
+    attack: bool,
+    overwrite: bool,
+) -> None:
+    if json not in (None, "-") and not Path(json).parent.is_dir():
+        raise RunError(f"{json}: its folder does not exist")
+    graph = spec.load_graph()
+    warnings = warnings_of(graph)
+    errors = make_console(stderr=True)
+    for warning in warnings:
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    folder = out or default_folder(spec, graph)
+    with RunProgress(spec, errors, enabled=not quiet) as progress:
+        finished = execute(
+            spec,
+            graph,
+            folder,
+            attack=attack,
+            observer=progress,
+            checkpoint_every_s=checkpoint_every,
+            overwrite=overwrite,
+        )
+    _print_finished(finished, json, quiet, [], overwrite=overwrite)
+
+
+def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str], *, overwrite: bool) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if not quiet:
+        # Standard output belongs to the record when it was asked for there.
+        console = make_console(stderr=json == "-")
+        print_tables(console, tables.run_tables(finished.record))
+        for line in tables.reading_aid(finished.record):
+            console.print(line, soft_wrap=True, highlight=False)
+        where = "Finished before, and read from" if finished.reused else "Written to"
+        console.print(f"{where} {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True)
+        console.print(", scores.parquet" if len(finished.scores) else "")
+        if finished.reused:
+            console.print("--overwrite makes it anew (what is trained stays).", highlight=False, soft_wrap=True)
+    if json == "-":
+        sys.stdout.write(encode_record(finished.record).decode())
+    elif json is not None:
+        write_new(Path(json), encode_record(finished.record), overwrite=overwrite)
+
+
+app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
+app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
+app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
+app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
+app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
+app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
+app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
+
+
+@data_app.command("list", epilog="Example:\n\n  fkgsec data list")
+@expected_errors
+def data_list() -> None:
+    """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
+    make_console().print(tables.catalogue_table(datasets()))
+
+
+@data_app.command("stats", epilog="Examples:\n\n  fkgsec data stats\n\n  fkgsec data stats --data DDB14-Fed5")
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_stats(
+    *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
+) -> None:
+    """Sizes, overlap, degrees and clustering of each client, and which test triples leak into train."""
+    graph = make_spec(config, given).load_graph()
+    statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
+    if json is not None:
+        content = msgspec.json.encode(
+            {
+                "name": graph.name,
+                "hash": graph.hash,
+                "warnings": list(graph.warnings),
+                "statistics": statistics.to_dict("records"),
+                "split_leaks": leaks.table.to_dict("records"),
+            },
+            enc_hook=lambda value: value.item(),
+        )
+        if json == "-":
+            sys.stdout.write(content.decode() + "\n")
+        else:
+            write_new(Path(json), content, overwrite=overwrite)
+        return
+    console = make_console()
+    print_tables(console, tables.statistics_tables(graph, statistics, leaks))
+    for warning in (*graph.warnings, split_leak_warning(graph)):
+        if warning:
+            console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+
+
+@data_app.command(
+    "partition",
+    epilog="Example:\n\n  fkgsec data partition --data FB15k-237 --clients 3 --partition clusters --out fb-c3",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_partition(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    config: Config = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
+    graph = make_spec(config, given).load_graph()
+    written = write_federation(graph, out, overwrite=overwrite)
+    console = make_console()
+    print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    for warning in graph.warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
+
+
+@data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
+@expected_errors
+def data_generate(
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
+    size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
+    seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Generate the embedded consortium of hospitals and write it as client folders."""
+    graph = generate_consortium(clients=clients, size=size, seed=seed)
+    written = write_federation(graph, out, overwrite=overwrite)
+    print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
+    for warning in graph.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
+
+
+@data_app.command(
+    "escrow",
+    epilog="Examples:\n\n  fkgsec data escrow --out consortium --escrow escrow.json\n\n"
+    "  fkgsec data escrow --data FB15k-237 --clients 3 --share 0.02 --out fb --escrow fb-escrow.json",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_escrow(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
+    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
+    share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
+    config: Config = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
+    if escrow.exists() and not overwrite:
+        raise refused(escrow, "is there already, and another draw would differ")
+    kept, escrowed = split_escrow(make_spec(config, given).load_graph(), share, np.random.default_rng())
+    write_federation(kept, out, overwrite=overwrite)
+    sealed = Escrow.seal(read_client_folders(out), escrowed)
+    write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+    counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
+    typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""`fkgsec experiment`: the tables of papers, run cell by cell and set beside ours."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.progress import observe_on
+from experiments.papers.runner import (
+    MARKDOWN_FILE,
+    PICTURE_FILE,
+    TABLE_FILE,
+    Failure,
+    Results,
+    check_table,
+    find_results,
+    run_experiment,
+    table_of,
+    unfinished,
+    write_table,
+)
+from experiments.papers.spec import (
+    Cell,
+    Experiment,
+    find_experiment,
+    read_experiment,
+    select_cells,
+    shipped_experiments,
+)
+from experiments.papers.table import READING_AID, PaperTable, remark_lines, terminal_tables
+from experiments.reporting.tables import make_table
+from experiments.runs.writing import Overwrite
+from fkgsec.errors import FkgsecError
+from protocols.core.errors import ProtocolError
+
+RUNS = Path("runs")
+A_CELL_FAILED = 1
+
+experiment_app = typer.Typer(
+    help="The tables of papers: run their cells, set the paper's figures beside ours.", no_args_is_help=True
+)
+
+SpecName = Annotated[
+    str, typer.Argument(metavar="SPEC", help="a shipped experiment (see `fkgsec experiment list`) or a file")
+]
+Only = Annotated[
+    str,
+    typer.Option(
+        "--only", help="cells whose name has these words: space is and, comma is or; 'TransE R3, RotatE R3 FedS'"
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors only")]
+
+
+@experiment_app.command(
+    "run",
+    epilog="Examples:\n\n  fkgsec experiment run zhang2024_feds_table2_cpu\n\n"
+    "  fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3\n\n"
+    "  fkgsec experiment run zhang2024_feds_table3 --reuse runs/zhang2024_feds_table2\n\n"
+    "  fkgsec experiment run my-table.yaml --out runs/mine",
+)
+@expected_errors
+def run(
+    spec: SpecName,
+    *,
+    only: Only = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1)
+    ] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
+    ] = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
+    path = find_experiment(spec)
+    experiment = read_experiment(path)
+    cells = select_cells(experiment.cells, only)
+    target = out or RUNS / experiment.name
+    wanted = _seeds(experiment, seeds)
+    places = [*([target] if target.exists() else []), *(reuse or [])]
+    results, unreadable = find_results(places, attack=experiment.attack)
+    errors = make_console(stderr=True)
+    left = len(unfinished(cells, wanted, results))
+    if not quiet:
+        for line in unreadable:
+            errors.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
+        errors.print(
+            f"{experiment.name}: {_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make",
+            highlight=False,
+        )
+
+    observe = observe_on(errors, enabled=not quiet)
+    outcome = run_experiment(
+        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite
+    )
+    if not quiet:
+        _print(outcome.table, cells)
+        make_console().print(
+            f"Written to {target}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False, soft_wrap=True
+        )
+    for failure in outcome.failures:
+        _tell(failure)
+    if outcome.failures:
+        raise typer.Exit(A_CELL_FAILED)
+
+
+@experiment_app.command(
+    "list",
+    epilog="Examples:\n\n  fkgsec experiment list\n\n  fkgsec experiment list zhang2024_feds_table2 --runs runs",
+)
+@expected_errors
+def list_experiments(
+    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="show the cells of this one")] = None,
+    *,
+    runs: Annotated[Path, typer.Option("--runs", help="where finished runs are looked for")] = RUNS,
+) -> None:
+    """The shipped experiments, or the cells of one, and how many runs are finished."""
+    paths = [find_experiment(spec)] if spec else list(shipped_experiments().values())
+    experiments = [read_experiment(path) for path in paths]
+    places = [runs] if runs.exists() else []
+    found = {attack: find_results(places, attack=attack)[0] for attack in {one.attack for one in experiments}}
+    if spec:
+        shown = _cells_table(experiments[0], found[experiments[0].attack])
+    else:
+        shown = make_table("Shipped experiments", "name", "table", "cells", "not at hand", "finished")
+        for one in experiments:
+            missing = sum(cell.spec is None for cell in one.cells)
+            finished = sum(bool(found[one.attack].of(cell)) for cell in one.cells)
+            shown.add_row(one.name, one.table, str(len(one.cells)), str(missing or ""), str(finished or ""))
+    make_console().print(shown)
+
+
+@experiment_app.command(
+    "show",
+    epilog="Examples:\n\n  fkgsec experiment show zhang2024_feds_table3 runs/zhang2024_feds_table2\n\n"
+    "  fkgsec experiment show zhang2024_feds_table2 runs --only 'TransE' --out table",
+)
+@expected_errors
+def show(
+    spec: SpecName,
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with finished runs")
+    ],
+    *,
+    only: Only = "",
+    out: Annotated[Path | None, typer.Option("--out", help="also write the table into this folder")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """The table from finished records alone; nothing is trained."""
+    experiment = read_experiment(find_experiment(spec))
+    cells = select_cells(experiment.cells, only)
+    results, unreadable = find_results(places, attack=experiment.attack)
+    for line in unreadable:
+        typer.echo(f"warning: {line}", err=True)
+    table = table_of(experiment, results)
+    _print(table, cells)
+    if out:
+        check_table(table, out, overwrite=overwrite, growing=False)
+        write_table(table, out)
+        make_console().print(f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False)
+
+
+def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:
+    first = experiment.seeds[0]
+    return experiment.seeds if count is None else range(first, first + count)
+
+
+def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
+    names = [cell.name for cell in cells]
+    console = make_console()
+    console.print(f"{table.title}. {table.table} of {table.paper}.", highlight=False, soft_wrap=True)
+    for note in table.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    console.print()
+    print_tables(console, terminal_tables(table, names))
+    for line in [READING_AID, *remark_lines(table, names)]:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _cells_table(experiment: Experiment, results: Results) -> Table:
+    shown = make_table(
+        f"{experiment.table} of {experiment.paper}", "cell", "algorithm", "model", "data", "finished seeds"
+    )
+    for cell in experiment.cells:
+        asked = (
+            ["–", "–", cell.missing] if cell.spec is None else [cell.spec.algorithm, cell.spec.model, cell.spec.data]
+        )
+        shown.add_row(cell.name, *asked, ", ".join(_finished(cell, results)))
+    return shown
+
+
+def _finished(cell: Cell, results: Results) -> list[str]:
+    """The seeds that a cell is finished for; "0 (2 of 3)" where two of three candidates are, for seed 0."""
+    number = len(cell.candidates)
+    return [
+        str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
+        for seed, records in results.tried(cell).items()
+    ]
+
+
+def _tell(failure: Failure) -> None:
+    """One line for an expected error; any other keeps its traceback."""
+    if not isinstance(failure.error, (FkgsecError, ProtocolError)):
+        typer.echo("".join(traceback.format_exception(failure.error)), err=True, nl=False)
+    typer.echo(f"fkgsec: {failure.cell}, seed {failure.seed}: {failure.error}", err=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,249 @@
+"""Run the cells of a paper's table, or find them finished, and set the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from attacks.evaluation import AttackOptions
+from experiments.cli.progress import Observe
+from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
+from experiments.papers.table import PaperTable, draw_table, make_paper_table, table_lines
+from experiments.runs.record import Record, read_record, write_atomically
+from experiments.runs.run import RECORD_FILE, execute
+from experiments.runs.spec import Spec
+from experiments.runs.writing import refused
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+
+TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
+_ATTACK_FIELDS = tuple(name for name in AttackOptions.__struct_fields__ if name != "seed")
+
+
+class Failure(NamedTuple):
+    """A cell that could not be run, for one seed."""
+
+    cell: str
+    seed: int
+    error: Exception
+
+
+class _Title(msgspec.Struct, frozen=True):
+    """What tells one experiment's table from another's."""
+
+    title: str
+    paper: str
+    table: str
+
+
+class Outcome(NamedTuple):
+    """The table of all cells, and what went wrong on the way."""
+
+    table: PaperTable
+    failures: list[Failure]
+
+
+class Results:
+    """Finished records by what was run, device and spelled-out defaults aside; the first of a run counts."""
+
+    def __init__(self, *, attack: bool) -> None:
+        self._attack = attack
+        self._records: dict[Spec, dict[int, Record]] = {}
+
+    def add(self, record: Record) -> None:
+        """Take a record; one that was not attacked does not count where an attack is asked for."""
+        if record.leakage or not self._attack:
+            self._records.setdefault(self._key(record.spec), {}).setdefault(record.seed, record)
+
+    def of(self, cell: Cell) -> dict[int, Record]:
+        """The finished record of a cell for each seed; of several candidates the one with the best validation MRR.
+
+        Raises:
+            RunError: several candidates, and data without validation triples.
+        """
+        return {seed: _best(cell, found) for seed, found in self.tried(cell).items()}
+
+    def tried(self, cell: Cell) -> dict[int, list[Record]]:
+        """The finished records of a cell's candidates, by seed."""
+        found = [self.of_spec(spec) for spec in cell.candidates]
+        seeds = sorted({seed for records in found for seed in records})
+        return {seed: [records[seed] for records in found if seed in records] for seed in seeds}
+
+    def of_spec(self, spec: Spec) -> dict[int, Record]:
+        """The finished records of this spec, by seed; its own seed does not count."""
+        return self._records.get(self._key(spec), {})
+
+    def _key(self, spec: Spec) -> Spec:
+        changes: dict[str, Any] = {"seed": 0}
+        if not self._attack:
+            plain = AttackOptions()
+            changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS} | {"attack_seed": None}
+        return msgspec.structs.replace(spec.settled(), **changes)
+
+
+def _best(cell: Cell, records: Sequence[Record]) -> Record:
+    """The first record whose models were kept at the highest validation MRR of all."""
+    best, *others = records
+    for record in others:
+        reached, to_beat = (one.rounds[one.best_round].valid_mrr for one in (record, best))
+        if reached is None or to_beat is None:
+            raise RunError(
+                f"{cell.name}: {cell.chosen} cannot be chosen on validation, {best.data.name} has no valid split"
+            )
+        best = record if reached > to_beat else best
+    return best
+
+
+def find_results(places: Iterable[Path], *, attack: bool) -> tuple[Results, list[str]]:
+    """The finished runs at these places: record files, or folders that are searched through.
+
+    Returns:
+        What was found, and a line for each file below a folder that is no record of this version.
+
+    Raises:
+        RunError: a place that is not there, or a file, named as such, that is no record.
+    """
+    results, unreadable = Results(attack=attack), []
+    for place in places:
+        if not place.exists():
+            raise RunError(f"{place}: is not there")
+        if place.is_file():
+            results.add(read_record(place))
+            continue
+        for path in sorted(place.rglob(RECORD_FILE)):
+            try:
+                results.add(read_record(path))
+            except (RunError, SpecError) as error:
+                unreadable.append(str(error))
+    return results, unreadable
+
+
+def run_experiment(
+    path: Path,
+    *,
+    out: Path,
+    observe: Observe,
+    only: str = "",
+    seeds: Sequence[int] = (),
+    reuse: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Outcome:
+    """Run the cells of a file that are not finished yet, and write the paper's table beside ours into `out`.
+
+    A cell is finished when a record of the very same spec and seed lies in `out` or at a place of `reuse`; a killed one goes
+    on from its checkpoint; a failed one does not stop the others. The table is written anew after every run.
+
+    Args:
+        path: the file, see `experiments.experiment_spec`. out: a folder; each run gets one of its own in it.
+        observe: gives each run its observer.
+        only: which cells to run, as for `select_cells`; the table has all of them.
+        seeds: instead of the file's own.
+        overwrite: write over another experiment's table, and over runs of other options in folders of these names.
+
+    Raises:
+        SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written, or has another table.
+    """
+    experiment = read_experiment(path)
+    cells = select_cells(experiment.cells, only)
+    results, _ = find_results([*([out] if out.exists() else []), *reuse], attack=experiment.attack)
+    failures: list[Failure] = []
+    first = table_of(experiment, results)
+    check_table(first, out, overwrite=overwrite, growing=True)
+    write_table(first, out)
+    graphs: dict[tuple[Any, ...], FederatedGraph] = {}
+    for cell, spec in unfinished(cells, seeds or experiment.seeds, results):
+        data = (spec.data, spec.clients, spec.partition, spec.size, spec.seed)
+        try:
+            if data not in graphs:
+                graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other
+            with observe(spec, f"{cell.name}, seed {spec.seed}") as observer:
+                folder = out / run_name(cell, spec)
+                finished = execute(
+                    spec, graphs[data], folder, attack=experiment.attack, observer=observer, overwrite=overwrite
+                )
+                results.add(finished.record)
+        except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
+            failures.append(Failure(cell.name, spec.seed, error))
+        write_table(table_of(experiment, results, failures), out)
+    return Outcome(table_of(experiment, results, failures), failures)
+
+
+def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, Spec]]:
+    """What is left to run, each run once: seed by seed, and column by column, whose cells mostly share their data."""
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    left: dict[Spec, Cell] = {}
+    for seed in seeds:
+        for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
+            for spec in cell.candidates:
+                if seed not in results.of_spec(spec):
+                    left.setdefault(msgspec.structs.replace(spec, seed=seed), cell)
+    return [(cell, spec) for spec, cell in left.items()]
+
+
+def run_name(cell: Cell, spec: Spec) -> str:
+    """The folder of a cell's run with one of its candidates.
+
+    >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())
+    'TransE-FedE-SVD-plus-R3-seed0'
+    >>> run_name(Cell("TransE FedLU (local) C3", "", "", (), {}, {}, "", "", chosen="gamma"), Spec(gamma=20, seed=1))
+    'TransE-FedLU-local-C3-gamma20-seed1'
+    """
+    plain = cell.name.replace("+", "-plus").replace("*", "-star")
+    plain += f" {cell.chosen}{cell.choice(spec)}" if cell.chosen else ""
+    return re.sub(r"[^\w.]+", "-", plain).strip("-") + f"-seed{spec.seed}"
+
+
+def table_of(experiment: Experiment, results: Results, failures: Sequence[Failure] = ()) -> PaperTable:
+    """The paper's table beside what is finished."""
+    failed = {failure.cell: f"seed {failure.seed}: {failure.error}" for failure in failures}
+    return make_paper_table(
+        experiment,
+        {cell.name: results.of(cell) for cell in experiment.cells},
+        failed,
+        {cell.name: results.tried(cell) for cell in experiment.cells if cell.chosen},
+    )
+
+
+def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool) -> None:
+    """See that no other table is written over.
+
+    Args:
+        growing: the table of one experiment gets a figure with every run that finishes, which is no other table.
+
+    Raises:
+        RunError: `out` has the table of another experiment, or (unless `growing`) other figures of this one.
+    """
+    path = out / TABLE_FILE
+    if overwrite or not path.exists():
+        return
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        there = msgspec.json.decode(content, type=_Title)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        there = None
+    if there != _Title(table.title, table.paper, table.table):
+        raise refused(path, "is the table of another experiment")
+    if not growing and content != _encode(table):
+        raise refused(path)
+
+
+def _encode(table: PaperTable) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
+
+
+def write_table(table: PaperTable, out: Path) -> None:
+    """Write table.json, table.md and table.png into a folder. Raises `RunError` when it cannot be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+    write_atomically(out / TABLE_FILE, _encode(table))
+    write_atomically(out / MARKDOWN_FILE, "\n".join(table_lines(table)).encode() + b"\n")
+    write_atomically(out / PICTURE_FILE, draw_table(table))

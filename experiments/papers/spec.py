@@ -1,0 +1,363 @@
+"""A table of a paper as a file: its cells, what each is run with, and the paper's figures.
+
+A file names its settings twice over: `paper_settings`, which the paper states, and `our_settings`, each with a `why`, for
+what it leaves open. They stand at the top, in a column, in a row, or in an exception (one column of a row); the later of
+these wins. A row may leave one option to validation (`choose`). The shipped files lie in `experiments/specs`, called
+author-year-algorithm-table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
+from fkgsec.errors import SpecError
+
+Metric = Literal["mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr"]
+Shown = Literal["own", "shared"]
+RELATIVE = ("p@cg", "p@99", "p@98")
+LEAKAGE = ("err", "trr")
+Kind = TypeVar("Kind")
+
+
+class Ours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that the paper leaves open, and why it is this one."""
+
+    value: Any
+    why: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of `Spec`, apart by who says so."""
+
+    paper_settings: dict[str, Any] = {}
+    our_settings: dict[str, Ours] = {}
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An option whose value is chosen on validation: each of `values` is a run, and the best one's figures are the row's."""
+
+    option: str
+    values: tuple[Any, ...]
+    why: str
+
+
+class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A column of the table. `missing` says why it cannot be run; its figures are shown all the same."""
+
+    name: str
+    missing: str = ""
+
+
+class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the table.
+
+    Attributes:
+        figures: the paper's, by column and metric; rates as shares of 1, None where the paper has a dash.
+        baseline: the row that P@CG, P@99 and P@98 are relative to.
+        exceptions: settings of this row in one column.
+        shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
+        missing: why the row cannot be run.
+        choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
+    """
+
+    name: str
+    figures: dict[str, dict[Metric, float | None]]
+    baseline: str = ""
+    exceptions: dict[str, Settings] = {}
+    shown: Shown = "own"
+    missing: str = ""
+    choose: Choice | None = None
+
+
+class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file. `attack` attacks every cell after its training. `seeds` are ours."""
+
+    title: str
+    paper: str
+    table: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    attack: bool = False
+    seeds: tuple[int, ...] = (0,)
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another file's table with other settings, smaller ones usually, which win over all of that file's.
+
+    Attributes:
+        base: the other file, without `.yaml`, in the same folder.
+        only: the cells that stay, as for `select_cells`; empty keeps all.
+    """
+
+    base: str
+    title: str
+    our_settings: dict[str, Ours]
+    notes: tuple[str, ...] = ()
+    only: str = ""
+    seeds: tuple[int, ...] | None = None
+
+
+class Cell(NamedTuple):
+    """One figure box of the table.
+
+    Attributes:
+        candidates: what to run, at seed 0: one, one for each value that `chosen` may have, or none where `missing` says why.
+        stated: the options that the file states for this cell, with why if the value is ours (None: the paper's).
+        figures: the paper's.
+        baseline: name of the cell that relative figures refer to; empty without one.
+        shown: which model's utility, see `Row`.
+        chosen: the option whose value validation decides; empty where there is one candidate.
+    """
+
+    name: str
+    row: str
+    column: str
+    candidates: tuple[Spec, ...]
+    stated: Mapping[str, str | None]
+    figures: Mapping[Metric, float | None]
+    baseline: str
+    missing: str
+    shown: Shown = "own"
+    chosen: str = ""
+
+    @property
+    def spec(self) -> Spec | None:
+        """The first candidate; None where nothing can be run."""
+        return self.candidates[0] if self.candidates else None
+
+    def choice(self, spec: Spec) -> str:
+        """The value that a candidate gives to the option `chosen`, as text."""
+        value = spec.document()[self.chosen]
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class Stated(NamedTuple):
+    """One setting as a file states it: for which cells, its value, and why if it is ours (None: the paper's)."""
+
+    where: str
+    option: str
+    value: Any
+    why: str | None
+
+
+class Experiment(NamedTuple):
+    """A file, read and checked: every cell that can be run is a valid `Spec`."""
+
+    name: str
+    title: str
+    paper: str
+    table: str
+    notes: tuple[str, ...]
+    attack: bool
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    settings: tuple[Stated, ...]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metrics of the paper's figures, in the order in which they first appear."""
+        return list(dict.fromkeys(metric for cell in self.cells for metric in cell.figures))
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """The files that come with fkgsec, by name."""
+    folder = Path(str(resources.files("experiments").joinpath("specs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_experiment(name_or_path: str) -> Path:
+    """The shipped file of that name, or the file at that path. Raises `SpecError` with the closest names."""
+    shipped = shipped_experiments()
+    if name_or_path in shipped:
+        return shipped[name_or_path]
+    if Path(name_or_path).is_file():
+        return Path(name_or_path)
+    close = difflib.get_close_matches(name_or_path, shipped, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`fkgsec experiment list` names the shipped ones"
+    raise SpecError(f"{name_or_path}: neither a shipped experiment nor a file; {hint}")
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read and check a file: its keys, options, columns and baselines, and that every cell is a valid `Spec`.
+
+    Raises:
+        SpecError: one line with the file, the place in it, the value and what is allowed.
+    """
+    raw = _load(path)
+    if "base" not in raw:
+        return _experiment(path, _convert(raw, Document, path))
+    variant = _convert(raw, Variant, path)
+    base = path.with_name(f"{variant.base}.yaml")
+    document = _convert(_load(base), Document, base)
+    document = msgspec.structs.replace(
+        document,
+        title=variant.title,
+        notes=(*document.notes, *variant.notes),
+        seeds=variant.seeds or document.seeds,
+    )
+    return _experiment(path, document, variant)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        loaded = msgspec.yaml.decode(path.read_bytes())
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(loaded, dict):
+        raise SpecError(f"{path}: a mapping with title, columns and rows is expected, found {type(loaded).__name__}")
+    return loaded
+
+
+def _convert(raw: dict[str, Any], kind: type[Kind], path: Path) -> Kind:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at ")
+        place = re.sub(r"`|\$\.?", "", place).removeprefix("key in ")
+        # rows[3] says less than the row's own name.
+        found = re.match(r"(rows|columns)\[(\d+)\]", place)
+        if found and isinstance(one := raw[found[1]][int(found[2])], dict) and "name" in one:
+            place = f"{found[1]}, {one['name']}{place[found.end() :]}"
+        raise SpecError(f"{path}: {f'{place}: ' if place else ''}{text.replace('`array`', 'a list')}") from error
+
+
+def _experiment(path: Path, document: Document, variant: Variant | None = None) -> Experiment:
+    """Check the names that a document refers to, and make its cells."""
+    columns = [column.name for column in document.columns]
+    rows = [row.name for row in document.rows]
+    for what, names in (("columns", columns), ("rows", rows)):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice or not names:
+            raise SpecError(f"{path}: {what}: {f'{twice[0]!r} stands twice' if twice else 'at least one is needed'}")
+    if not document.seeds or min(document.seeds) < 0 or len(set(document.seeds)) < len(document.seeds):
+        raise SpecError(f"{path}: seeds: different numbers from 0 on are needed; got {list(document.seeds)}")
+    for row in document.rows:
+        place = f"{path}: rows, {row.name}"
+        for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):
+            for name in named:
+                if name not in columns:
+                    raise SpecError(f"{place}: {what}: no column {name!r}; allowed: {', '.join(columns)}")
+        if row.baseline and row.baseline not in rows:
+            raise SpecError(f"{place}: baseline: no row {row.baseline!r}; allowed: {', '.join(rows)}")
+        metrics = {metric for figures in row.figures.values() for metric in figures}
+        if metrics & set(RELATIVE) and not row.baseline:
+            raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
+        if metrics & set(LEAKAGE) and not document.attack:
+            raise SpecError(f"{place}: figures: err and trr need attack: true")
+        if row.choose and (len(row.choose.values) < 2 or _twice(row.choose.values)):
+            raise SpecError(
+                f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
+            )
+    last = Settings(our_settings=variant.our_settings) if variant else Settings()
+    cells = tuple(
+        _cell(path, row, column, [document, column, row, row.exceptions.get(column.name, Settings()), last])
+        for row in document.rows
+        for column in document.columns
+    )
+    stated = [
+        ("all cells", document),
+        *((column.name, column) for column in document.columns),
+        *(
+            pair
+            for row in document.rows
+            for pair in [(row.name, row), *((f"{row.name} {name}", one) for name, one in row.exceptions.items())]
+        ),
+        ("all cells, above all", last),
+    ]
+    return Experiment(
+        path.stem,
+        document.title,
+        document.paper,
+        document.table,
+        document.notes,
+        document.attack,
+        document.seeds,
+        tuple(select_cells(cells, variant.only)) if variant and variant.only else cells,
+        tuple(one for where, level in stated for one in _stated(where, level)),
+    )
+
+
+def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> Cell:
+    name = f"{row.name} {column.name}"
+    values: dict[str, Any] = {}
+    stated: dict[str, str | None] = {}
+    *stating, last = levels
+    if row.choose:  # as one of the levels, so that a wrong option or value is reported like any other
+        stating.append(Settings(our_settings={row.choose.option: Ours(row.choose.values[0], row.choose.why)}))
+    for level in (*stating, last):
+        both = sorted(set(level.paper_settings) & set(level.our_settings))
+        if both:
+            raise SpecError(f"{path}: {name}: {both[0]} is both the paper's and ours; one of them")
+        for option in (*level.paper_settings, *level.our_settings):
+            if option == "seed":
+                raise SpecError(f"{path}: {name}: seed: give seeds, a list, at the top of the file")
+            if option not in option_names():
+                close = (
+                    [RENAMED[option]] if option in RENAMED else difflib.get_close_matches(option, option_names(), n=1)
+                )
+                raise SpecError(f"{path}: {name}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
+        values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}
+        stated |= dict.fromkeys(level.paper_settings) | {
+            option: ours.why for option, ours in level.our_settings.items()
+        }
+    missing = row.missing or column.missing
+    chosen = row.choose.option if row.choose and row.choose.option not in last.our_settings else ""
+    choices = [values | {chosen: value} for value in row.choose.values] if row.choose and chosen else [values]
+    try:
+        candidates = () if missing else tuple(make_spec(None, choice) for choice in choices)
+    except SpecError as error:
+        raise SpecError(f"{path}: {name}: {str(error).removeprefix('options: ')}") from error
+    baseline = f"{row.baseline} {column.name}" if row.baseline else ""
+    figures = row.figures.get(column.name, {})
+    return Cell(name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen)
+
+
+def _twice(values: Sequence[Any]) -> bool:
+    return any(value in values[:place] for place, value in enumerate(values))
+
+
+def _stated(where: str, level: Settings) -> Iterable[Stated]:
+    for option, value in level.paper_settings.items():
+        yield Stated(where, option, value, None)
+    for option, ours in level.our_settings.items():
+        yield Stated(where, option, ours.value, ours.why)
+    if isinstance(level, Row) and level.choose:
+        values = " or ".join(map(str, level.choose.values))
+        yield Stated(where, level.choose.option, f"{values}, by validation MRR", level.choose.why)
+
+
+def select_cells(cells: Sequence[Cell], only: str) -> list[Cell]:
+    """The cells whose name has what `only` says: a comma is an or, a space an and; empty takes all.
+
+    A word that some cell's name has as a whole word means that word ("FedE" is not "FedE-KD"); any other may stand anywhere
+    in the name. Capitals do not matter.
+
+    Raises:
+        SpecError: nothing is left.
+    """
+    names = {cell.name: cell.name.casefold() for cell in cells}
+    whole = {word for name in names.values() for word in name.split()}
+
+    def has(name: str, word: str) -> bool:
+        return word in name.split() if word in whole else word in name
+
+    alternatives = [part.split() for part in only.casefold().split(",") if part.strip()]
+    chosen = [
+        cell
+        for cell in cells
+        if not alternatives or any(all(has(names[cell.name], word) for word in words) for words in alternatives)
+    ]
+    if not chosen:
+        raise SpecError(f"only: no cell has {only!r}; cells are called {cells[0].name!r} to {cells[-1].name!r}")
+    return chosen

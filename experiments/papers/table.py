@@ -1,0 +1,334 @@
+"""The paper's figures beside ours: measured from finished records alone, as structs, Markdown, terminal tables, a picture."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from matplotlib.figure import Figure as Picture
+from rich.table import Table
+from scipy.special import stdtrit
+
+from attacks.leakage import paper_rows
+from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
+from experiments.reporting.picture import BLUE, GREY
+from experiments.reporting.tables import make_table
+from experiments.runs.compare import over_all
+from experiments.runs.convergence import convergence, relative_cost
+from experiments.runs.record import Record
+from fkgsec.estimate import Estimate, exact
+
+SCHEMA = "fkgsec/experiment/1"
+Status = Literal["done", "not run", "failed", "not at hand"]
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure of a cell.
+
+    Attributes:
+        paper: the paper's; None where it prints none.
+        ours: the mean over seeds with its interval over seeds, or the one record's own; None with the `reason`.
+        difference: ours minus the paper's.
+    """
+
+    metric: Metric
+    paper: float | None
+    ours: Estimate | None
+    difference: float | None
+    reason: str = ""
+
+
+class TableCell(msgspec.Struct, frozen=True):
+    """One cell. `reason` says why it was not run or failed; `remarks` what its figures must be read with."""
+
+    name: str
+    row: str
+    column: str
+    status: Status
+    reason: str
+    seeds: list[int]
+    figures: list[Figure]
+    remarks: list[str]
+
+
+class TableSetting(msgspec.Struct, frozen=True):
+    """One setting as the file states it; `why` is None where it is the paper's."""
+
+    where: str
+    option: str
+    value: Any
+    why: str | None
+
+
+class PaperTable(msgspec.Struct, frozen=True):
+    """The whole table."""
+
+    schema: str
+    name: str
+    title: str
+    paper: str
+    table: str
+    notes: list[str]
+    settings: list[TableSetting]
+    metrics: list[Metric]
+    cells: list[TableCell]
+
+
+class _Style(NamedTuple):
+    title: str
+    format: Callable[[float], str]
+
+
+READING_AID = (
+    "Brackets are 95 % intervals: over seeds where there are several, else over the test triples of the one run. "
+    "Difference: ours minus the paper's."
+)
+_share, _ratio = "{:.4f}".format, "{:.4f}x".format
+STYLES: dict[Metric, _Style] = {
+    "mrr": _Style("MRR", _share),
+    "hits@1": _Style("Hits@1", _share),
+    "hits@3": _Style("Hits@3", _share),
+    "hits@5": _Style("Hits@5", _share),
+    "hits@10": _Style("Hits@10", _share),
+    "p@cg": _Style("P@CG, bytes until convergence over the baseline's", _ratio),
+    "p@99": _Style("P@99, bytes to 99 % of the baseline's MRR, over its own", _ratio),
+    "p@98": _Style("P@98, bytes to 98 % of the baseline's MRR, over its own", _ratio),
+    "r@cg": _Style("R@CG, rounds until convergence", "{:.0f}".format),
+    "err": _Style("ERR, all victims", _share),
+    "trr": _Style("TRR, all victims", _share),
+}
+
+
+def measure(metric: Metric, record: Record, baseline: Record | None, shown: Shown = "own") -> Estimate | str:
+    """A figure of one run, or why there is none.
+
+    Costs are of one run and have no interval of their own (method "exact"); seeds give them one.
+
+    Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.runs.convergence`.
+    """
+    if metric == "r@cg":
+        return exact(convergence(record).round, 1)
+    if metric in RELATIVE:
+        if baseline is None:
+            return "its baseline is not run"
+        if metric == "p@cg":
+            base_bytes = convergence(baseline).num_bytes
+            return exact(convergence(record).num_bytes / base_bytes, 1) if base_bytes else "its baseline sent nothing"
+        cost = relative_cost(record, baseline, 0.98 if metric == "p@98" else 0.99)
+        return "never reached" if cost is None else exact(cost, 1)
+    if metric in ("err", "trr"):
+        rows = over_all(paper_rows(record.leakage))
+        if len(rows) != 1:
+            return f"{len(rows)} threats and leak ratios; name one of each"
+        return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)
+    if shown == "shared" and not record.utility_shared:
+        return "no shared model was measured"
+    found = (record.utility_shared if shown == "shared" else record.utility)[metric]
+    return found if found.n else "no test triples"
+
+
+def over_seeds(figures: Sequence[Estimate]) -> Estimate:
+    """One figure as it is; of several the mean, with Student's 95 % interval over them.
+
+    >>> print(over_seeds([exact(value, 1) for value in (1.0, 2.0, 3.0)]))
+    2.0000 [-0.4841, 4.4841]
+    """
+    if len(figures) == 1:
+        return figures[0]
+    values = np.array([figure.value for figure in figures])
+    centre, n = float(values.mean()), len(values)
+    half = float(stdtrit(n - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(n)
+    return Estimate(centre, centre - half, centre + half, n, "student")
+
+
+def make_paper_table(
+    experiment: Experiment,
+    records: Mapping[str, Mapping[int, Record]],
+    failed: Mapping[str, str],
+    tried: Mapping[str, Mapping[int, Sequence[Record]]],
+) -> PaperTable:
+    """Set the paper's figures beside those of finished records.
+
+    Args:
+        records: of each cell by name, by seed. failed: why a cell failed, by name.
+        tried: where a setting was chosen on validation, the records of all its values, by name and seed.
+    """
+    return PaperTable(
+        SCHEMA,
+        experiment.name,
+        experiment.title,
+        experiment.paper,
+        experiment.table,
+        list(experiment.notes),
+        [TableSetting(*stated) for stated in experiment.settings],
+        experiment.metrics,
+        [
+            _cell(cell, experiment.metrics, records, failed.get(cell.name, ""), tried.get(cell.name, {}))
+            for cell in experiment.cells
+        ],
+    )
+
+
+def _cell(
+    cell: Cell,
+    metrics: list[Metric],
+    records: Mapping[str, Mapping[int, Record]],
+    failed: str,
+    tried: Mapping[int, Sequence[Record]],
+) -> TableCell:
+    runs = records.get(cell.name, {})
+    status: Status = "not at hand" if cell.missing else "failed" if failed else "done" if runs else "not run"
+    baselines = records.get(cell.baseline, {})
+    figures = [
+        _figure(metric, cell, runs, baselines)
+        for metric in metrics
+        if metric in cell.figures or metric not in RELATIVE or cell.baseline
+    ]
+    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items()] + _remarks(runs)
+    return TableCell(cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, remarks)
+
+
+def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: Mapping[int, Record]) -> Figure:
+    paper = cell.figures.get(metric)
+    found = {seed: measure(metric, record, baselines.get(seed), cell.shown) for seed, record in runs.items()}
+    reasons = {seed: reason for seed, reason in found.items() if isinstance(reason, str)}
+    if reasons or not found:
+        seed, reason = next(iter(reasons.items()), (0, ""))
+        return Figure(metric, paper, None, None, f"seed {seed}: {reason}" if len(found) > 1 else reason)
+    ours = over_seeds([figure for figure in found.values() if not isinstance(figure, str)])
+    return Figure(metric, paper, ours, None if paper is None else ours.value - paper)
+
+
+def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str:
+    """What was chosen on validation, what each value reached there, and which values are not run."""
+    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid_mrr for one in tried}
+    values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
+    missing = [value for spec in cell.candidates if (value := cell.choice(spec)) not in reached]
+    said = f"seed {seed}: {cell.chosen} {cell.choice(best.spec)} by validation MRR, {', '.join(values)}"
+    return said + (f"; not run: {', '.join(missing)}" if missing else "")
+
+
+def _remarks(runs: Mapping[int, Record]) -> list[str]:
+    """What a reader must know before comparing: a run that was still improving or still waiting, test triples in train."""
+    remarks = []
+    for seed, record in runs.items():
+        if record.rounds[record.best_round].valid_mrr is not None and record.best_round == record.rounds[-1].round:
+            remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
+        if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
+            remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")
+        leaked, clean = (record.utility_by_leak[kind]["mrr"] for kind in ("leaked", "clean"))
+        if leaked.n:
+            remarks.append(
+                f"seed {seed}: {leaked.n:,} of {leaked.n + clean.n:,} test triples stand in their own client's train "
+                f"split; MRR {leaked.value:.4f} there, {clean.value:.4f} on the others"
+            )
+    return remarks
+
+
+def table_lines(table: PaperTable) -> list[str]:
+    """The table in Markdown: figures, remarks, notes, and every setting with whose it is."""
+    lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {READING_AID}", ""]
+    lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
+    for metric in table.metrics:
+        lines += [
+            f"## {STYLES[metric].title}",
+            "",
+            "| cell | paper | ours | difference | seeds |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_markdown_row(parts) for parts in _figure_rows(table.cells, metric)] + [""]
+    remarks = remark_lines(table, [cell.name for cell in table.cells])
+    lines += ["## Remarks", "", *(f"* {remark}" for remark in remarks), ""] if remarks else []
+    lines += ["## Settings", "", "| cells | option | value | whose | why |", "|---|---|---|---|---|"]
+    for one in table.settings:
+        whose = ["the paper's", ""] if one.why is None else ["ours", one.why]
+        lines.append(_markdown_row([one.where, one.option, str(one.value), *whose]))
+    return lines
+
+
+def terminal_tables(table: PaperTable, names: Sequence[str]) -> list[Table]:
+    """A table for each metric, with the cells of these names."""
+    chosen = [cell for cell in table.cells if cell.name in names]
+    tables = []
+    for metric in table.metrics:
+        rows = _figure_rows(chosen, metric)
+        if rows:
+            tables.append(make_table(STYLES[metric].title, "cell", "paper", "ours", "difference", "seeds"))
+            for parts in rows:
+                tables[-1].add_row(*parts)
+    return tables
+
+
+def remark_lines(table: PaperTable, names: Sequence[str]) -> list[str]:
+    """The remarks of these cells, and why those that failed or cannot be run are not there; each reason once."""
+    chosen = [cell for cell in table.cells if cell.name in names]
+    remarks = [f"{cell.name}, {remark}" for cell in chosen for remark in cell.remarks]
+    missing = dict.fromkeys(f"Not at hand: {cell.reason}" for cell in chosen if cell.status == "not at hand")
+    failed = [f"{cell.name} failed, {cell.reason}" for cell in chosen if cell.status == "failed"]
+    return [*remarks, *missing, *failed]
+
+
+def _figure_rows(cells: Sequence[TableCell], metric: Metric) -> list[list[str]]:
+    """Name, paper, ours with interval, difference, seeds (or why there are none), of the cells that have this metric."""
+    write = STYLES[metric].format
+    rows = []
+    for cell in cells:
+        figure = next((one for one in cell.figures if one.metric == metric), None)
+        if figure is None:
+            continue
+        paper = "–" if figure.paper is None else write(figure.paper)
+        if figure.ours is None:
+            rows.append([cell.name, paper, figure.reason or cell.status, "", _seeds(cell)])
+            continue
+        ours, low, high = (write(value) for value in (figure.ours.value, figure.ours.low, figure.ours.high))
+        interval = "" if figure.ours.method == "exact" else f" [{low}, {high}]"
+        difference = (
+            ""
+            if figure.difference is None
+            else f"{'+' if figure.difference >= 0 else '-'}{write(abs(figure.difference))}"
+        )
+        rows.append([cell.name, paper, ours + interval, difference, _seeds(cell)])
+    return rows
+
+
+def _seeds(cell: TableCell) -> str:
+    return ", ".join(map(str, cell.seeds))
+
+
+def _markdown_row(parts: Sequence[str]) -> str:
+    return "| " + " | ".join(" ".join(part.split()).replace("|", "\\|") for part in parts) + " |"
+
+
+def draw_table(table: PaperTable) -> bytes:
+    """A PNG: a panel for each metric, a line for each finished cell (each at all while none is), the paper a ring, ours a dot."""
+    shown = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)]
+    cells = shown or table.cells
+    metrics = table.metrics
+    picture = Picture(figsize=(2.5 + 3.2 * len(metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
+    panels = picture.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for metric, axes in zip(metrics, panels, strict=True):
+        places = {cell.name: -number for number, cell in enumerate(cells)}
+        figures = [(places[cell.name], one) for cell in cells for one in cell.figures if one.metric == metric]
+        theirs = [(one.paper, y) for y, one in figures if one.paper is not None]
+        axes.scatter(
+            [x for x, _ in theirs], [y for _, y in theirs], s=28, facecolors="none", edgecolors=GREY, label="paper"
+        )
+        ours = [(one.ours, y) for y, one in figures if one.ours is not None]
+        axes.errorbar(
+            [x.value for x, _ in ours], [y for _, y in ours],
+            xerr=[[x.value - x.low for x, _ in ours], [x.high - x.value for x, _ in ours]],
+            fmt="o", ms=4, color=BLUE, capsize=2, lw=1, label="ours",
+        )  # fmt: skip
+        axes.set_title(STYLES[metric].title.split(",")[0], fontsize=10)
+        axes.grid(axis="y", lw=0.3)
+        axes.set_yticks(list(places.values()), list(places), fontsize=7)
+    panels[0].set_ylim(-len(cells), 1)
+    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    picture.suptitle(f"{table.title}\n{table.table}, {table.paper.partition(',')[0]}", fontsize=10)
+    buffer = io.BytesIO()
+    picture.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()

@@ -1,0 +1,89 @@
+"""`fkgsec results`: finished runs as a table, a file, or in a tracker."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.cli.console import make_console
+from experiments.reporting.listing import (
+    WIDE,
+    find_records,
+    listing,
+    listing_table,
+    log_mlflow,
+    log_tensorboard,
+    select,
+    sort,
+)
+from experiments.reporting.tables import MARGIN_AID
+from experiments.runs.writing import Overwrite, write_new
+from fkgsec.errors import RunError
+
+RESULTS_EXAMPLES = (
+    "Examples:\n\n  fkgsec results runs\n\n"
+    "  fkgsec results runs --where algorithm=fede --where threat=identifiers --sort trr\n\n"
+    "  fkgsec results runs other-runs --csv runs.csv --tensorboard events"
+)
+
+
+def results(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="folders to search for record.json, or record files (default: runs)")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", help="only rows with this, such as algorithm=fede or mrr>0.3; repeatable"),
+    ] = None,
+    sort_by: Annotated[str | None, typer.Option("--sort", help="by a column: largest first, or words from A")] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="sort the other way")] = False,
+    csv: Annotated[
+        str | None, typer.Option("--csv", help="also write every column here; - for standard output")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="also write every column here")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="write the runs into this folder (fkgsec\\[tensorboard])")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", help="log the runs to this tracking server (fkgsec\\[mlflow])")
+    ] = None,
+    overwrite: Overwrite = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no table; errors only")] = False,
+) -> None:
+    """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
+    found = find_records(paths or [Path("runs")])
+    for line in found.damaged:
+        typer.echo(f"fkgsec: left out: {line}", err=True)
+    if not found.records:
+        raise typer.Exit(RunError.exit_status)
+    frame = select(listing(found.records), where or [])
+    if sort_by is not None:
+        frame = sort(frame, sort_by, reverse=reverse)
+    if not quiet:
+        console = make_console(stderr=csv == "-")
+        if not console.is_terminal:
+            console.width = WIDE  # a file or pipe has no width to fit
+        table, left_out = listing_table(frame, console.width)
+        console.print(table)
+        console.print(MARGIN_AID, soft_wrap=True, highlight=False)
+        if left_out:
+            console.print(f"Too wide to show: {', '.join(left_out)} (--csv writes every column)", soft_wrap=True)
+    if csv is not None:
+        content = frame.to_csv(index=False, lineterminator="\n")
+        if csv == "-":
+            sys.stdout.write(content)
+        else:
+            write_new(Path(csv), content.encode(), overwrite=overwrite)
+    if parquet is not None:
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        write_new(parquet, buffer.getvalue(), overwrite=overwrite)
+    chosen = {name: found.records[name] for name in dict.fromkeys(frame["run"])}
+    if tensorboard is not None:
+        log_tensorboard(chosen, tensorboard, overwrite=overwrite)
+    if mlflow is not None:
+        log_mlflow(chosen, mlflow)

@@ -1,0 +1,139 @@
+"""What the report page shows: plain values, nothing left to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+from markupsafe import Markup
+
+from experiments.reporting.html.words import Verdict
+from experiments.runs.record import Record
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a report is made from: how the run is called, its record, and its per-item scores where they are there."""
+
+    name: str
+    record: Record
+    scores: pd.DataFrame | None = None
+
+
+class Cell(NamedTuple):
+    """A cell: its text, and the number it is sorted by (None: its text)."""
+
+    text: str
+    order: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first column names the row. `foot` stays below when the reader sorts."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    foot: tuple[tuple[Cell, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart and the table of its figures."""
+
+    title: str
+    svg: Markup
+    table: Table
+
+
+class Statement(NamedTuple):
+    """A sentence; where it gives a leakage figure, what the interval says of the base."""
+
+    text: str
+    verdict: Verdict | None = None
+
+
+class Finding(NamedTuple):
+    """What one attack found in a run, over all victims."""
+
+    attack: str
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A run in short, and where it came from. `facts` are those that are not the same in all runs of the report."""
+
+    name: str
+    about: str
+    findings: tuple[Finding, ...]
+    utility: str
+    cost: str
+    promises: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    spec: str
+
+
+class Example(NamedTuple):
+    """A triple that the adversary claims of a victim, and the one that stands there."""
+
+    victim: str
+    claim: str
+    truth: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Claims of one run under its strongest attack."""
+
+    run: str
+    attack: str
+    counts: str
+    right: tuple[Example, ...]
+    wrong: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The runs on the same data, side by side. `without_scores`: attacked runs that have no per-item scores."""
+
+    identity: str
+    name: str
+    about: str
+    lead: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cards: tuple[Card, ...]
+    adversaries: Table | None
+    charts: tuple[Chart, ...]
+    overview: Table
+    victims: Table | None
+    inferences: Table | None
+    unlinked: Table | None
+    relations: tuple[Table, ...]
+    curves: tuple[Chart, ...]
+    convergence: Table
+    examples: tuple[Examples, ...]
+    without_scores: tuple[str, ...]
+    clients: Table
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs there are on these data."""
+        return len(self.cards)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything on the page. `facts` are those that all runs share."""
+
+    title: str
+    about: str
+    notices: tuple[str, ...]
+    federations: tuple[Federation, ...]
+    facts: tuple[tuple[str, str], ...]
+    glossary: tuple[tuple[str, str], ...]
+    example_rule: str
+    version: str

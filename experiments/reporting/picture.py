@@ -1,0 +1,109 @@
+"""One picture of a run: how it converged and what leaked."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attacks.evaluation import Leakage
+from attacks.leakage import headline_rows
+from attacks.view import ALL
+from experiments.runs.record import Record
+
+# Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
+MOST_GROUPS = 14
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
+
+
+def draw_picture(record: Record) -> bytes:
+    """A PNG: loss and validation MRR by round; beside it ERR and TRR of each victim with intervals and baselines."""
+    rows = _rows_to_draw(record)
+    figure = Figure(figsize=(12, 4.6) if rows else (7, 4.6), layout="constrained")
+    if rows:
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
+        _draw_leakage(right, rows)
+    else:
+        left = figure.subplots()
+    _draw_training(left, record)
+    mrr = record.utility["mrr"]
+    defense = f" · {record.spec.defense}" if record.spec.defense else ""
+    shown = f"test MRR {mrr.value:.3f} [{mrr.low:.3f}, {mrr.high:.3f}]" if mrr.n else "no test triples"
+    figure.suptitle(
+        f"{record.spec.algorithm}{defense} · {record.spec.model} · {record.data.name} · {shown} "
+        f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{_void_rounds(record)}",
+        fontsize=11,
+    )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _void_rounds(record: Record) -> str:
+    """How many rounds opened nothing, where any did."""
+    trained = record.rounds[1:]
+    void = sum(entry.num_survivors == 0 for entry in trained) if record.protection else 0
+    return f" · {void} of {len(trained)} rounds opened nothing" if void else ""
+
+
+def _draw_training(axes: Axes, record: Record) -> None:
+    trained = [entry for entry in record.rounds if entry.loss is not None]
+    axes.plot(
+        [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=GREY, label="training loss"
+    )
+    axes.set(xlabel="round", ylabel="loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0)
+    second = axes.twinx()
+    checked = [(entry.round, entry.valid_mrr) for entry in record.rounds if entry.valid_mrr is not None]
+    second.plot(
+        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label="validation MRR"
+    )
+    second.axvline(record.best_round, color=BLUE, lw=0.8, ls=":")
+    second.set_ylabel("MRR (filtered)", color=BLUE)
+    second.set_ylim(bottom=0)
+    lines = [*axes.get_lines(), second.get_lines()[0]]
+    axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", fontsize=8)
+    axes.set_title(f"Training (kept: round {record.best_round})", fontsize=10)
+
+
+def _rows_to_draw(record: Record) -> list[Leakage]:
+    """The victims that could be attacked; when they would not fit, all of them together."""
+    measured = [row for row in headline_rows(record.leakage) if not row.reason]
+    each = [row for row in measured if row.victim != ALL]
+    return each if len(each) <= MOST_GROUPS else [row for row in measured if row.victim == ALL][:MOST_GROUPS]
+
+
+def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
+    labels = [f"{row.victim}\n{row.threat_model} {row.leak:g}" for row in rows]
+    for offset, (name, colour) in enumerate((("err", ORANGE), ("trr", GREEN))):
+        places = [place + (offset - 0.5) * 0.38 for place in range(len(rows))]
+        figures = [getattr(row, name) for row in rows]
+        axes.bar(
+            places,
+            [figure.value for figure in figures],
+            width=0.36,
+            color=colour,
+            label=name.upper(),
+            yerr=[[f.value - f.low for f in figures], [f.high - f.value for f in figures]],
+            error_kw={"lw": 1, "capsize": 2},
+        )
+        baselines = [
+            figure.value - getattr(row, f"{name}_advantage") for row, figure in zip(rows, figures, strict=True)
+        ]
+        axes.hlines(
+            baselines,
+            [place - 0.18 for place in places],
+            [place + 0.18 for place in places],
+            color="black",
+            lw=2,
+            label="best guess without the rounds" if offset else "_",
+        )
+    small = len(rows) > 6
+    axes.set_xticks(range(len(rows)), labels, fontsize=6 if small else 8, rotation=60 if small else 0)
+    axes.set_ylim(0, 1.02)
+    axes.set_ylabel("share reconstructed")
+    axes.set_title("Reconstruction of each victim (bars: 95 % intervals)", fontsize=10)
+    axes.legend(fontsize=8)

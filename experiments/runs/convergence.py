@@ -1,0 +1,58 @@
+"""How fast and at what cost a run converged, from its record alone.
+
+Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: bytes as they were serialised stand for parameters; the MRR is
+the validation's, the only one of every check; the converged round is the one with the best of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from experiments.runs.record import Record
+
+
+class Convergence(msgspec.Struct, frozen=True):
+    """Cost of a run up to its best validation.
+
+    Attributes:
+        round: R@CG, the rounds until then. num_bytes: P@CG, bytes both ways until then, alignment included.
+        mrr: the validation MRR there; None when nothing was validated.
+    """
+
+    round: int
+    num_bytes: int
+    mrr: float | None
+
+
+def convergence(record: Record) -> Convergence:
+    """R@CG, P@CG and the MRR they are of."""
+    return Convergence(
+        record.best_round, _bytes_until(record, record.best_round), record.rounds[record.best_round].valid_mrr
+    )
+
+
+def bytes_to_reach(record: Record, mrr: float) -> int | None:
+    """Bytes both ways until validation first reached this MRR; None when it never did.
+
+    P@98 is this for 98 % of a baseline's MRR@CG, over the baseline's own.
+    """
+    for entry in record.rounds:
+        if entry.valid_mrr is not None and entry.valid_mrr >= mrr:
+            return _bytes_until(record, entry.round)
+    return None
+
+
+def relative_cost(record: Record, baseline: Record, share: float) -> float | None:
+    """P@98 (share 0.98) and the like: bytes to that share of the baseline's MRR@CG, over the bytes that the baseline took.
+
+    None when either never reached it, nothing was validated, or the baseline sent nothing.
+    """
+    reached = convergence(baseline).mrr
+    if reached is None:
+        return None
+    own, other = bytes_to_reach(record, share * reached), bytes_to_reach(baseline, share * reached)
+    return own / other if own is not None and other else None
+
+
+def _bytes_until(record: Record, round: int) -> int:
+    return sum(entry.bytes_up + entry.bytes_down for entry in record.rounds if entry.round <= round)

@@ -1,0 +1,61 @@
+"""A federation as folders of triples, written under the rule of `experiments.runs.writing`.
+
+written = write_federation(graph, Path("consortium"), overwrite=False)   # False: the same is there already
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from experiments.runs.writing import must_write, put_in_place
+from fkgsec.data.formats.folders import read_client_folders, write_client_folders
+from fkgsec.data.graph import SPLITS, FederatedGraph
+from fkgsec.errors import DataError, RunError
+
+_FILES = {"entities.dict", "relations.dict", *(f"{split}.txt" for split in SPLITS)}
+
+
+def write_federation(graph: FederatedGraph, out: Path, *, overwrite: bool) -> bool:
+    """Write a folder of train/valid/test.txt for each client; False where the same federation is there already.
+
+    Raises:
+        RunError: something else is there. DataError: it cannot be written, or a name cannot stand in the layout.
+    """
+    if not must_write(out, same=lambda: _holds(out, graph), ours=lambda: _is_federation(out), overwrite=overwrite):
+        return False
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+            write_client_folders(graph, Path(scratch) / "whole")
+            put_in_place(Path(scratch) / "whole", out)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error.strerror})") from error
+    return True
+
+
+def _holds(folder: Path, graph: FederatedGraph) -> bool:
+    """Whether a folder holds these clients with these triples under these ids."""
+    try:
+        there = read_client_folders(folder)
+    except DataError:
+        return False
+    if (there.entities, there.relations) != (graph.entities, graph.relations):
+        return False
+    clients = {client.name: client for client in there.clients}
+    return set(clients) == {client.name for client in graph.clients} and all(
+        np.array_equal(
+            clients[one.name].to_global(getattr(clients[one.name], split)), one.to_global(getattr(one, split))
+        )
+        for one in graph.clients
+        for split in SPLITS
+    )
+
+
+def _is_federation(folder: Path) -> bool:
+    """Whether `write_federation` wrote what is there, and nothing else lies in it."""
+    if not folder.is_dir() or not (folder / "entities.dict").is_file():
+        return False
+    return all(path.is_dir() or path.name in _FILES for path in folder.rglob("*"))

@@ -1,0 +1,266 @@
+"""The record of a run: what was asked, on which data, where, and every figure with its interval. One versioned JSON file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import torch
+
+import fkgsec
+from attacks.evaluation import Leakage
+from attacks.update_recovery import UpdateRecovery
+from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.data.catalogue import DATA_VARIABLE
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import leaked_test_mask
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.evaluation import utility
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.protection import Withstands
+from protocols.noise.guarantee import Guarantee
+
+SCHEMA = "fkgsec/record/1"
+_PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
+
+
+class DataRecord(msgspec.Struct, frozen=True):
+    """The data of a run. `hash` is over names and triples, whatever files they came from."""
+
+    name: str
+    hash: str
+    clients: dict[str, dict[str, int]]
+    sensitive: list[str]
+    warnings: list[str]
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where a run was made. `commit` and `dirty` are None outside a git checkout."""
+
+    commit: str | None
+    dirty: bool | None
+    python: str
+    platform: str
+    versions: dict[str, str]
+    device: str
+    threads: int
+    command: str
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """Serialised bytes to and from the server, in all and for each round (round 0 is the alignment)."""
+
+    up: int
+    down: int
+    up_by_round: list[int]
+    down_by_round: list[int]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Everything that a table or a picture is made from.
+
+    Attributes:
+        spec: what was asked; its temperature is the one that training used, also where it was left to the algorithm.
+        utility: test figures over all clients, each client weighted by its triples.
+        utility_by_client: the same for each client.
+        utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
+            broadcast; else empty.
+        utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
+        best_round: whose models were evaluated and attacked.
+        update_recovery: what of its change in the best round each victim's adversary knows; empty where nothing was attacked.
+        protection: what the defense protects, in lines; empty without one.
+        guarantees: of differential privacy, by the tables that each covers; empty without noise.
+        withstands: which server each part of the protection withstands, and with how many colluders.
+    """
+
+    schema: str
+    spec: Spec
+    seed: int
+    data: DataRecord
+    environment: Environment
+    utility: dict[str, Estimate]
+    utility_by_client: dict[str, dict[str, Estimate]]
+    utility_by_leak: dict[str, dict[str, Estimate]]
+    leakage: list[Leakage]
+    bytes: Bytes
+    rounds: list[RoundEntry]
+    best_round: int
+    protection: list[str] = []
+    utility_shared: dict[str, Estimate] = {}
+    update_recovery: list[UpdateRecovery] = []
+    guarantees: dict[str, Guarantee] = {}
+    withstands: tuple[Withstands, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.spec.temperature is None:
+            spec = msgspec.structs.replace(self.spec, temperature=self.spec.sampling_temperature)
+            msgspec.structs.force_setattr(self, "spec", spec)
+
+
+def make_record(
+    spec: Spec, result: FederationResult, leakage: list[Leakage], updates: Sequence[UpdateRecovery] = ()
+) -> Record:
+    """The record of a finished run and, when it was attacked, of what leaked."""
+    graph, seed = result.graph, spec.seed
+    ranks = np.concatenate(result.test_ranks)
+    leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
+    return Record(
+        schema=SCHEMA,
+        spec=spec,
+        seed=seed,
+        data=describe_data(graph),
+        environment=describe_environment(result),
+        utility=utility(ranks, seed),
+        utility_by_client={
+            client.name: utility(client_ranks, seed)
+            for client, client_ranks in zip(graph.clients, result.test_ranks, strict=True)
+        },
+        utility_by_leak={"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
+        leakage=leakage,
+        bytes=Bytes(
+            result.transcript.num_bytes("up"),
+            result.transcript.num_bytes("down"),
+            [entry.bytes_up for entry in result.rounds],
+            [entry.bytes_down for entry in result.rounds],
+        ),
+        rounds=result.rounds,
+        best_round=result.best_round,
+        protection=result.protection.lines(),
+        utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+        update_recovery=list(updates),
+        guarantees=guarantees_of(result),
+        withstands=result.protection.withstands,
+    )
+
+
+def guarantees_of(result: FederationResult) -> dict[str, Guarantee]:
+    """The guarantees of differential privacy of a run and of those before it, by the tables that each covers."""
+    return {tables: one for tables, one in result.protection.guarantees.items() if isinstance(one, Guarantee)}
+
+
+def describe_data(graph: FederatedGraph) -> DataRecord:
+    """Name, hash and sizes of a federation of graphs."""
+    sizes = {
+        client.name: {
+            "entities": client.num_entities,
+            "relations": client.num_relations,
+            "train": len(client.train),
+            "valid": len(client.valid),
+            "test": len(client.test),
+        }
+        for client in graph.clients
+    }
+    # A record is shared; where the data lie on this machine is nobody's business.
+    folder = os.environ.get(DATA_VARIABLE)
+    prefix = f"{folder.rstrip('/')}/" if folder else ""
+    warnings = [warning.replace(prefix, "") if prefix else warning for warning in graph.warnings]
+    return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), warnings)
+
+
+def describe_environment(result: FederationResult) -> Environment:
+    """Versions, device, commit and command line of this process."""
+    here = Path(__file__).parents[1]  # the package
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # Only a checkout of fkgsec itself says anything; an environment inside somebody's own repository does not.
+    root = git("rev-parse", "--show-toplevel")
+    ours = root is not None and Path(root) == here.parent
+    status = git("status", "--porcelain") if ours else None
+    device = result.options.torch_device()
+    return Environment(
+        commit=git("rev-parse", "HEAD") if ours else None,
+        dirty=bool(status) if status is not None else None,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        versions={"fkgsec": fkgsec.__version__}
+        | {name: metadata.version(name) for name in _PACKAGES if find_spec(name)},
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",
+    )
+
+
+def is_plain_place(path: Path) -> bool:
+    """Whether a path is free or a plain file. A device, a pipe or a link is neither: it would be replaced, not written to."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
+
+    What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
+    """
+    if not is_plain_place(path):
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def encode_record(record: Record) -> bytes:
+    """The record as indented JSON."""
+    return encode_stored(record)
+
+
+def read_record(path: Path) -> Record:
+    """Read record.json. Raises `RunError` when it is missing, damaged or of another schema."""
+    try:
+        record = decode_stored(path.read_bytes(), Record)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
+        raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error
+    if record.schema != SCHEMA:
+        raise RunError(f"{path}: not a record of schema {SCHEMA} but of {record.schema!r}")
+    return record
+
+
+T = TypeVar("T")
+
+
+def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
+    """What a JSON file holds; None when it says that it is of another schema, or says nothing of one.
+
+    Raises:
+        RunError: it cannot be read, is no JSON, or contradicts its schema.
+    """
+    try:
+        content = path.read_bytes()
+        found = msgspec.json.decode(content)
+        return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
+        raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error

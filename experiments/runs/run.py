@@ -1,0 +1,283 @@
+"""A run on disk: train (or go on, or reuse), attack, write the folder.
+
+runs/mine/record.json, scores.parquet, picture.png       the run as it was first finished
+runs/mine/attacks/score-2f1c09a4d7/record.json, ...      a further attack on it, found again by its options
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pandas as pd
+from pyarrow import ArrowException
+
+from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
+from attacks.update_recovery import UpdateRecovery, attack_updates
+from attacks.view import check_attackable
+from defenses.exchanges import make_exchange
+from defenses.options import KINDS, parse_defense
+from experiments.reporting.picture import draw_picture
+from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
+from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored
+from experiments.runs.writing import refused
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import split_leak_warning
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation import checkpoint
+from fkgsec.federation.exchange import MakeExchange
+from fkgsec.federation.loop import (
+    CHECKPOINT,
+    CHECKPOINT_EVERY_S,
+    FederationResult,
+    Observer,
+    run_federation,
+    run_identity,
+)
+from fkgsec.federation.messages import Channel, client_party
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
+
+SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
+ATTACKS = "attacks"
+
+
+class Finished(NamedTuple):
+    """What a command prints: record, per-item scores of the attack, the folder with all of it, and whether that was there."""
+
+    record: Record
+    scores: pd.DataFrame
+    folder: Path
+    reused: bool = False
+
+
+def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
+    """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
+    digest = run_identity(graph, spec.federation_options())
+    defense = "".join(f"+{name}" for name in KINDS if getattr(parse_defense(spec.defense), name) is not None)
+    return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}{defense}-{spec.model}-{digest[:8]}"
+
+
+def warnings_of(graph: FederatedGraph) -> list[str]:
+    """What a user must know before trusting a figure on these data: the reader's warnings and the split leaks, a line each."""
+    leak = split_leak_warning(graph)
+    return [*graph.warnings, *([leak] if leak else [])]
+
+
+def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
+    """Say before anything is trained or written whether the run makes sense on these data.
+
+    Raises:
+        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation.
+    """
+    if attack:
+        check_attackable(graph, spec.algorithm, spec.colluder)
+    parties = [client_party(client.name) for client in graph.clients]
+    make_exchange(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
+
+
+def execute(
+    spec: Spec,
+    graph: FederatedGraph,
+    folder: Path,
+    *,
+    attack: bool,
+    observer: Observer | None = None,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    overwrite: bool = False,
+    exchange: MakeExchange = make_exchange,
+) -> Finished:
+    """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
+
+    A finished record of the same run and attack is read back. Another attack on the same run gets a folder of its own below,
+    see `attack_folder`.
+
+    Args:
+        overwrite: write over what differs: a run of other options or data is trained anew, an attack is made again.
+        exchange: how tables cross; tests and experiments give one with an adversary in it.
+
+    Raises:
+        RunError: the folder cannot be written, or holds another run.
+    """
+    options = spec.federation_options()
+    check_run(spec, graph, attack=attack)
+    _make_folder(folder)
+    identity = run_identity(graph, options)
+    if overwrite:
+        _clear_other_run(folder, identity)
+    elif (folder / CHECKPOINT).exists():
+        checkpoint.load(folder / CHECKPOINT, identity)  # before spec.json is written over
+    target = folder
+    if not overwrite and (folder / RECORD_FILE).exists():
+        found = _read_finished(folder)
+        if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
+            raise refused(folder / RECORD_FILE, "is of a run with other options or data")
+        if not attack or _is_attack(found.record, spec):
+            return found
+        target = attack_folder(folder, spec)
+        if (earlier := _earlier(target, spec, graph)) is not None:
+            return earlier
+    else:
+        write_atomically(folder / SPEC_FILE, _encode_spec(spec))
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
+    return _report(spec, result, target, attack=attack)
+
+
+def attack_folder(run: Path, spec: Spec) -> Path:
+    """Where the record of a further attack goes: attacks/<inferences>-<digest of the options that are not the default's>."""
+    plain, asked = AttackOptions(), msgspec.structs.asdict(spec.attack_options())
+    changed = {name: value for name, value in asked.items() if value != getattr(plain, name)}
+    digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
+    return run / ATTACKS / f"{'-'.join(asked['inference']) or 'all'}-{digest[:10]}"
+
+
+def reuse(
+    folder: Path,
+    changes: Mapping[str, object],
+    out: Path | None,
+    observer: Observer | None = None,
+    *,
+    overwrite: bool = False,
+) -> tuple[Finished, FederatedGraph]:
+    """Attack a finished run again, with other attack options.
+
+    Args:
+        folder: the finished run. changes: attack options by name.
+        out: where to write; None: beside the run's own record, in its `attack_folder`. The same attack finds its record there,
+            or in the run itself, and is not made again.
+        overwrite: make it again, and write over another record in `out`.
+
+    Raises:
+        RunError: the folder holds no finished run, the data have changed since, or `out` has another record.
+    """
+    spec, result = load_run(folder, observer)
+    spec = msgspec.structs.replace(spec, **changes)
+    target = out or attack_folder(folder, spec)
+    if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):
+        if not overwrite:
+            return own, result.graph
+        target = folder
+    elif not overwrite and (earlier := _earlier(target, spec, result.graph)) is not None:
+        return earlier, result.graph
+    if out is not None:
+        _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
+    return _report(spec, result, target, attack=True), result.graph
+
+
+def _trained(spec: Spec) -> FederationOptions:
+    return spec.settled().federation_options()
+
+
+def _is_attack(record: Record, spec: Spec) -> bool:
+    """Whether a record is of this attack, on whatever run."""
+    return bool(record.leakage) and record.spec.attack_options() == spec.attack_options()
+
+
+def _earlier(folder: Path, spec: Spec, graph: FederatedGraph) -> Finished | None:
+    """The finished attack in a folder, None where there is no record. Raises `RunError` for the record of anything else."""
+    if not (folder / RECORD_FILE).exists():
+        return None
+    found = _read_finished(folder)
+    same_run = found.record.data.hash == graph.hash and _trained(found.record.spec) == _trained(spec)
+    if not (same_run and _is_attack(found.record, spec)):
+        raise refused(folder / RECORD_FILE, "is of another run or attack")
+    return found
+
+
+def _read_finished(folder: Path) -> Finished:
+    path = folder / SCORES_FILE
+    try:
+        scores = pd.read_parquet(path) if path.exists() else pd.DataFrame()
+    except (OSError, ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    return Finished(read_record(folder / RECORD_FILE), scores, folder, reused=True)
+
+
+def _clear_other_run(folder: Path, identity: str) -> None:
+    """Remove what another run left in a folder, attacks on it too; the checkpoint of the same run stays."""
+    try:
+        if (folder / CHECKPOINT).exists():
+            checkpoint.load(folder / CHECKPOINT, identity)
+            return
+    except RunError:
+        _remove(folder / CHECKPOINT)
+    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, PICTURE_FILE)))
+    shutil.rmtree(folder / ATTACKS, ignore_errors=True)
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"{file}: cannot be removed ({error.strerror})") from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
+def load_run(
+    folder: Path, observer: Observer | None = None, exchange: MakeExchange = make_exchange
+) -> tuple[Spec, FederationResult]:
+    """A finished run, from its checkpoint.
+
+    Raises:
+        RunError: the folder holds no finished run, or the data have changed since.
+    """
+    try:
+        spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
+    except OSError as error:
+        raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
+    except (msgspec.MsgspecError, SpecError) as error:
+        raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
+    graph, options = spec.load_graph(), spec.federation_options()
+    if not (folder / CHECKPOINT).exists():
+        raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
+    _, progress = checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))
+    if not progress.finished:
+        raise RunError(
+            f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
+        )
+    return spec, run_federation(graph, options, folder, observer, make_exchange=exchange)
+
+
+def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
+    """Attack, and write what was found; the record comes last, so that what has one is whole."""
+    leakage: list[Leakage] = []
+    scores = pd.DataFrame()
+    updates: list[UpdateRecovery] = []
+    if attack:
+        leakage, scores = attack_federation(result, spec.attack_options())
+        updates = attack_updates(
+            result,
+            spec.attack_options().threat or default_threats(spec.algorithm),
+            colluder=spec.colluder,
+            leak=max(spec.attack_options().leak),
+            seed=spec.attack_options().seed,
+        )
+    record = make_record(spec, result, leakage, updates)
+    picture = draw_picture(record)
+    _make_folder(folder)
+    _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack
+    write_atomically(folder / SPEC_FILE, _encode_spec(spec))
+    if attack:
+        content = io.BytesIO()
+        scores.to_parquet(content, index=False)
+        write_atomically(folder / SCORES_FILE, content.getvalue())
+    write_atomically(folder / PICTURE_FILE, picture)
+    write_atomically(folder / RECORD_FILE, encode_record(record))
+    return Finished(record, scores, folder)
+
+
+def _encode_spec(spec: Spec) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n"

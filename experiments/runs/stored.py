@@ -1,0 +1,65 @@
+"""Records, run folders, comparisons and manifests on disk: JSON in which specs are flat, of this and earlier versions.
+
+    write_atomically(folder / "spec.json", encode_stored(spec))
+    spec = decode_stored((folder / "spec.json").read_bytes(), Spec)
+
+Only what another version meant by the same words is translated; anything else that is wrong is an error of the decoder's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from experiments.runs.spec import RENAMED, Spec
+from fkgsec.federation.options import flat, nested
+from fkgsec.federation.recipes import RECIPES
+
+Kind = TypeVar("Kind")
+
+
+def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
+    """Decode JSON to `kind`, its specs brought up to date. Raises `msgspec.MsgspecError`, as `msgspec.json.decode` does."""
+    raw = msgspec.json.decode(content)
+    if isinstance(raw, dict):
+        if kind is Spec:
+            raw = _updated(raw)
+        for holder in _holders(raw):
+            holder["spec"] = _updated(holder["spec"])
+    return msgspec.convert(raw, kind, str_keys=True)
+
+
+def encode_stored(value: Any) -> bytes:
+    """Indented JSON of a struct, with every spec in it flat, as in files that people write."""
+    raw = msgspec.to_builtins(value, str_keys=True)
+    if isinstance(value, Spec):
+        raw = flat(raw)
+    for holder in _holders(raw):
+        holder["spec"] = flat(holder["spec"])
+    return msgspec.json.format(msgspec.json.encode(raw), indent=2) + b"\n"
+
+
+def _holders(raw: Any) -> list[dict[str, Any]]:
+    """The parts of a document that have a spec: itself, or the records of its cases."""
+    cases = raw.get("cases") if isinstance(raw, dict) else None
+    records = [case.get("record") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
+    return [one for one in (raw, *records) if isinstance(one, dict) and isinstance(one.get("spec"), dict)]
+
+
+def _updated(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec in today's words.
+
+    Until 0.1 every option of every algorithm stood in a spec, None where it was left open, and tau at 0.2 in all; `init_epsilon`
+    was called epsilon, and FedLU stood with a temperature (1 where none was given) that its training did not use. Now such a
+    temperature is refused, so one on disk is of that time and is dropped.
+    """
+    spec = nested({RENAMED.get(name, name): value for name, value in spec.items()})
+    recipe = RECIPES.get(str(spec.get("algorithm", "fede")))
+    settings = {name: value for name, value in spec.pop("settings", {}).items() if value is not None}
+    if recipe and settings.get("tau") == 0.2 and not recipe.has("tau"):
+        del settings["tau"]
+    alike = settings.get("variant") != "published" or spec.get("model") != "rotate"
+    if recipe and recipe.has("variant") and alike:
+        spec = {name: value for name, value in spec.items() if name != "temperature" or value == 0}
+    return spec | {"settings": settings}

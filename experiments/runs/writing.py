@@ -1,0 +1,74 @@
+"""The write guard: what is finished is not written over unless it is asked for.
+
+    write_new(Path("tables.csv"), content, overwrite=False)
+
+One rule for every command. A file that is there with the same bytes stays and counts as written; one with other bytes is an
+error that names it and `--overwrite`. A device or a pipe holds nothing, so it is written to. A folder appears whole or not at
+all. Reports of a build (`fkgsec check --junit`, `--sarif`, `--markdown`, `--json`) are no exception of this module but of
+that command, which makes way for them at its start, so that no earlier verdict is left behind by a check that fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.runs.record import is_plain_place, write_atomically
+from fkgsec.errors import RunError
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="write over what is finished there and differs")]
+
+
+def refused(path: Path, what: str = "is there already and differs") -> RunError:
+    """The error of the rule."""
+    return RunError(f"{path}: {what}; name another place, or give --overwrite")
+
+
+def write_new(path: Path, content: bytes, *, overwrite: bool) -> None:
+    """Write a file that is not there, is the same, or may be written over. Raises `RunError`."""
+    if not overwrite and is_plain_place(path) and path.exists():
+        try:
+            same = path.read_bytes() == content
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+        if not same:
+            raise refused(path)
+        return
+    write_atomically(path, content)
+
+
+def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool], overwrite: bool) -> bool:
+    """Whether a folder, or a file in its stead, is still to be written.
+
+    Args:
+        same: whether it holds what would be written. ours: whether it is of the kind that this command writes; nothing else
+            is ever replaced.
+
+    Raises:
+        RunError: something else is there.
+    """
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return True
+    if same():
+        return False
+    if not overwrite:
+        raise refused(place)
+    if not ours():
+        raise RunError(
+            f"{place}: was not written by this command, and --overwrite replaces nothing else; name another place"
+        )
+    return True
+
+
+def put_in_place(whole: Path, place: Path) -> None:
+    """Rename a folder or file that is whole to its place; a folder that is there is removed then. Raises `OSError`."""
+    aside = whole.with_name(f"{whole.name}.replaced")
+    if place.is_dir() and any(place.iterdir()):
+        place.rename(aside)
+    whole.replace(place)
+    if aside.is_dir():
+        shutil.rmtree(aside)

@@ -1,0 +1,127 @@
+"""Triples in RDF files (N-Triples, Turtle), by rdflib, which is the optional extra `rdf`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fkgsec.data.assembly import NamedTriples, build_graph
+from fkgsec.data.formats.folders import read_text
+from fkgsec.data.graph import KnowledgeGraph
+from fkgsec.errors import DataError
+
+if TYPE_CHECKING:
+    from rdflib.term import Node
+
+# What relative IRIs resolve against, so that names do not hang on where the file lies.
+BASE_IRI = "file:///"
+
+
+def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
+    """Read the statements of an N-Triples (`.nt`) or Turtle (`.ttl`) file between resources; all go to train.
+
+    Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a
+    literal are not part of the graph: they are left out, and a warning counts them by predicate.
+
+    Raises:
+        DataError: rdflib is not installed, a syntax error (`file:line`), or no statement between resources.
+    """
+    path = Path(path)
+    try:
+        import rdflib  # noqa: F401 - an optional extra
+    except ImportError as error:
+        raise DataError(f"{path}: reading RDF needs rdflib; pip install 'fkgsec[rdf]'") from error
+    statements, places = (_parse_turtle if path.suffix.lower() == ".ttl" else _parse_ntriples)(path)
+    columns, kept, literals = _resources(statements)
+    notes = [f"{path}: {len(kept):,} statements, all in train (RDF has no splits)"]
+    if literals:
+        common = ", ".join(f"{predicate} ({count:,})" for predicate, count in literals.most_common(3))
+        notes.append(f"{path}: {literals.total():,} statements with a literal object left out: {common}")
+    if not kept:
+        raise DataError(f"{path}: no statement between resources ({literals.total():,} with a literal object)")
+    heads, relations, tails = columns
+    train = NamedTriples(heads, relations, tails, lambda row: places[kept[row]])
+    return build_graph(name or path.stem, {"train": train}, notes=notes)
+
+
+def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str]], list[int], Counter[str]]:
+    """Head, relation and tail names, the numbers of the statements kept, and the left-out ones by predicate."""
+    from rdflib import BNode, Literal
+
+    blank_names: dict[Node, str] = {}
+
+    def as_name(node: Node) -> str:
+        if isinstance(node, BNode):
+            return blank_names.setdefault(node, f"_:b{len(blank_names)}")
+        return str(node)
+
+    columns: list[list[str]] = [[], [], []]
+    kept: list[int] = []
+    literals: Counter[str] = Counter()
+    for number, statement in enumerate(statements):
+        if isinstance(statement[2], Literal):
+            literals[str(statement[1])] += 1
+            continue
+        kept.append(number)
+        for column, node in zip(columns, statement, strict=True):
+            column.append(as_name(node))
+    return columns, kept, literals
+
+
+def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
+    """Statements in file order and where each stands. Line by line, because rdflib's own errors name no line."""
+    from rdflib.exceptions import ParserError
+    from rdflib.plugins.parsers.ntriples import W3CNTriplesParser
+
+    recorder = _Recorder()
+    parser = W3CNTriplesParser(recorder)  # pyright: ignore[reportArgumentType] - any object with `triple` is a sink
+    places: list[str] = []
+    for line, text in enumerate(read_text(path).split("\n"), start=1):
+        parser.line = text
+        try:
+            parser.parseline()
+        except (ParserError, ValueError) as error:
+            raise DataError(f"{path}:{line}: not an N-Triples statement ({_one_line(error)})") from error
+        if len(recorder.statements) > len(places):
+            places.append(f"{path}:{line}")
+    return recorder.statements, places
+
+
+def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
+    """Statements in file order, duplicates included, and where each stands."""
+    import rdflib
+    from rdflib.exceptions import ParserError
+    from rdflib.plugins.parsers.notation3 import BadSyntax
+
+    recorder = _Recorder()
+
+    class RecordingGraph(rdflib.Graph):
+        """Keeps the order of the file, which a graph (a set) would lose."""
+
+        def add(self, triple: tuple[Node, Node, Node]) -> RecordingGraph:
+            recorder.triple(*triple)
+            return self
+
+    try:
+        RecordingGraph().parse(data=read_text(path), format="turtle", publicID=BASE_IRI)
+    except BadSyntax as error:
+        reason = str(error).partition("Bad syntax (")[2].partition(") at ^")[0]
+        raise DataError(f"{path}:{error.lines + 1}: not Turtle ({reason})") from error
+    except (ParserError, ValueError) as error:
+        raise DataError(f"{path}: not Turtle ({_one_line(error)})") from error
+    return recorder.statements, [f"{path} statement {number + 1}" for number in range(len(recorder.statements))]
+
+
+class _Recorder:
+    """A sink for rdflib's parsers that keeps the statements in the order of the file."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[Node, Node, Node]] = []
+
+    def triple(self, subject: Node, predicate: Node, obj: Node) -> None:
+        self.statements.append((subject, predicate, obj))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

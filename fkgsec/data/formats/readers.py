@@ -1,0 +1,81 @@
+"""The readers, and the choice of one by what a path is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fkgsec.data.assembly import build_graph
+from fkgsec.data.formats.folders import (
+    client_folders,
+    read_client_folders,
+    read_triple_file,
+    read_tsv_folder,
+    write_client_folders,
+)
+from fkgsec.data.formats.pickles import read_fede_pickle
+from fkgsec.data.formats.rdf import read_rdf
+from fkgsec.data.formats.tables import read_triple_table
+from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
+from fkgsec.errors import DataError
+
+__all__ = [
+    "read_client_folders",
+    "read_fede_pickle",
+    "read_path",
+    "read_rdf",
+    "read_triple_table",
+    "read_tsv_folder",
+    "write_client_folders",
+]
+
+LAYOUTS = (
+    "a folder with train.txt, valid.txt and test.txt",
+    "a folder with one such subfolder per client",
+    "a .csv, .tsv or .parquet table with the columns head, relation, tail (and split, client)",
+    "an .nt or .ttl file",
+    "a .pkl file of FedE or FedR",
+    "a .txt file of head<TAB>relation<TAB>tail lines",
+)
+
+
+def read_path(path: Path | str) -> KnowledgeGraph | FederatedGraph:
+    """Read the graph or federation at `path` by the reader that fits what lies there (see `LAYOUTS`).
+
+    A bare `.txt` file and an RDF file have no splits: all triples are in train, and a warning says so.
+
+    Raises:
+        DataError: nothing there, no layout that fits, or what the reader raises.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if path.is_dir():
+        return _read_folder(path)
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv", ".parquet", ".pq"):
+        return read_triple_table(path)
+    if suffix in (".nt", ".ttl"):
+        return read_rdf(path)
+    if suffix in (".pkl", ".pickle"):
+        return read_fede_pickle(path)
+    if suffix == ".txt":
+        train = read_triple_file(path)
+        note = f"{path}: no splits, all {len(train.heads):,} triples are in train"
+        return build_graph(path.stem, {"train": train}, empty=str(path), notes=[note])
+    raise _unknown_layout(path)
+
+
+def _read_folder(path: Path) -> KnowledgeGraph | FederatedGraph:
+    def has_split(folder: Path) -> bool:
+        return any((folder / f"{split}.txt").is_file() for split in SPLITS)
+
+    # One split file is enough to know the layout: the reader then says which of the others is missing.
+    if has_split(path):
+        return read_tsv_folder(path)
+    if any(has_split(folder) for folder in client_folders(path)):
+        return read_client_folders(path)
+    raise _unknown_layout(path)
+
+
+def _unknown_layout(path: Path) -> DataError:
+    return DataError(f"{path}: not a layout that can be read; accepted: {'; '.join(LAYOUTS)}")

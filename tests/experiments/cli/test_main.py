@@ -1,0 +1,309 @@
+"""The command: what it prints, writes and returns, for good input and bad."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors import SafetensorError, safe_open
+from typer.testing import CliRunner
+
+from attacks.leakage import items_of
+from experiments.cli.main import app
+from experiments.runs.record import SCHEMA, read_record
+from fkgsec.errors import RunError
+
+SMALL = [
+    "--size", "600", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "3", "--eval-every", "1",
+    "--unlinked-heads", "10", "--device", "cpu",
+]  # fmt: skip
+
+
+def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "fede"
+    status, _, _ = fkgsec("attack", "--target", "fede", "--leak", "0.5", "--leak", "1", *SMALL[:-4], "--out", folder)
+    assert status == 0
+    return folder
+
+
+def test_the_folder_of_an_attack(run: Path) -> None:
+    assert {path.name for path in run.iterdir()} == {
+        "checkpoint.safetensors", "picture.png", "record.json", "scores.parquet", "spec.json",
+    }  # fmt: skip
+    assert (run / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_record_has_what_issue_and_readers_rely_on(run: Path) -> None:
+    record = json.loads((run / "record.json").read_text())
+    assert record["schema"] == SCHEMA
+    assert record["seed"] == record["spec"]["seed"] == 0
+    assert set(record["data"]) >= {"name", "hash"}
+    assert set(record["environment"]) >= {"commit", "dirty", "versions", "device"}
+    for name in ("mrr", "hits@1", "hits@3", "hits@5", "hits@10"):
+        assert set(record["utility"][name]) >= {"value", "low", "high", "n"}
+        assert record["utility"][name]["low"] <= record["utility"][name]["value"] <= record["utility"][name]["high"]
+    for row in record["leakage"]:
+        assert set(row) >= {"attack", "threat_model", "victim", "leak", "err", "trr"}
+        assert set(row["err"]) >= {"value", "low", "high", "n"}
+    victims = {(row["threat_model"], row["leak"], row["victim"]) for row in record["leakage"]}
+    assert victims == {
+        (threat, leak, victim)
+        for threat in ("collusion", "identifiers")
+        for leak in (0.5, 1.0)
+        for victim in ("hospital-2", "hospital-3", "all")
+    }
+    assert record["bytes"]["up"] == sum(record["bytes"]["up_by_round"]) == sum(r["bytes_up"] for r in record["rounds"])
+    assert record["bytes"]["down"] == sum(r["bytes_down"] for r in record["rounds"])
+    assert [r["round"] for r in record["rounds"]] == [0, 1, 2, 3]
+    assert set(record["rounds"][1]) >= {"loss", "valid_mrr", "bytes_up", "bytes_down", "seconds"}
+
+
+def test_scores_explain_the_figures(run: Path) -> None:
+    scores = pd.read_parquet(run / "scores.parquet")
+    for row in read_record(run / "record.json").leakage:
+        if row.victim == "all":
+            continue
+        entities, triples = items_of(scores, row, "entity"), items_of(scores, row, "triple")
+        assert entities.right.mean() == pytest.approx(row.err.value)
+        if row.trr_by not in ("majority", "prior"):
+            assert triples.right.mean() == pytest.approx(row.trr.value)
+
+
+def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: Path) -> None:
+    before = (run / "checkpoint.safetensors").stat().st_mtime_ns
+    status, out, _ = fkgsec(
+        "attack", "--run", run, "--threat", "identifiers", "--leak", "0.7", "--out", tmp_path / "again"
+    )
+    assert status == 0
+    assert "identifiers, leak 0.7" in out
+    rows = read_record(tmp_path / "again" / "record.json").leakage
+    assert {(row.threat_model, row.leak) for row in rows} == {("identifiers", 0.7)}
+    assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_the_terminal_shows_fits_80_columns(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, _ = fkgsec("attack", "--run", run, "--out", tmp_path / "shown")
+    assert status == 0
+    tables = out[: out.index("ERR: entities named")]
+    rows = [line for line in tables.splitlines() if "Reconstruction" not in line]
+    assert all(len(line) <= 80 for line in rows)
+    # Nothing is cut or wrapped to fit: a wider terminal shows the same rows.
+    monkeypatch.setenv("COLUMNS", "200")
+    _, wide, _ = fkgsec("attack", "--run", run, "--out", tmp_path / "shown")
+    assert {line for line in rows if line.startswith(("hospital", "all", "victim"))} <= set(wide.splitlines())
+    for word in ("Reconstruction under collusion, leak 0.5", "hospital-2", "ERR", "TRR", "Utility", "Cost", "bytes up"):
+        assert word in out
+
+
+def test_json_on_standard_output_is_nothing_but_the_record(tmp_path: Path) -> None:
+    status, out, _ = fkgsec("train", "--algorithm", "fedr", *SMALL[:-4], "--json", "-", "--out", tmp_path / "run")
+    assert status == 0
+    assert json.loads(out)["spec"]["algorithm"] == "fedr"
+    assert json.loads(out)["leakage"] == []
+
+
+def test_every_algorithm_of_this_version_and_nothing_to_attack_says_why(tmp_path: Path) -> None:
+    for algorithm, reason in (
+        ("single", "no embedding of this client crossed"),
+        ("fedr", "only relation embeddings crossed"),
+    ):
+        status, out, _ = fkgsec("attack", "--target", algorithm, *SMALL, "--out", tmp_path / algorithm)
+        assert status == 0
+        assert f": {reason}" in out
+    status, _, err = fkgsec("attack", "--target", "collective", *SMALL, "--out", tmp_path / "collective")
+    assert (status, err.splitlines()[-1]) == (
+        2, "fkgsec: collective has no federation to attack: one party holds all triples",
+    )  # fmt: skip
+
+
+def test_own_files_end_to_end(tmp_path: Path) -> None:
+    assert fkgsec("data", "generate", "--size", "400", "--clients", "2", "--out", tmp_path / "data")[0] == 0
+    status, out, _ = fkgsec("data", "stats", "--data", tmp_path / "data")
+    assert status == 0
+    assert "hospital-1" in out
+    status, _, err = fkgsec("train", "--data", tmp_path / "data", *SMALL[2:-4], "--out", tmp_path / "run", "--quiet")
+    assert (status, err) == (0, "")
+
+
+def test_data_list_names_the_catalogue() -> None:
+    status, out, _ = fkgsec("data", "list")
+    assert status == 0
+    for name in ("FB15k-237", "WN18RR", "DDB14-Fed5", "FB15k-237-C3", "UMLS"):
+        assert name in out
+
+
+def test_data_stats_as_json() -> None:
+    status, out, _ = fkgsec("data", "stats", "--size", "400", "--json", "-")
+    assert status == 0
+    assert {row["client"] for row in json.loads(out)["statistics"]} >= {"hospital-1", "union"}
+
+
+COMMANDS = (
+    "", "train", "attack", "compare", "unlearn", "verify", "check", "report", "results", "export", "audit", "data",
+    "data list", "data stats", "data partition", "data generate", "experiment run", "experiment list", "experiment show",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [command.split() for command in COMMANDS], ids=COMMANDS)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    status, out, _ = fkgsec(*command, "--help")
+    assert status == 0
+    assert "Usage" in out
+    if command not in ([], ["data"]):
+        assert "Example" in out
+        assert f"fkgsec {' '.join(command)}" in out
+
+
+def files(folder: Path, **contents: str | bytes) -> Path:
+    for name in ("train", "valid", "test"):
+        content = contents.get(name, "a\tr\tb\nb\tr\tc\nc\tr\ta\n")
+        if content != "absent":
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+BAD_COMMANDS: list[tuple[list[str], str]] = [
+    (["train", "--algorithm", "fedx"], "algorithm must be one of single, collective, fede, "),
+    (["train", "--model", "transh"], "model: Invalid enum value 'transh'"),
+    (["train", "--dim", "0"], "dim must be at least 1; got 0"),
+    (["train", "--dim", "many"], "Invalid value for '--dim'"),
+    (["train", "--learning-rate", "-1"], "learning_rate must be a positive number; got -1.0"),
+    (["train", "--participation", "0"], "participation must lie in (0, 1]; got 0.0"),
+    (["train", "--device", "cuda:7"], "device 'cuda:7' is not there"),
+    (["train", "--device", "abacus"], "device must be auto, cpu or cuda[:N]; got 'abacus'"),
+    (["train", "--data", "FB15k-238"], "FB15k-237"),
+    (["train", "--clients", "1", "--size", "200"], "fede needs at least 2 clients"),
+    (["train", "--partition", "triples"], "partition does not apply to the embedded consortium"),
+    (["train", "--config", "/nonexistent/spec.yaml"], "cannot be read (No such file or directory)"),
+    (["train", "--nonsense"], "No such option"),
+    (["attack", "--leak", "0"], "leak must lie in (0, 1]; got 0.0"),
+    (["attack", "--leak", "1.01"], "leak must lie in (0, 1]; got 1.01"),
+    (["attack", "--threat", "everybody"], "threat must be one of server, collusion"),
+    (["attack", "--run", "/nonexistent"], "not a run folder"),
+    (["attack", "--inference", "guess"], "inference: Invalid enum value 'guess'"),
+    (["data", "generate", "--clients", "0", "--out", "/tmp/never"], "clients"),
+    (["data", "partition", "--data", "Nations", "--partition", "halves", "--out", "/tmp/never"], "partition must be one of"),
+    (["train", "--out", "/proc/none"], "cannot be made"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_COMMANDS, ids=[" ".join(c[:3]) for c, _ in BAD_COMMANDS])
+def test_bad_commands_say_so_in_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    status, _, err = fkgsec(*arguments)
+    assert status == 2
+    assert message in " ".join(err.split())
+    if err.startswith("fkgsec:"):
+        assert len(err.strip().splitlines()) == 1
+
+
+BAD_FILES: list[tuple[dict[str, str | bytes], str]] = [
+    ({"train": "a\tr\n"}, "train.txt:1: expected 3 tab-separated fields, found 2"),
+    ({"train": "a\tr\tb\na r b\n"}, "train.txt:2: expected 3 tab-separated fields, found 1"),
+    ({"train": "a\tr\tb\tc\n"}, "train.txt:1: expected 3 tab-separated fields, found 4"),
+    ({"train": "a\t\tb\n"}, "train.txt:1:"),
+    ({"train": b"a\tr\tb\n\xff\xfe\tr\tb\n"}, "train.txt:2:"),
+    ({"train": ""}, "train"),
+    ({"test": "absent"}, "test.txt"),
+    ({"valid": "a\tr\tb\n\nb\tr\tc\n"}, "valid.txt:2:"),
+]
+
+
+@pytest.mark.parametrize(("contents", "message"), BAD_FILES)
+def test_bad_files_are_named_with_their_line(contents: dict[str, str | bytes], message: str, tmp_path: Path) -> None:
+    status, _, err = fkgsec("train", "--data", files(tmp_path / "graph", **contents), "--out", tmp_path / "run")
+    assert status == 2
+    assert err.startswith("fkgsec: ")
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_colluder_names_those_there_are(run: Path) -> None:
+    status, _, err = fkgsec("attack", "--run", run, "--colluder", "hospital-9")
+    assert status == 2
+    assert "colluder must be one of hospital-1, hospital-2, hospital-3; got 'hospital-9'" in err
+
+
+def test_training_options_do_not_go_with_a_finished_run(run: Path) -> None:
+    status, _, err = fkgsec("attack", "--run", run, "--dim", "4")
+    assert (status, err) == (2, "fkgsec: --run takes attack options only; leave out dim\n")
+
+
+def test_a_run_folder_of_other_options_is_left_alone(run: Path) -> None:
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    status, _, err = fkgsec("train", *SMALL[:-4], "--gamma", "3", "--out", run)
+    assert status == 2
+    assert "belongs to a run with other options or data" in err
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_damaged_record_and_missing_record(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be read"):
+        read_record(tmp_path / "record.json")
+    (tmp_path / "record.json").write_text('{"schema": "fkgsec/record/1"')
+    with pytest.raises(RunError, match="not a record of schema"):
+        read_record(tmp_path / "record.json")
+
+
+def test_internal_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("experiments.cli.main.make_spec", broken)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(app, ["train"], catch_exceptions=False)
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "experiments.cli.main", "attack", "--target", "fede", "--size", "900", "--dim", "16",
+               "--batch-size", "64", "--rounds", "12", "--eval-every", "3", "--checkpoint-every", "0",
+               "--unlinked-heads", "10", "--device", "cpu", "--out", str(folder), "--quiet"]  # fmt: skip
+    root = Path(__file__).parents[3]
+    return subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+
+
+def rounds_done(folder: Path) -> int:
+    try:
+        # framework "pt" opens the file twice, and the run may put a new one in its place in between.
+        with safe_open(folder / "checkpoint.safetensors", framework="numpy") as handle:
+            return len(json.loads(handle.metadata()["progress"])["rounds"]) - 1
+    except (OSError, SafetensorError):
+        return 0
+
+
+def without_clock(folder: Path) -> dict[str, object]:
+    record = json.loads((folder / "record.json").read_text())
+    record.pop("environment")
+    for entry in record["rounds"]:
+        entry.pop("seconds")
+    return record
+
+
+def test_killed_and_resumed_gives_the_same_record(tmp_path: Path) -> None:
+    """kill -9 at three moments: early, in the middle of a round, late; then the same command again."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole).wait() == 0
+    for wanted in (1, 4, 9):
+        process = start(killed)
+        while process.poll() is None and rounds_done(killed) < wanted:
+            time.sleep(0.005)
+        time.sleep(0.03)
+        process.send_signal(signal.SIGKILL)
+        status = process.wait()
+        assert status in (-signal.SIGKILL, 0), f"exit status {status} on the way to round {wanted}"
+        assert wanted <= rounds_done(killed) <= 12
+    assert start(killed).wait() == 0
+    assert without_clock(killed) == without_clock(whole)
+    assert pd.read_parquet(killed / "scores.parquet").equals(pd.read_parquet(whole / "scores.parquet"))
+    assert not list(killed.glob("*.part"))

@@ -1,0 +1,905 @@
+"""`fkgsec report`: what the page says is what records and scores say, names are inert, browsers and readers can use it."""
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from attacks.leakage import headline_rows, items_of
+from experiments.cli.main import app
+from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot, linear_ticks, log_ticks
+from experiments.reporting.html.cli import read_runs, report
+from experiments.reporting.html.examples import NUM_EXAMPLES
+from experiments.reporting.html.model import Run, Table
+from experiments.reporting.html.page import assemble, render
+from experiments.reporting.html.words import _PHRASES, VERDICTS, adversary, triple_words, verdict
+from experiments.runs.compare import read_comparison
+from experiments.runs.record import Record, encode_record, read_record
+from experiments.runs.spec import Spec
+from fkgsec import estimate
+from fkgsec.data.consortium import RELATIONS, generate_consortium
+from fkgsec.estimate import Estimate
+
+SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20",
+         "--eval-every", "1", "--device", "cpu"]  # fmt: skip
+CASES = ("none", "fedr", "psu,secagg")
+RESULTS = Path(__file__).parents[4] / "experiments" / "results"
+VOID = {"meta", "link", "br", "img", "input", "wbr"}
+NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+reporter = typer.Typer(pretty_exceptions_enable=False)
+reporter.command()(report)
+
+
+def run_report(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(reporter, [str(argument) for argument in arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+class Page(HTMLParser):
+    """A page as a reader gets it: its elements, the text in each kind of them, and its tables by caption."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.stack: list[str] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.tables: list[tuple[str, list[list[str]]]] = []
+        self.orders: list[tuple[str, list[list[float | None]]]] = []
+        self._rows: list[list[str]] = []
+        self._orders: list[list[float | None]] = []
+        self._caption = ""
+        self.feed(html)
+        assert not self.stack, f"not closed: {self.stack}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.stack.append(tag)
+        if tag == "table":
+            self._rows, self._orders, self._caption = [], [], ""
+        elif tag == "tr":
+            self._rows.append([])
+            self._orders.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+            order = dict(attrs).get("data-order")
+            self._orders[-1].append(None if order is None else float(order))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack, f"</{tag}> without a start"
+        assert self.stack.pop() == tag
+        if tag == "table":
+            self.tables.append((self._caption, self._rows))
+            self.orders.append((self._caption, self._orders))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((tuple(self.stack), data))
+        if "caption" in self.stack:
+            self._caption += data
+        elif self.stack and self.stack[-1] in ("td", "th"):
+            self._rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        """What a reader reads: no script, no style, one space where there was white space."""
+        shown = (data for stack, data in self.texts if not {"script", "style", "title"} & set(stack))
+        return " ".join(" ".join(shown).split())
+
+    def table(self, start: str) -> list[list[str]]:
+        """The one table whose caption starts so: rows of cells, the head first."""
+        (found,) = (rows for caption, rows in self.tables if caption.startswith(start))
+        return [[cell.replace("\N{NO-BREAK SPACE}", " ").strip() for cell in row] for row in found]
+
+
+def page_of(*runs: Run, **options: bool) -> Page:
+    return Page(render(assemble(runs, **options)))
+
+
+def naive_share(figure: Estimate) -> str:
+    """The figure as the page must show it, for shares that are neither tiny nor next to one."""
+    return f"{100 * figure.value:.1f} % ({100 * figure.low:.1f}–{100 * figure.high:.1f})"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of small runs, attacked, with scores."""
+    out = tmp_path_factory.mktemp("runs") / "compared"
+    cases = [argument for case in CASES for argument in ("--case", case)]
+    result = CliRunner().invoke(app, ["compare", *SMALL, *cases, "-q", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> list[Run]:
+    return read_runs([folder])
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Run]) -> Page:
+    return page_of(*runs)
+
+
+def by_name(runs: list[Run], name: str) -> tuple[Record, pd.DataFrame]:
+    (run,) = (run for run in runs if run.name == name)
+    assert run.scores is not None
+    return run.record, run.scores
+
+
+# What is read.
+
+
+def test_a_comparison_is_all_its_cases_and_a_folder_is_its_record(folder: Path, runs: list[Run]) -> None:
+    assert [run.name for run in runs] == list(CASES)
+    assert all(run.scores is not None for run in runs)
+    (one,) = read_runs([folder / "fedr"])
+    assert (one.name, one.record) == ("fedr", read_record(folder / "fedr" / "record.json"))
+    assert one.scores is not None
+    assert [run.name for run in read_runs([folder / "comparison.json", folder / "fedr", folder / "fedr" / "record.json"])] == [
+        "compared: none", "compared: fedr", "compared: psu,secagg", "fedr", "fedr (2)",
+    ]  # fmt: skip
+
+
+def test_a_record_of_another_name_takes_no_scores_beside_it(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "none" / "record.json", tmp_path / "mine.json")
+    shutil.copy(folder / "none" / "scores.parquet", tmp_path / "scores.parquet")
+    (run,) = read_runs([tmp_path / "mine.json"])
+    assert (run.name, run.scores) == ("mine", None)
+    page = page_of(run)
+    assert "Without per-item scores (scores.parquet stands beside the record of a run folder): mine." in page.text
+    assert "There are no scores of single triples to divide by relation." in page.text
+
+
+def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
+    """The arguments of a wrong call."""
+    shutil.copytree(folder / "none", tmp_path / "run")
+    scores = tmp_path / "run" / "scores.parquet"
+    if what == "record":
+        (tmp_path / "run" / "record.json").write_text('{"schema": ')
+    if what == "parquet":
+        scores.write_bytes(b"PAR1")
+    if what == "columns":
+        pd.read_parquet(scores).drop(columns=["right"]).to_parquet(scores)
+    if what == "other":
+        table = pd.read_parquet(scores)
+        table.assign(right=~table["right"].astype(bool)).to_parquet(scores)
+    out = {"suffix": tmp_path / "run" / "record.json", "out": tmp_path / "none" / "report.html"}
+    runs = {"missing": [tmp_path / "nothing"], "empty": [tmp_path], "text": [Path(__file__)]}
+    return [*runs.get(what, [tmp_path / "run"]), "--out", out.get(what, tmp_path / "report.html")]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("missing", "nothing: cannot be read (No such file or directory)"),
+        ("empty", "has neither record.json nor comparison.json"),
+        ("text", "test_report.py: not a comparison of schema"),
+        ("record", "record.json: not a"),
+        ("parquet", "scores.parquet: cannot be read"),
+        ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
+        ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, entity: "),
+        ("suffix", "out must end with .html"),
+        ("out", "report.html: cannot be written (No such file or directory)"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(what: str, says: str, folder: Path, tmp_path: Path) -> None:
+    arguments = broken(folder, tmp_path, what)
+    before = (tmp_path / "run" / "record.json").read_bytes()
+    status, out, err = run_report(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("fkgsec: ")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert (tmp_path / "run" / "record.json").read_bytes() == before
+    assert not list(tmp_path.rglob("*.html*"))
+
+
+# What is shown.
+
+
+def test_every_row_of_the_record_is_in_the_tables_with_its_interval_and_base(runs: list[Run], page: Page) -> None:
+    overview, victims = page.table("Utility, leakage"), page.table("Risk of each victim")
+    for run in runs:
+        mrr = run.record.utility["mrr"]
+        for row in headline_rows(run.record.leakage):
+            attack = f"{row.threat_model}, leak 0.5"
+            (shown,) = (cells for cells in victims if cells[:3] == [row.victim, run.name, attack])
+            if row.reason:
+                assert set(shown[3:]) == {"n/a"}
+            else:
+                assert shown[3] == naive_share(row.err) or min(row.err.low, 1 - row.err.high) < 0.01
+                assert shown[5] == f"{100 * row.err_attainable:.1f} %" or row.err_attainable in (0, 1)
+                assert shown[6] == naive_share(row.trr) or row.trr.low < 0.01
+                base = max(row.trr_baseline.value, row.trr_prior.value)
+                assert shown[7] == f"{100 * base:.1f} %" or base < 0.01
+                assert shown[8] == f"{100 * row.trr_attainable:.1f} %" or row.trr_attainable in (0, 1)
+            if row.victim == "all":
+                (pooled,) = (cells for cells in overview if cells[:2] == [run.name, attack])
+                assert pooled[2:8] == shown[3:]
+                assert pooled[8] == f"{mrr.value:.4f} ({mrr.low:.4f}–{mrr.high:.4f})"
+                assert float(pooled[9]) == pytest.approx(
+                    (run.record.bytes.up + run.record.bytes.down) / 2**20, rel=0.05
+                )
+    num_rows = sum(len(headline_rows(run.record.leakage)) for run in runs)
+    assert (len(victims), len(overview)) == (1 + num_rows, 1 + num_rows // 3)
+    # Some row was compared digit by digit.
+    assert any(cells[3] == naive_share(row.err) for run in runs for row in run.record.leakage for cells in victims)
+
+
+def test_tables_stand_sorted_by_risk_without_any_script(page: Page) -> None:
+    for start, err, trr in (("Utility, leakage", 2, 5), ("Risk of each victim", 3, 6)):
+        (orders,) = (orders for caption, orders in page.orders if caption.startswith(start))
+        num_foot = sum(cells[0] == "all" for cells in page.table(start))
+        body = orders[1 : len(orders) - num_foot]
+        risks = []
+        for row in body:
+            values = [(row[place], row[place + 1]) for place in (trr, err)]  # each with its base
+            advantages = [float(figure) - float(base) for figure, base in values]
+            risks.append([*advantages, *(max(figure, base) for figure, base in values)])
+        attacked = [risk for risk in risks if min(risk[2:]) >= 0]
+        assert attacked == sorted(attacked, reverse=True) == risks[: len(attacked)]
+        assert len({tuple(risk) for risk in attacked}) > 1
+
+
+def varied(run: Run, name: str, err: float, trr: float, base: float = 0.0) -> Run:
+    """The run with other figures for all victims, of 1,000 items each."""
+    rows = [
+        msgspec.structs.replace(
+            row,
+            err=estimate.proportion(err * 1000, 1000),
+            err_advantage=err - base,
+            trr=estimate.proportion(trr * 1000, 1000),
+            trr_advantage=trr - base,
+        )
+        for row in run.record.leakage
+        if row.victim == "all" and row.inference == "strongest" and row.threat_model == "collusion"
+    ]
+    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+
+
+def lead_of(*runs: Run) -> str:
+    return " ".join(assemble(runs).federations[0].lead)
+
+
+def test_the_headline_ranks_by_advantage_then_triples_then_entities(runs: list[Run]) -> None:
+    plain = runs[0]
+    guessed, leaky = varied(plain, "guessed", 0.5, 0.5, base=0.5), varied(plain, "leaky", 0.5, 0.2)
+    text = lead_of(guessed, leaky)
+    assert "Most is at risk in the run “leaky”" in text  # of the other's half nothing comes from embeddings
+    assert "least is at risk in “guessed”" in text
+    text = lead_of(varied(plain, "few", 0.1, 0.2), varied(plain, "many", 0.9, 0.2))
+    assert "Most is at risk in the run “many”" in text
+    assert "least is at risk in “few”" in text
+
+
+def test_equal_runs_are_called_equal_and_none_is_most_and_least_at_risk(runs: list[Run]) -> None:
+    plain = runs[0]
+    text = lead_of(varied(plain, "first", 0.5, 0.3), varied(plain, "second", 0.5, 0.31))
+    assert "All 2 runs that could be attacked are equally at risk" in text
+    assert "Most is at risk" not in text
+    assert "least is at risk" not in text
+    text = lead_of(
+        varied(plain, "bare", 0.9, 0.6),
+        varied(plain, "alike", 0.9, 0.61),
+        varied(plain, "defended", 0.2, 0.1),
+        varied(plain, "between", 0.5, 0.3),
+    )
+    assert "Most is at risk in the run “alike” (equal within intervals: “bare”), under collusion" in text
+    assert "least is at risk in “defended”; its worst" in text
+    assert "between" not in text
+    text = lead_of(varied(plain, "alone", 0.9, 0.6))
+    assert "The worst attack on “alone” is collusion" in text
+
+
+def with_figures(run: Run, name: str, err: Estimate, trr: Estimate) -> Run:
+    """The run with these figures over a guess of nothing."""
+    rows = varied(run, name, 0.5, 0.5).record.leakage
+    own = {"err": err, "err_advantage": err.value, "trr": trr, "trr_advantage": trr.value}
+    rows = [msgspec.structs.replace(row, **own) for row in rows]
+    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+
+
+def test_the_headline_compares_every_pair_not_only_the_two_extreme_points(runs: list[Run]) -> None:
+    plain, half = runs[0], Estimate(0.5, 0.4, 0.6, 100, "wilson")
+    few = with_figures(plain, "few", Estimate(0.05, 0.03, 0.08, 300, "w"), Estimate(0.011, 0.005, 0.02, 300, "w"))
+    many = with_figures(plain, "many", Estimate(0.9, 0.85, 0.93, 300, "w"), Estimate(0.010, 0.004, 0.02, 300, "w"))
+    text = lead_of(few, many)  # TRR is a little larger in the one, ERR far larger in the other
+    assert "Most is at risk in the run “many”, under" in text
+    assert "least is at risk in “few”;" in text
+    wide = with_figures(plain, "wide", half, Estimate(0.5, 0.1, 0.9, 300, "w"))
+    upper = with_figures(plain, "upper", half, Estimate(0.46, 0.45, 0.47, 300, "w"))
+    lower = with_figures(plain, "lower", half, Estimate(0.21, 0.20, 0.22, 300, "w"))
+    text = lead_of(wide, upper, lower)
+    assert "Most is at risk in the run “upper”, under" in text
+    assert "least is at risk in “lower”;" in text
+    assert "No interval tells apart from any other: “wide”." in text
+    assert "equally at risk" not in text
+
+
+def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs: list[Run], page: Page) -> None:
+    for name in CASES:
+        record, scores = by_name(runs, name)
+        rows = page.table(f"{name}: triples rebuilt by relation")
+        attacks = [head for head in rows[0] if ", leak " in head]
+        assert attacks
+        sensitive = set(record.data.sensitive)
+        body = [row for row in rows[1:] if row[0] not in ("sensitive relations", "all relations")]
+        assert {row[0] for row in body} == set(scores["relation"].dropna())
+        assert [row[1] == "sensitive" for row in body] == sorted((row[0] in sensitive for row in body), reverse=True)
+        counts: Counter[tuple[str, str, bool]] = Counter()
+        for best in (row for row in headline_rows(record.leakage) if row.victim == "all" and not row.reason):
+            for one in items_of(scores, best, "triple").itertuples():
+                groups = ["all relations", *(["sensitive relations"] if one.relation in sensitive else [])]
+                for group in (one.relation, *groups):
+                    counts[f"{one.threat_model}, leak {one.leak:g}", group, bool(one.right)] += 1
+        whole = {
+            f"{row.threat_model}, leak {row.leak:g}": row.trr
+            for row in headline_rows(record.leakage)
+            if row.victim == "all"
+        }
+        for row in rows[1:]:
+            for attack in attacks:
+                cell = row[rows[0].index(attack)]
+                right, wrong = (counts[attack, row[0], kind] for kind in (True, False))
+                if row[0] == "all relations":  # the attack's own figure, with its own interval
+                    assert cell == naive_share(whole[attack]) or whole[attack].low < 0.01
+                    continue
+                figure = estimate.proportion(right, right + wrong)
+                assert row[2] == f"{right + wrong:,}"
+                assert cell == naive_share(figure) or figure.low < 0.01 or figure.high > 0.99
+                assert cell.startswith("0 % (0–") == (right == 0)
+
+
+def test_a_base_is_shown_where_the_scores_have_one(runs: list[Run]) -> None:
+    record, scores = by_name(runs, "none")
+    bare = scores.drop(columns="base", errors="ignore")
+    chance = (bare["relation"] == "prescribed") * 0.25
+    page = page_of(Run("none", record, bare.assign(base=chance)))
+    rows = page.table("none: triples rebuilt")
+    assert rows[0][3:] == ["collusion, leak 0.5", "base", "identifiers, leak 0.5", "base"]
+    assert {row[0]: (row[4], row[6]) for row in rows[1:]}["prescribed"] == ("25.0 %", "25.0 %")
+    assert {row[0]: (row[4], row[6]) for row in rows[1:]}["treats"] == ("0 %", "0 %")
+    triples = bare[(bare["item"] == "triple") & (bare["threat_model"] == "identifiers")]
+    share = 0.25 * (triples["relation"] == "prescribed").sum() / triples["relation"].isin(record.data.sensitive).sum()
+    text = page.text.replace("\N{NO-BREAK SPACE}", " ")
+    assert text.count(f"; without embeddings {100 * share:.1f} %. ") == 2  # for either attack
+    text = page_of(Run("none", record, bare)).text
+    assert "The scores have no base by relation" in text
+
+
+def test_examples_are_what_the_scores_say_and_follow_the_rule(runs: list[Run]) -> None:
+    record, scores = by_name(runs, "none")
+    (found,) = assemble([Run("none", record, scores)]).federations[0].examples
+    chosen = scores[(scores["threat_model"] == "identifiers") & (scores["item"] == "triple")]
+    assert found.attack == "identifiers, leak 0.5"
+    words = {"right": set(), "claimed": set(), "true": set()}
+    for one in chosen.itertuples():
+        truth = (one.victim, triple_words(one.head, one.relation, one.tail, "consortium"))
+        claim = (one.victim, triple_words(one.guessed_head, one.guessed_relation, one.guessed_tail, "consortium"))
+        words["true"].add(truth)
+        words["claimed"].add(claim)
+        if one.right:
+            words["right"].add(claim)
+    assert len(found.right) == min(NUM_EXAMPLES, len(words["right"]))
+    assert len(found.wrong) == NUM_EXAMPLES
+    for example in found.right:
+        assert (example.victim, example.claim) in words["right"]
+        assert example.claim == example.truth
+    for example in found.wrong:
+        assert (example.victim, example.claim) in words["claimed"] - words["true"]
+        assert (example.victim, example.truth) in words["true"]
+        assert example.score == 1  # names were read
+    assert f"{int(chosen['right'].sum()):,} are right" in found.counts
+
+
+def test_the_surest_claims_are_chosen_sensitive_ones_first(runs: list[Run]) -> None:
+    """Under collusion scores differ: no sensitive claim that was left out is surer than one that is shown."""
+    record, scores = by_name(runs, "none")
+    rows = [row for row in record.leakage if row.threat_model == "collusion"]
+    (found,) = assemble([Run("none", msgspec.structs.replace(record, leakage=rows), scores)]).federations[0].examples
+    (best,) = (row for row in headline_rows(rows) if row.victim == "all")
+    chosen = pd.concat([items_of(scores, best, "entity"), items_of(scores, best, "triple")])
+    score = {(one.victim, one.head): one.score for one in chosen.itertuples() if one.item == "entity"}
+    wrong = {
+        (one.victim, one.guessed_head, one.guessed_relation, one.guessed_tail): min(
+            score[one.victim, one.head], score[one.victim, one.tail]
+        )
+        for one in chosen.itertuples()
+        if one.item == "triple" and not one.right and one.guessed_relation in record.data.sensitive
+    }
+    assert len(wrong) > NUM_EXAMPLES
+    best = sorted(wrong.values(), reverse=True)[:NUM_EXAMPLES]
+    assert [example.score for example in found.wrong] == pytest.approx(best)
+
+
+def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run]) -> None:
+    """Two relations link a pair and the adversary says "owes" for both: one claim, which is right. Sensitive ones lead."""
+    record = runs[0].record
+    rows = [row for row in record.leakage if (row.victim, row.threat_model) == ("hospital-2", "collusion")]
+    data = msgspec.structs.replace(record.data, sensitive=["fears"])
+    common = {"victim": "hospital-2", "threat_model": "collusion", "leak": 0.5}
+    items: list[dict[str, Any]] = [
+        {"item": "entity", "head": name, "score": score, "right": True}
+        for name, score in (("a", 0.9), ("b", 0.5), ("d", 0.2))
+    ]
+    items += [
+        {"item": "triple", "head": "a", "relation": relation, "tail": tail, "guessed_head": "a",
+         "guessed_relation": claimed, "guessed_tail": claimed_tail, "right": right}
+        for relation, tail, claimed, claimed_tail, right in (
+            ("owes", "b", "owes", "b", True),
+            ("knows", "b", "owes", "b", False),
+            ("likes", "b", "likes", "", False),  # no claim
+            ("likes", "b", "likes", "c", False),
+            ("fears", "d", "fears", "d", True),
+        )
+    ]  # fmt: skip
+    scores = pd.DataFrame([item | common for item in items])
+    run = Run("planted", msgspec.structs.replace(record, leakage=rows, data=data), scores)
+    (found,) = assemble([run]).federations[0].examples
+    words = [[(one.claim, one.truth, one.score) for one in group] for group in (found.right, found.wrong)]
+    assert words == [
+        [("a — fears — d", "a — fears — d", 0.2), ("a — owes — b", "a — owes — b", 0.5)],
+        [("a — likes — c", "a — likes — b", 0.5)],
+    ]
+    assert found.counts.startswith("4 claims about 5 training triples; 2 are right")
+
+
+def test_no_examples_leaves_no_triple_of_a_victim_on_the_page(runs: list[Run]) -> None:
+    with_examples, without = page_of(*runs).text, page_of(*runs, examples=False).text
+    assert "The server learnt of hospital-" in with_examples
+    assert "patient " in with_examples
+    assert "patient " not in without.replace("generated patients", "")
+    assert "None are shown: they were left out" in without
+
+
+def test_the_consortium_is_told_in_words_and_every_relation_has_some() -> None:
+    assert set(_PHRASES) == set(RELATIONS)
+    graph = generate_consortium(size=400)
+    for client in graph.clients:
+        for head, relation, tail in client.train[:200]:
+            ends = [graph.entities[client.entity_ids[end]] for end in (head, tail)]
+            said = triple_words(ends[0], graph.relations[client.relation_ids[relation]], ends[1], "consortium")
+            assert ":" not in said
+            assert "/" not in said
+            assert "_" not in said
+
+
+def test_the_verdict_is_what_the_interval_says_of_the_base() -> None:
+    figure = Estimate(0.3, 0.2, 0.4, 100, "wilson")
+    assert [verdict(figure, base) for base in (0.1, 0.2, 0.3, 0.4, 0.5)] == ["above", "open", "open", "open", "below"]
+
+
+def test_summary_names_the_adversary_what_it_saw_and_what_the_defense_promises(runs: list[Run], page: Page) -> None:
+    words = {
+        (run.name, row.threat_model): adversary(run.record, row)
+        for run in runs for row in run.record.leakage if row.victim == "all"
+    }  # fmt: skip
+    assert words["none", "identifiers"].saw.endswith("the names that each client sent for alignment")
+    assert "each victim's own entity embeddings" in words["none", "collusion"].saw
+    assert "each victim's own relation embeddings" in words["fedr", "collusion"].saw
+    assert "the sum of the entity embeddings" in words["psu,secagg", "collusion"].saw
+    assert words["psu,secagg", "identifiers"].saw.endswith("the union of all names")
+    assert "though they never crossed" in words["fedr", "collusion+entities"].knows
+    for who, knows, saw in words.values():
+        assert who == "the server together with hospital-1, one of the clients"
+        assert knows.replace("\N{NO-BREAK SPACE}", " ").startswith("50 % of the entity-embedding pairs of hospital-1")
+        assert saw in page.text
+    for run in runs:
+        for line in run.record.protection:
+            assert f"{line}." in page.text
+    assert "Nothing to attack: only relation embeddings crossed; no entity embedding was seen." in page.text
+    assert "The runs differ in: algorithm, defense." in page.text
+    assert "Rows are summed. Who holds the entities that it named right:" in page.text
+    assert any(short in page.text for short, _ in VERDICTS.values())
+
+
+def test_runs_that_were_not_trained_at_one_temperature_say_so(runs: list[Run], page: Page) -> None:
+    assert "Not trained alike" not in page.text
+    first, second, *_ = runs
+    spec = msgspec.structs.replace(second.record.spec, temperature=0.0)
+    uniform = Run("uniform", msgspec.structs.replace(second.record, spec=spec), second.scores)
+    assert (
+        f"Not trained alike: the temperature of negatives is 0 in uniform; 1 in {first.name} (0 weighs all alike)."
+        in page_of(first, uniform).text
+    )
+
+
+def test_sensitive_triples_are_counted_in_the_summary(runs: list[Run]) -> None:
+    record, scores = by_name(runs, "none")
+    own = scores[(scores["threat_model"] == "identifiers") & scores["relation"].isin(record.data.sensitive)]
+    text = page_of(Run("none", record, scores)).text
+    assert f"Of the {len(own):,} sensitive ones it rebuilt {int(own['right'].sum()):,}: " in text
+
+
+def test_provenance_says_what_differs_from_the_default_and_has_the_whole_spec(runs: list[Run], page: Page) -> None:
+    record = runs[0].record
+    for text in (
+        record.data.hash, record.environment.command, record.environment.python, record.environment.versions["torch"],
+        "option dim 8 (default: 128)", "option size 900 (default: none)", "option defense psu,secagg (default: none)",
+        "seed 0",
+    ):  # fmt: skip
+        assert text in page.text
+    assert "option gamma" not in page.text
+    specs = [msgspec.json.decode(data, type=Spec) for stack, data in page.texts if stack[-1:] == ("pre",)]
+    assert specs == [run.record.spec for run in runs]
+
+
+def test_curves_have_every_validation_and_bytes_add_up(runs: list[Run], page: Page) -> None:
+    rows = page.table("Figures of the chart: Validation MRR by round")
+    shown = [(row[0], int(row[1]), row[3]) for row in rows[1:]]
+    checked = [
+        (run.name, entry.round, f"{entry.valid_mrr:.4f}")
+        for run in runs for entry in run.record.rounds if entry.valid_mrr is not None
+    ]  # fmt: skip
+    assert shown == checked
+    assert len(shown) == 6
+    (orders,) = (rows for caption, rows in page.orders if caption == "Figures of the chart: Validation MRR by bytes")
+    last = {row[0]: order[2] for row, order in zip(rows[1:], orders[1:], strict=True)}
+    assert last == {run.name: run.record.bytes.up + run.record.bytes.down for run in runs}
+
+
+# Runs that lack something.
+
+
+def test_a_run_that_was_not_attacked_says_so(runs: list[Run]) -> None:
+    record = msgspec.structs.replace(runs[0].record, leakage=[])
+    text = page_of(Run("quiet", record)).text
+    for words in (
+        "Not attacked: quiet. What leaks there is not known.",
+        "This run was not attacked: nothing is known of what it leaks.",
+        "No run was attacked.",
+        "quiet: not attacked.",
+    ):
+        assert words in text
+    assert "Without per-item scores" not in text
+
+
+def test_runs_on_different_data_are_kept_apart(runs: list[Run]) -> None:
+    other = runs[1].record
+    other = msgspec.structs.replace(other, data=msgspec.structs.replace(other.data, hash="f" * 64))
+    page = page_of(runs[0], Run("elsewhere", other))
+    assert "These runs are on 2 different federations: consortium-3 (" in page.text
+    assert "Their figures do not compare" in page.text
+    overviews = [rows for caption, rows in page.tables if caption.startswith("Utility, leakage")]
+    assert [{row[0] for row in rows[1:]} for rows in overviews] == [{"none"}, {"elsewhere"}]
+
+
+def test_no_test_triples_no_validation_and_no_bytes(runs: list[Run]) -> None:
+    record = runs[0].record
+    nothing = Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
+    entries = [msgspec.structs.replace(entry, valid_mrr=None, bytes_up=0, bytes_down=0) for entry in record.rounds]
+    sent = msgspec.structs.replace(record.bytes, up=0, down=0)
+    record = msgspec.structs.replace(record, utility={"mrr": nothing}, rounds=entries, bytes=sent)
+    text = page_of(Run("bare", record)).text
+    assert "No test triples. 0 MiB to the server" in text
+    assert "Nothing was validated." in text
+    entries = [msgspec.structs.replace(entry, valid_mrr=0.1) for entry in entries]
+    text = page_of(Run("bare", msgspec.structs.replace(record, rounds=entries))).text
+    assert "bare: exchanges nothing, so that it has no curve by bytes." in text
+    assert "Validation MRR by bytes" not in text
+
+
+def test_names_that_crossed_count_where_no_embedding_did(runs: list[Run]) -> None:
+    record = runs[1].record
+    rows = [
+        msgspec.structs.replace(row, err_baseline=estimate.exact(1.0, row.err.n)) if row.reason else row
+        for row in record.leakage
+    ]
+    text = page_of(Run("told", msgspec.structs.replace(record, leakage=rows))).text
+    assert "Names that crossed for alignment still give 100 % of the victims' entities away." in text
+
+
+def test_the_notebooks_counts_can_pass_one_and_are_named(runs: list[Run]) -> None:
+    record = runs[0].record
+    rows = [
+        msgspec.structs.replace(row, metric="published", trr=estimate.exact(1.3, row.trr.n)) for row in record.leakage
+    ]
+    page = page_of(Run("notebook", msgspec.structs.replace(record, leakage=rows)))
+    assert "Counted as FedR's notebooks do (metric published)" in page.text
+    assert "130.0 %" in {cell for row in page.table("Utility, leakage") for cell in row}
+
+
+def test_the_committed_results_make_one_small_page(tmp_path: Path) -> None:
+    files = sorted([*RESULTS.glob("*.json"), *RESULTS.glob("defended/*.json")])
+    assert files
+    status, out, _ = run_report(*files, "--out", tmp_path / "all.html")
+    assert status == 0
+    html = (tmp_path / "all.html").read_text(encoding="utf-8")
+    assert len(html) < 3_000_000
+    page = Page(html)
+    for path in files:
+        comparison = read_comparison(path)
+        names = [f"{path.stem}: {case.name}" for case in comparison.cases] if comparison else [path.stem]
+        for name in names:
+            assert ("h3", name) in [(stack[-1], data) for stack, data in page.texts if stack]
+    assert f"{sum(len(made.cases) if (made := read_comparison(path)) else 1 for path in files)} runs" in out
+
+
+# The page itself.
+
+
+def test_one_file_that_loads_nothing_and_runs_one_script(runs: list[Run], page: Page) -> None:
+    html = render(assemble(runs))
+    assert len(html.encode()) < 3_000_000
+    assert "http://" not in html
+    assert "https://" not in html
+    assert "url(" not in html
+    assert "@import" not in html
+    for tag, attributes in page.elements:
+        assert "src" not in attributes
+        assert not any(name.startswith("on") for name in attributes)
+        assert tag != "a" or str(attributes["href"]).startswith("#")
+        assert tag != "link" or attributes == {"rel": "icon", "href": "data:,"}
+        assert tag not in ("iframe", "object", "embed", "form", "base", "img")
+    (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    (script,) = (data for stack, data in page.texts if stack[-1:] == ("script",))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert str(policy).startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{digest}';" in str(policy)
+
+
+def test_links_and_labels_lead_somewhere_and_ids_are_unique(runs: list[Run]) -> None:
+    other = msgspec.structs.replace(runs[0].record, data=msgspec.structs.replace(runs[0].record.data, hash="0" * 64))
+    page = page_of(*runs, Run("elsewhere", other))
+    ids = [str(attributes["id"]) for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in page.elements:
+        for name in str(attributes.get("aria-labelledby") or "").split():
+            assert name in ids
+        if tag == "a":
+            assert str(attributes["href"])[1:] in ids
+    charts = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert len(charts) == 2 * 6
+    for attributes in charts:
+        assert attributes["role"] == "img"
+        assert len(str(attributes["aria-labelledby"]).split()) == 2  # title and description
+    assert sum(tag == "details" for tag, _ in page.elements) == len(charts) + 4  # a table for each, a spec for each run
+    assert [tag for tag, _ in page.elements if tag == "h1"] == ["h1"]
+
+
+def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
+    record, scores = by_name(runs, "none")
+    data = msgspec.structs.replace(
+        record.data, name=NASTY, warnings=[NASTY], sensitive=[NASTY],
+        clients={f"{NASTY}{name}": sizes for name, sizes in record.data.clients.items()},
+    )  # fmt: skip
+    rows = [
+        msgspec.structs.replace(
+            row, colluder=NASTY, victim=row.victim if row.victim == "all" else f"{NASTY}{row.victim}"
+        )
+        for row in record.leakage
+    ]
+    renamed = scores.assign(victim=NASTY + scores["victim"])
+    for name in ("head", "tail", "guessed_head", "guessed_tail", "relation", "guessed_relation"):
+        renamed[name] = renamed[name].map(lambda value: NASTY if isinstance(value, str) else value)
+    spec = msgspec.structs.replace(record.spec, data=NASTY)
+    where = msgspec.structs.replace(record.environment, command=NASTY, device=NASTY)
+    record = msgspec.structs.replace(
+        record, data=data, leakage=rows, spec=spec, environment=where, protection=[NASTY],
+    )  # fmt: skip
+    page = page_of(Run(NASTY, record, renamed))
+    assert sum(tag == "script" for tag, _ in page.elements) == 1
+    assert not any(tag == "img" for tag, _ in page.elements)
+    places = {stack[-1] for stack, data in page.texts if NASTY in data}
+    assert places >= {"h1", "h3", "title", "p", "li", "th", "td", "dd", "caption"}
+    assert any(NASTY[:20] in data for stack, data in page.texts if stack[-1:] == ("text",))  # in a chart
+
+
+def test_the_same_input_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    pages = []
+    for name in ("one", "two"):
+        assert run_report(folder, "--out", tmp_path / f"{name}.html")[0] == 0
+        pages.append((tmp_path / f"{name}.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.slow
+def test_the_bytes_do_not_hang_on_the_order_of_hashes(folder: Path, tmp_path: Path) -> None:
+    pages = []
+    code = "import sys, typer; from experiments.reporting.html.cli import report; typer.run(report)"
+    for seed in ("1", "2"):
+        out = tmp_path / f"{seed}.html"
+        root = Path(__file__).parents[4]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        subprocess.run([sys.executable, "-c", code, folder, "--out", out], check=True, cwd=root, env=environment)
+        pages.append(out.read_bytes())
+    assert pages[0] == pages[1]
+
+
+# Charts.
+
+
+def shapes(svg: str) -> list[tuple[str, dict[str, str | None]]]:
+    return Page(svg).elements
+
+
+def test_dots_intervals_and_bases_stand_where_their_figures_are() -> None:
+    groups = [Group("a", (Dot("x", "50 %", 0.5, 0.4, 0.7, 0.1),)), Group("b", (), "nothing to attack")]
+    svg = dot_plot(groups, identity="c", title="T", description="D", axis="{:g}".format, stem=False)
+    parts = shapes(svg)
+    ticks = {float(a["x1"] or 0) for tag, a in parts if tag == "line" and a["class"] == "grid"}
+    left, right = min(ticks), max(ticks)  # 0 and 0.8
+
+    def x(value: float) -> float:
+        return left + (right - left) * value / 0.8
+
+    (dot,) = (a for tag, a in parts if tag == "circle")
+    (base,) = (a for tag, a in parts if a.get("class") == "base")
+    interval = next(a for tag, a in parts if a.get("class") == "interval")
+    assert float(dot["cx"] or 0) == pytest.approx(x(0.5), abs=0.1)
+    assert float(base["x1"] or 0) == pytest.approx(x(0.1), abs=0.1)
+    assert (float(interval["x1"] or 0), float(interval["x2"] or 0)) == pytest.approx((x(0.4), x(0.7)), abs=0.1)
+    assert "nothing to attack" in svg
+    assert '<title id="c-title">T</title><desc id="c-desc">D</desc>' in svg
+
+
+def test_curves_pass_through_their_points_on_either_axis() -> None:
+    line = Line("a", ((1.0, 0.1), (10.0, 0.2), (100.0, 0.4)), kept=1)
+    for logarithmic, middle in ((True, 1 / 2), (False, 9 / 99)):
+        svg = line_plot([line], identity="c", title="T", description="D", x_label="x", y_label="y",
+                        x_axis="{:g}".format, logarithmic=logarithmic)  # fmt: skip
+        parts = shapes(svg)
+        points = next(str(a["points"]) for tag, a in parts if tag == "polyline")
+        (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, pair.split(","))) for pair in points.split())
+        assert (x1 - x0) / (x2 - x0) == pytest.approx(middle, abs=0.01)
+        assert (y0 - y1) / (y0 - y2) == pytest.approx(1 / 3, abs=0.01)
+        kept = next(a for tag, a in parts if tag == "circle")
+        assert (float(kept["cx"] or 0), float(kept["cy"] or 0)) == pytest.approx((x1, y1), abs=0.1)
+
+
+def test_ticks_enclose_what_they_measure() -> None:
+    for exponent in range(-9, 10):
+        for factor in (1.0, 1.3, 2.0, 4.9, 7.7, 9.999999):
+            value = factor * 10.0**exponent
+            ticks = linear_ticks(value)
+            assert ticks[0] == 0
+            assert value <= ticks[-1] * (1 + 1e-9)
+            assert ticks[-2] < value
+            assert len(ticks) <= 6
+            for span in (1.0, 1.1, 30.0, 1e6):
+                ticks = log_ticks(value, value * span)
+                assert ticks[0] <= value <= value * span <= ticks[-1]
+                assert ticks[0] < ticks[-1]
+                assert ticks == sorted(set(ticks))
+    assert linear_ticks(0.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_long_names_are_cut_in_charts_and_whole_in_their_table(runs: list[Run]) -> None:
+    name = "psu,secagg,dp:unit=row,clip=0.1,epsilon=1000 " * 3
+    federation = assemble([Run(name, runs[0].record)]).federations[0]
+    assert f">{name}<" not in federation.charts[0].svg
+    assert "…" in federation.charts[0].svg
+    table = federation.charts[0].table
+    assert isinstance(table, Table)
+    assert table.rows[0][0].text == name
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page with all kinds of runs on two federations."""
+    quiet = read_record(folder / "none" / "record.json")
+    quiet = msgspec.structs.replace(quiet, leakage=[], data=msgspec.structs.replace(quiet.data, hash="0" * 64))
+    place = tmp_path_factory.mktemp("page")
+    (place / "quiet.json").write_bytes(encode_record(quiet))
+    assert run_report(folder, place / "quiet.json", "--out", place / "report.html")[0] == 0
+    return (place / "report.html").as_uri()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_in_a_browser(browser: Any, address: str, width: int, scheme: str) -> None:
+    """Nothing on the console, nothing loaded, on the screen within a second, no sideways scroll, axe-core finds nothing."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+    assert page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") < 1000
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    found = axe.Axe().run(page)
+    assert [violation["id"] for violation in found.response["violations"]] == []
+    assert len(found.response["passes"]) > 20
+    page.close()
+
+
+def test_tables_sort_by_keyboard_and_stand_without_script(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    table = page.locator("table", has=page.locator("caption", has_text="Risk of each victim")).first
+    names = "table => [...table.tBodies[0].rows].map(row => row.cells[0].textContent)"
+    orders = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[5].dataset.order))"
+    button = table.get_by_role("button", name="victim")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert table.evaluate(names) == sorted(table.evaluate(names))
+    page.keyboard.press("Enter")
+    assert table.evaluate(names) == sorted(table.evaluate(names), reverse=True)
+    assert table.locator("th[aria-sort=descending]").inner_text().startswith("victim")
+    table.get_by_role("button", name="triples rebuilt").click()
+    assert table.evaluate(orders) == sorted(table.evaluate(orders), reverse=True)
+    assert table.locator("tfoot tr").count() == 6
+    page.close()
+    plain = browser.new_context(java_script_enabled=False).new_page()
+    plain.goto(address)
+    assert plain.locator("th button").count() == 0
+    assert plain.locator("table").count() > 10
+    plain.close()
+
+
+def test_a_name_does_not_run_in_a_browser(browser: Any, runs: list[Run], tmp_path: Path) -> None:
+    record = runs[0].record
+    data = msgspec.structs.replace(record.data, name=NASTY, warnings=[NASTY])
+    html = render(assemble([Run(NASTY, msgspec.structs.replace(record, data=data), runs[0].scores)]))
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
+    page = browser.new_page()
+    opened: list[str] = []
+    page.on("dialog", lambda dialog: (opened.append(dialog.message), dialog.dismiss()))
+    page.goto((tmp_path / "report.html").as_uri())
+    assert opened == []
+    assert NASTY in page.locator("h1").inner_text()
+    page.close()
+
+
+def test_no_label_of_a_chart_runs_into_the_figure_beside_it(browser: Any, runs: list[Run], tmp_path: Path) -> None:
+    name = "psu,secagg,dp:unit=row,clip=0.1,epsilon=10 at MMMM, mmmm, wwww"
+    html = render(assemble([Run(name, runs[0].record), Run("none", runs[0].record)]))
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((tmp_path / "report.html").as_uri())
+    room = """() => [...document.querySelectorAll("svg")].flatMap(svg => {
+        const boxes = [...svg.querySelectorAll("text")].map(text => text.getBBox()).filter(box => box.width);
+        return boxes.flatMap(one => boxes.filter(other => Math.abs(other.y - one.y) < 6 && other.x > one.x)
+            .map(other => other.x - one.x - one.width));
+    })"""
+    gaps = page.evaluate(room)
+    assert len(gaps) > 20
+    assert min(gaps) >= 0
+    page.close()
+
+
+def test_it_prints_on_paper(browser: Any, address: str) -> None:
+    page = browser.new_page(color_scheme="dark")
+    page.goto(address)
+    assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("nav").is_hidden()
+    assert page.evaluate(
+        "[...document.querySelectorAll('.scroll')].every(one => getComputedStyle(one).overflow === 'visible')"
+    )
+    page.close()

@@ -1,0 +1,125 @@
+"""`fkgsec compare`: every case is a run of its own, resumed and reused; one table and one picture."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.runs.compare import (
+    COMPARISON_FILE,
+    DEFAULT_CASES,
+    Comparison,
+    case_spec,
+    comparison_table,
+    folder_name,
+)
+from experiments.runs.spec import Spec
+from fkgsec.errors import SpecError
+
+SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
+
+
+def test_a_case_is_an_algorithm_a_defense_or_both() -> None:
+    spec = Spec()
+    cases = {
+        "none": ("fede", ""),
+        "fedr": ("fedr", ""),
+        "psu,secagg": ("fede", "psu,secagg"),
+        "fedr/psu,secagg": ("fedr", "psu,secagg"),
+        "fedr/": ("fedr", ""),
+    }
+    made = {name: case_spec(spec, name) for name in cases}
+    assert {name: (one.algorithm, one.defense) for name, one in made.items()} == cases
+    for name in DEFAULT_CASES:
+        case_spec(spec, name)
+    assert len({folder_name(name) for name in DEFAULT_CASES}) == len(DEFAULT_CASES)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", "'nothing' is unknown"),
+        ("fedx/secagg", "'fedx' is no algorithm"),
+        ("single/secagg", "exchanges nothing"),
+    ],
+)
+def test_a_case_that_makes_no_sense(name: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        case_spec(Spec(), name)
+
+
+def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> None:
+    out = tmp_path / "compare"
+    given = [*SMALL, "--case", "none", "--case", "fedr", "--case", "psu,secagg,dp:unit=row,clip=0.1,epsilon=10"]
+    first = CliRunner().invoke(app, ["compare", *given, "--out", str(out)])
+    assert first.exit_code == 0, first.output
+    comparison = msgspec.json.decode((out / COMPARISON_FILE).read_bytes(), type=Comparison)
+    assert [case.name for case in comparison.cases] == ["none", "fedr", "psu,secagg,dp:unit=row,clip=0.1,epsilon=10"]
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    clear, relations, defended = (case.record for case in comparison.cases)
+    assert clear.data.hash == defended.data.hash == relations.data.hash
+    assert clear.seed == defended.seed
+    assert relations.bytes.up < clear.bytes.up < defended.bytes.up
+    assert [line for line in defended.protection if line.startswith("dp, entities: (")]
+    assert "epsilon=10: dp, entities: (" in first.stdout
+    assert "R@CG" in first.stdout
+    assert "± is the wider half of the 95 % interval in the record" in first.stdout
+    table = comparison_table(comparison)
+    # Two threat models each: the second row of a case does not repeat its name.
+    assert table.row_count == 6
+    assert list(table.columns[0].cells)[1] == ""
+
+    written = {
+        case: (out / folder_name(case) / "checkpoint.safetensors").stat().st_mtime_ns for case in ("none", "fedr")
+    }
+    second = CliRunner().invoke(app, ["compare", *given, "--out", str(out)])
+    assert second.exit_code == 0, second.output
+    assert written == {
+        case: (out / folder_name(case) / "checkpoint.safetensors").stat().st_mtime_ns for case in written
+    }
+    again = msgspec.json.decode((out / COMPARISON_FILE).read_bytes(), type=Comparison)
+    assert [case.record.leakage for case in again.cases] == [case.record.leakage for case in comparison.cases]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--case", "none", "--case", "fede"], "is the same run as 'none'"),
+        (["--case", "psu"], "psu needs secagg"),
+        (["--case", "none", "--case", ""], "an empty name"),
+        (["--case", "none", "--case", "psu,secagg:neighbours=3"], "neighbours"),
+        (["--case", "none", "--case", "collective"], "no federation to attack"),
+        (["--case", "none", "--case", "secagg,dp:clip=1,epsilon=1,colluders=3"], "lower colluders"),
+        (["--case", "none", "--case", "secagg,suppress:t=4"], "t is 4, but 3 clients"),
+        (["--clients", "1"], "has one client"),
+    ],
+)
+def test_wrong_cases_end_before_training(given: list[str], says: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["compare", *SMALL, *given, "--out", str(tmp_path / "compare")])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not list(tmp_path.rglob("checkpoint.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--defense", "secagg:clip=-1"], "defense: secagg: clip must be above 0 and at most 1,000,000; got -1"),
+        (["--defense", "secagg:dropout=0.5,threshold=9"], "defense: secagg: threshold: 9"),
+        (
+            ["--defense", "psu,secagg:threshold=2", "--clients", "2", "--participation", "0.4"],
+            "at least 2 participants",
+        ),
+        (["--target", "single", "--defense", "secagg"], "single exchanges nothing"),
+        (["--defense", "secagg", "--metric", "published"], "metric published counts uploads in clear"),
+        (["--defense", "secagg,dp:clip=0.1,epsilon=1,colluders=3"], "lower colluders"),
+    ],
+)
+def test_wrong_defenses_are_one_line(given: list[str], says: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["attack", *SMALL, *given, "-q", "--out", str(tmp_path / "run")])
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()[-1:]
+    assert line.startswith("fkgsec: ")
+    assert says in line

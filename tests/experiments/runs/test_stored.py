@@ -1,0 +1,195 @@
+"""What earlier versions wrote is read as what it meant: the old name of an option, and a temperature that FedLU never used."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.gate.policy import read_policy
+from experiments.papers.spec import read_experiment, shipped_experiments
+from experiments.runs.compare import mixed_temperatures, read_comparison
+from experiments.runs.record import read_record
+from experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
+from experiments.runs.spec import Spec, make_spec
+from experiments.runs.stored import decode_stored
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.errors import SpecError
+from fkgsec.federation.loop import run_identity
+from fkgsec.federation.options import FederationOptions, nested
+
+SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
+
+
+def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def of_version_0_1(content: bytes) -> bytes:
+    """A spec as 0.1 wrote it."""
+    spec = json.loads(content)
+    return json.dumps(spec | {"epsilon": spec.pop("init_epsilon"), "temperature": spec["temperature"] or 1.0}).encode()
+
+
+class TestTemperature:
+    @pytest.mark.parametrize(
+        ("settings", "used"),
+        [
+            ({}, 1.0),
+            ({"temperature": 0.5}, 0.5),
+            ({"algorithm": "fedlu"}, 0.0),
+            ({"algorithm": "fedlu", "variant": "published"}, 0.0),
+            ({"algorithm": "fedlu", "variant": "published", "model": "rotate"}, 1.0),
+            ({"algorithm": "fedlu", "variant": "published", "model": "rotate", "temperature": 0.5}, 0.5),
+            ({"algorithm": "fede-kd", "temperature": 2.0}, 2.0),
+        ],
+    )
+    def test_that_is_used(self, settings: dict[str, object], used: float) -> None:
+        assert FederationOptions(**nested(settings)).sampling_temperature == used
+
+    @pytest.mark.parametrize("settings", [{}, {"variant": "published"}, {"variant": "published", "model": "complex"}])
+    def test_that_would_be_ignored_is_refused(self, settings: dict[str, str]) -> None:
+        with pytest.raises(SpecError, match=r"temperature does not apply to fedlu .* leave it out or give 0; got 1$"):
+            make_spec(None, {"algorithm": "fedlu", "temperature": 1.0, **settings})
+        assert make_spec(None, {"algorithm": "fedlu", "temperature": 0.0, **settings}).sampling_temperature == 0
+
+    def test_of_the_record_is_the_one_that_training_used(self, tmp_path: Path) -> None:
+        for algorithm, used in (("fedlu", 0.0), ("fede", 1.0)):
+            run = tmp_path / algorithm
+            assert fkgsec("train", "--algorithm", algorithm, *SMALL, "--out", run)[0] == 0
+            assert json.loads((run / RECORD_FILE).read_bytes())["spec"]["temperature"] == used
+
+    def test_that_differs_between_cases_is_named_by_compare(self, tmp_path: Path) -> None:
+        arguments = (
+            "compare",
+            *SMALL,
+            "--unlinked-heads",
+            "0",
+            "--case",
+            "none",
+            "--case",
+            "fedlu",
+            "--out",
+            tmp_path / "compare",
+        )
+        status, out, _ = fkgsec(*arguments)
+        assert status == 0
+        assert "Not trained alike: the temperature of negatives is 0 in fedlu; 1 in none" in out
+        status, out, err = fkgsec(*arguments, "--temperature", "1")
+        assert (status, "temperature does not apply to fedlu" in err) == (2, True)
+        status, out, _ = fkgsec(*arguments[:-1], tmp_path / "alike", "--temperature", "0")
+        assert status == 0
+        assert "Not trained alike" not in out
+
+    def test_is_one_for_all_rows_of_a_papers_table_but_where_its_notes_say_otherwise(self) -> None:
+        """A table compares its rows within one model and column."""
+        for name, path in shipped_experiments().items():
+            experiment = read_experiment(path)
+            by_group: dict[tuple[str, str], set[float]] = {}
+            for cell in experiment.cells:
+                if cell.spec is not None:
+                    group = by_group.setdefault((cell.spec.model, cell.column), set())
+                    group.add(cell.spec.sampling_temperature)
+            mixed = {model for (model, _), found in by_group.items() if len(found) > 1}
+            assert mixed == ({"rotate"} if name in ("zhu2023_fedlu_table1", "zhu2023_fedlu_table4") else set()), name
+            assert not mixed or any("FedLU's own negatives are weighed alike" in note for note in experiment.notes)
+
+
+class TestEarlierVersions:
+    @pytest.mark.parametrize(
+        ("settings", "identity"),
+        [
+            ({}, "a05364c01d13e6f9"),
+            ({"algorithm": "fedlu"}, "2e5f151f00f36e2f"),
+            ({"algorithm": "fedlu", "temperature": 0.0}, "05b0d1879bceacd2"),
+            ({"init_epsilon": 3.0, "temperature": 0.5}, "c24f19226a20f862"),
+        ],
+    )
+    def test_their_runs_keep_their_identity(self, settings: dict[str, object], identity: str) -> None:
+        """The digests are those that 0.1 printed for these options, `init_epsilon` by its old name."""
+        options = FederationOptions(**settings)  # type: ignore[arg-type]
+        assert run_identity(generate_consortium(clients=2, size=200, seed=0), options).startswith(identity)
+
+    @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
+    def test_their_run_folders_are_read(self, algorithm: str, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        assert fkgsec("train", "--algorithm", algorithm, *SMALL, "--out", run)[0] == 0
+        (run / SPEC_FILE).write_bytes(of_version_0_1((run / SPEC_FILE).read_bytes()))
+        record = json.loads((run / RECORD_FILE).read_bytes())
+        record["spec"] = json.loads(of_version_0_1(json.dumps(record["spec"]).encode()))
+        (run / RECORD_FILE).write_text(json.dumps(record))
+        spec, _ = load_run(run)
+        assert (spec.init_epsilon, spec.sampling_temperature) == (2.0, 0.0 if algorithm == "fedlu" else 1.0)
+        assert read_record(run / RECORD_FILE).spec.temperature == spec.sampling_temperature
+
+    def test_no_other_word_is_let_through(self) -> None:
+        for wrong in (
+            b'{"epsilonn": 1}',
+            b'{"algorithm": "fedlu", "temperature": -1, "variant": "published", "model": "rotate"}',
+        ):
+            with pytest.raises((msgspec.ValidationError, SpecError)):
+                decode_stored(wrong, Spec)
+
+    @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", '"text"', '{"schema": 5}', "{}"])
+    def test_json_of_another_kind_is_no_comparison_and_no_error(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "rows.json"
+        path.write_text(content)
+        assert read_comparison(path) is None
+        status, out, err = fkgsec("report", path, "--out", tmp_path / "page.html")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"{path}: not a record of schema" in err
+
+    def test_the_committed_comparison_that_mixed_temperatures_says_so(self) -> None:
+        folder = Path(__file__).parents[3] / "experiments/results"
+        mixed = {}
+        for path in sorted([*folder.glob("defended/*.json"), *folder.glob("recipes/*.json")]):
+            comparison = read_comparison(path)
+            if comparison is not None and mixed_temperatures(case.record for case in comparison.cases):
+                mixed[path.name] = {case.name: case.record.spec.temperature for case in comparison.cases}
+        assert list(mixed) == ["ddb14-clean5-recipes.json"]
+        assert {name for name, temperature in mixed["ddb14-clean5-recipes.json"].items() if temperature == 0} == {
+            "fedlu"
+        }
+        text = (folder / "recipes/README.md").read_text()
+        assert "| ddb14-clean5-recipes | fedlu | 0 |" in text
+        assert "| ddb14-clean5-recipes | fede | 1 |" in text
+
+
+class TestOldName:
+    def test_on_the_command_line(self, tmp_path: Path) -> None:
+        status, _, err = fkgsec("train", *SMALL, "--epsilon", "3", "--out", tmp_path / "run")
+        assert status == 0
+        assert "warning: options: epsilon is called init_epsilon now" in err
+        assert read_record(tmp_path / "run" / RECORD_FILE).spec.init_epsilon == 3
+        status, _, err = fkgsec("train", *SMALL, "--epsilon", "3", "--init-epsilon", "3", "--out", tmp_path / "both")
+        assert (status, "epsilon is the old name of init_epsilon; give one of them" in err) == (2, True)
+        status, out, _ = fkgsec("train", "--help")
+        assert "--init-epsilon" in out
+        assert " --epsilon" not in out
+
+    def test_in_a_spec(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "spec.yaml"
+        path.write_text("epsilon: 3\n")
+        assert make_spec(path, {}).init_epsilon == 3
+        assert capsys.readouterr().err == (
+            f"warning: {path}: epsilon is called init_epsilon now; the old name is read in this version alone\n"
+        )
+        path.write_text("init_epsilon: 3\n")
+        assert make_spec(path, {}).init_epsilon == 3
+        assert capsys.readouterr().err == ""
+
+    def test_in_a_policy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "policy.yaml"
+        path.write_text("federations: {one: {epsilon: 3}}\nlimits: {utility.mrr: {min: 0.1}}\n")
+        assert read_policy(path).federations["one"].init_epsilon == 3
+        assert "epsilon is called init_epsilon now" in capsys.readouterr().err
+
+    def test_in_a_papers_table(self, tmp_path: Path) -> None:
+        text = shipped_experiments()["zhang2024_feds_table2"].read_text()
+        path = tmp_path / "table.yaml"
+        path.write_text(text.replace("  init_epsilon: 2", "  epsilon: 2"))
+        with pytest.raises(SpecError, match=r"no option 'epsilon'; did you mean init_epsilon\?"):
+            read_experiment(path)
