@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.core.errors import MalformedMessage, TooFewParties, describe
 from protocols.core.prg import Randomness
-from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
+from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, Reply, ServerRound, Silence
 from protocols.secagg import client, server
 from protocols.secagg.messages import Arrival, Failure, Message, decode, encode, kind_of
 from protocols.secagg.server import Sum
@@ -62,25 +62,32 @@ def client_round(
 
     Raises the `ProtocolError` of `protocols.secagg.client` where the server is at fault.
     """
-    state: Any
-    state, message = client.advertise(setting, party, identity, randomness)
-    steps: tuple[Callable[..., tuple[Any, Message]], ...] = (
+    state: Any = None
+    left = False
+
+    def reply(step: Callable[..., tuple[Any, Message]], *received: bytes) -> Reply:
+        """The message of the next step. The round holds none itself, so that a client that waits has no upload in memory."""
+        nonlocal state, left
+        try:
+            state, message = step(state, *(decode(frame) for frame in received))
+        except (TooFewParties, MalformedMessage) as error:
+            left = True
+            return Silence(describe(error))
+        return encode(message)
+
+    request = yield reply(lambda _: client.advertise(setting, party, identity, randomness))
+    for step in (
         partial(client.share, randomness=randomness),
         client.receive,
         lambda state, cohort: client.mask(state, cohort, values()),
         client.confirm,
         lambda state, request: (None, client.unmask(state, request)),
-    )
-    for step in steps:
-        request = yield encode(message)
+    ):
         kind = kind_of(request)
-        if kind and not kind.startswith("secagg-"):
-            return request
-        try:
-            state, message = step(state, decode(request))
-        except (TooFewParties, MalformedMessage) as error:
-            return (yield Silence(describe(error)))
-    return (yield encode(message))
+        if left or (kind and not kind.startswith("secagg-")):
+            break
+        request = yield reply(step, request)
+    return request
 
 
 def _ask(stage: str, messages: Mapping[str, Message]) -> Ask:

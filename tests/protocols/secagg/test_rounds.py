@@ -274,6 +274,23 @@ def test_the_walk_would_find_a_client(cohort, reachable) -> None:
     assert of_a_client(reachable(server), [b"secret"]) == [b"secret"]
 
 
+def test_a_client_that_waits_holds_no_upload(cohort, reachable) -> None:
+    """So that a simulation of many clients holds one upload at a time."""
+    one = cohort(3, length=50_000)
+    clients = clients_of(one)
+    looked = []
+
+    def looking(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
+        if (stage, sender) == ("confirm", SERVER):
+            held = [thing for thing in reachable(clients[receiver]) if isinstance(thing, bytes)]
+            looked.append(max(map(len, held)))
+        return (frame,)
+
+    run(server_round(one.setting), clients, looking)
+    assert len(looked) == 3
+    assert max(looked) < 5000 < 4 * 50_000
+
+
 # Other drivers.
 
 
