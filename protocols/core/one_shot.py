@@ -1,4 +1,4 @@
-"""Steps that a party takes once: what it remembers of those that it took, beside its frozen states.
+"""Steps that a party takes once: the memory of those taken, which all copies of its frozen states share.
 
     >>> taken = Taken("client0")
     >>> taken.mark("confirm")

@@ -1,6 +1,9 @@
 """Noise for differential privacy: the continuous Gaussian, and the discrete Gaussian and Skellam for a ring.
 
-What a party sees: each party samples alone, nothing is sent. Who holds the seed of a sample can subtract it.
+    rows = values + gaussian(len(values), sigma=0.5, randomness=source)                     # float64
+    elements = ring.add(elements, ring.from_integers(Skellam(1600.0).sample(len(elements), source)))
+
+What a party sees: each party samples alone, nothing is sent. Whoever holds the seed of a sample can subtract it.
 Assumes: a secret source of randomness, and AES-256-CTR indistinguishable from random (the guarantee is computational).
 Not promised: constant time. Table look-ups and rejections take a time that depends on the sample.
 

@@ -1,56 +1,61 @@
-"""Private set union: the server learns the union U of the clients' identifiers, and nothing of who holds what.
+"""Private set union: the server learns the union U of the clients' identifiers, and nothing of who holds which.
 
     found = union(sets, keys, session=b"session", threshold=safe_threshold(len(sets)), randomness=sources)
     found.identifiers, found.attempts, found.excluded
 
-`union` has all parties in one process; `server_round` and `client_round` are one party each, see `protocols.core.rounds`.
+`union` runs all parties in one process. `server_round` and `client_round` are one party each (`protocols.core.rounds`).
 
 Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu.table`). Secure aggregation
-(`protocols.secagg`) opens the sum of the tables and nothing else. The server peels U from it. When the table was too small,
-the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when it was damaged, once more with as
-many cells. At last every client receives U and checks that what it holds is in it.
+(`protocols.secagg`) opens the sum of the tables and nothing else, from which the server peels U. When the table was too small,
+the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when it was damaged, once more with
+the same number of cells. Finally every client receives U and checks that it contains the client's own identifiers.
 
 What each party sees, when all follow the protocol:
 
 - The server: U, in clear. Not who holds an identifier, nor how many do, nor the size of any set: an upload's length depends
   on the announced number of cells alone. It knows who takes part. With a clock it sees how long a client takes to answer,
-  which grows with its set: answer after a fixed time.
+  which grows with the client's set: answer after a fixed time.
 - The server with colluding clients: the union U' of the *other* clients' sets, hence which of the colluders' identifiers
-  some honest client holds too. Of two or more honest clients it does not learn which, nor how many. With a single honest
-  client, U' is that client's whole set.
-- A client, or several without the server: U and the number of cells of each attempt, which depends on U alone (below).
-  So it learns what the others hold and it does not, but not whether another holds what it holds (a malicious one does: it
-  leaves its own set out).
+  some honest client holds too. Among two or more honest clients it does not learn which one, nor how many. With a single
+  honest client, U' is that client's whole set.
+- A client, or several without the server: U and the number of cells of each attempt, which depends on U alone (below). It
+  learns what others hold and it does not, but not whether another holds what it holds itself (a malicious client does, by
+  leaving its own set out).
 - Whoever reads the channel: U, in the final list. Encrypt it.
 - Anybody who sees U: identifiers as they are. Names hashed or encoded before the union stay as guessable as they were.
-- Successive unions can be differenced. What appears when a client joins, or is missing when one leaves, is that client's.
-  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`); before anything
-  was opened, one whose message is at fault is left out instead, and the others begin anew.
+- Successive unions can be subtracted: what appears when a client joins, or disappears when one leaves, is that client's.
+  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`). Before anything
+  was opened, a client whose message is at fault is left out instead, and the others begin anew.
 
-What is assumed: a server that follows the protocol, may collude with clients, and fewer colluders than the threshold of
-secure aggregation. Against parties that stray:
+What is assumed: a server that follows the protocol and may collude with clients, fewer of them than the threshold of secure
+aggregation. Against parties that deviate:
 
-- A malicious client can add identifiers that nobody holds, or make every attempt fail. What it puts into a few cells is damage:
-  no larger table is tried, the same cohort tries once more at the same size, and then the union ends with `DamagedTable`. With
-  two or more other honest clients nobody learns which client it was, from however many attempts: only sums are opened.
-  Excluding clients to find it is a union of a smaller cohort, and is differenced as such. Who fills much of the table or adds
-  many items makes it grow: a `cap` with a small `max_attempts` bounds what that costs. It cannot remove what another holds
-  without knowing its r.
+- A malicious client can add identifiers that nobody holds, or make every attempt fail. Wrong values in a few cells count as
+  damage: no larger table is tried, the same cohort tries once more at the same size, and then the union ends with
+  `DamagedTable`. With two or more other honest clients nobody learns which client it was, from however many attempts, since
+  only sums are opened; excluding clients to find it makes a union of a smaller cohort, which can be subtracted as above.
+  A client that fills much of the table or adds many items makes it grow: a `cap` with a small `max_attempts` bounds what
+  that costs. It cannot remove what another client holds without knowing that client's multiplier.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
-  different ones open nothing together: whoever was told another one than the server's is left out. A server that leaves an
-  identifier out of U meets the objection of whoever holds it, and that objection tells it who does (`MissingIdentifiers`). One
-  that adds to U, or tells clients different U, is not noticed here: clients that place rows by U have to compare it.
+  different ones open nothing together; whoever was told another one than the server's own is left out. A server that omits
+  an identifier from U meets the objection of whoever holds it, and learns from the objection who does
+  (`MissingIdentifiers`). One that adds to U, or sends clients different lists, is not noticed here: clients that place rows
+  by U have to compare it.
 
-Idea: no published proof. The simulator's argument, for a server and colluders with honest clients H: (1) All that secure
-aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold (Bonawitz et al.
-2017, Theorem 6.3). (2) That sum is the sum over the items x of U' of R_x v(x),
-where v(x) depends on the item, the salt and m. R_x is a sum of independent uniform elements of F_p, at least one, so the
-R_x are independent and uniform whoever holds what: the sum has the distribution of `encode(parameters, U', randomness)`.
-(3) The multipliers are fresh and the cohort and its sets stay the same, so given the salts the attempts are independent;
-whether another follows is computed from the opened sums. Its number of cells is a public function of the attempt. (4)
-The announcements and the final list are functions of the server's coins and the union. So U' and the colluders' own
-inputs simulate the whole view. No client decides anything by its own set: one that holds more than the cap takes part
-like any other, and the peeling fails. `tests/protocols/psu/test_hiding.py` holds what would notice an error in step 2.
+The construction is our own, without a published proof. The simulation argument, for a server and colluders against the honest
+clients H:
+
+1. All that secure aggregation shows of H can be simulated from the sum of H's tables mod p, as far as its ciphers hold
+   (Bonawitz et al. 2017, Theorem 6.3).
+2. That sum is the sum over the items x of U' of R_x v(x), where v(x) depends on the item, the salt and m. R_x is a sum of
+   independent uniform elements of F_p, at least one, so the R_x are independent and uniform whoever holds what: the sum has
+   the distribution of `encode(parameters, U', randomness)`. `tests/protocols/psu/test_hiding.py` would notice an error here.
+3. The multipliers are fresh and the cohort and its sets stay the same, so given the salts the attempts are independent. Whether
+   another attempt follows is computed from the opened sums, and its number of cells is a public function of the attempts.
+4. The announcements and the final list are functions of the server's coins and the union.
+
+So U' and the colluders' own inputs simulate the whole view. No client decides anything by its own set: one that holds more than
+the cap takes part like any other, and the peeling fails.
 
 Differs: FedR cites the two-party union of Kolesnikov et al. 2019 (KRTW19). A server that ran that one with each client in turn
 would learn who brought each identifier; this one is of all clients at once.

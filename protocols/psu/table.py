@@ -1,5 +1,11 @@
 """The randomised invertible Bloom lookup table: a set as a vector over F_p whose sum over clients is the union.
 
+    >>> from protocols.core.prg import seeded
+    >>> parameters = Parameters(b"session", bytes(SALT_BYTES), cells_for(100))
+    >>> tables = [encode(parameters, names, seeded(b"example")) for names in (["a", "b"], ["b", "c"])]
+    >>> peel(parameters, Ring.MERSENNE61.add(*tables))
+    ['a', 'b', 'c']
+
 A table has `m` cells in k = 3 disjoint segments of m / 3. A cell is seven field elements (a, b_1..b_5, c), p = 2^61-1. An
 item is 37 bytes: five limbs of 60 bits, the last of 56. To hold item x, one adds (r, r limbs(x), r H(x)) to one cell per
 segment, r uniform in F_p. Tables add up cell by cell. A cell to which one item contributes is *pure*: b / a is its key and

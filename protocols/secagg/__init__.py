@@ -1,54 +1,54 @@
-"""Secure aggregation: the server learns the sum of the clients' vectors and who is in it, and nothing else of them.
+"""Secure aggregation: the server learns the sum of the clients' vectors and who is in it, and nothing else about them.
 
     setting = Setting(b"session", 0, tuple(keys), safe_threshold(len(keys)), (Vector("rows", 8, Ring.UINT32),), public)
     total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
     total.vectors["rows"], total.survivors, total.excluded
 
-`aggregate` has all parties in one process; `server_round` and `client_round` are one party each, see `protocols.core.rounds`.
+`aggregate` runs all parties in one process. `server_round` and `client_round` are one party each (`protocols.core.rounds`).
 
-The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation", Figure 4) with all its rounds, the one for
-consistency included; optionally over the k-regular graph of Bell et al. 2020. Each client adds to its vector a mask
-for each neighbour, which that neighbour subtracts, and a mask of its own. Shamir shares let the others open the own mask
-of a client whose upload arrived, or the pair masks of one whose upload did not, never both.
+The protocol is Figure 4 of Bonawitz et al. 2017 ("Practical Secure Aggregation") with all its rounds, the consistency check
+included, optionally over the k-regular graph of Bell et al. 2020. Each client adds to its vector one mask per neighbour, which
+that neighbour subtracts, and a mask of its own (the self mask). Through Shamir shares the others can open either the self mask of
+a client whose upload arrived or the pair masks of one whose upload did not, never both.
 
 What each party sees
-    The server: public keys, commitments, sealed shares, uploads that are uniform to it, who drops out and when, of
-    each survivor the seed of its own mask, of each client that dropped after sharing its private mask key; and the sum.
-    An upload that arrives after its client was given up stays under the client's own mask, which nobody opens.
-    A client: its neighbours' public keys, shares and survival, and how many survived. Not the sum, unless told.
-    Server and colluding clients together: also the colluders' inputs, so the sum over the honest survivors. With one
-    honest survivor that is its input. On a regular graph a client whose surviving neighbours all collude is such a one.
+    The server: public keys, commitments, sealed shares, uploads that look uniform to it, who drops out and when, the seed of
+    each survivor's self mask, the private mask key of each client that dropped out after sharing it; and the sum. An upload
+    that arrives after its client was given up stays under that client's self mask, which nobody opens.
+    A client: its neighbours' public keys, shares and survival, and how many clients survived. Not the sum, unless told.
+    The server with colluding clients: also the colluders' inputs, and so the sum over the honest survivors. With one honest
+    survivor that is its input; on a regular graph this holds for any client whose surviving neighbours all collude.
     Whoever reads the channel: all that the server sees, the sum included. Encrypt the channel (TLS).
 
 What it does not hide
-    What the sum itself says: a row that one client holds is in it as it is, the sum of existence vectors tells how many
-    hold a row, and sums of successive rounds over different survivors can be subtracted.
+    What the sum itself says: a row that only one client holds appears in it unchanged, the sum of existence vectors tells how
+    many clients hold each row, and sums of successive rounds over different survivors can be subtracted.
 
 What it assumes
-    Identities pinned beforehand, no session and round used twice, good randomness. Confidentiality holds against a
-    semi-honest server with fewer colluders than the threshold among the holders of each secret, and, on the complete
-    graph, against an active one as far as `Setting.threshold` says. A regular graph is for a semi-honest server only: an
-    active one that withholds shares, or says that clients left, can cut a group of clients out of the graph and open the
-    group's sum; and it holds only while the honest survivors are connected, which a client cannot check, as it does not know
-    the colluders and is told of its neighbours alone. `bounds` says how likely that is for colluders and dropouts at
-    random. Uploads are not signed, and `sender` of unsigned messages is what the channel says: whoever
-    forges them can drop a client or change the sum unnoticed, not open an upload. A client can spoil the sum with any
-    input in the ring; no range is proven. Private keys are Python bytes, and are not wiped from memory.
+    Pinned identities, no session and round used twice, good randomness. Confidentiality holds against a semi-honest server with
+    fewer colluders than the threshold among the holders of each secret and, on the complete graph, against an active one as far
+    as `Setting.threshold` says. A regular graph is for a semi-honest server only: an active one that withholds shares, or
+    claims that clients left, can cut a group of clients out of the graph and open the group's sum. It also holds only while the
+    honest survivors are connected, which no client can check, since none knows the colluders or is told of more than its
+    neighbours; `bounds` says how likely that is for random colluders and dropouts. Uploads are not signed, and the sender of an
+    unsigned message is whoever the channel says: forging one can drop a client or change the sum unnoticed, but opens no
+    upload. A client can spoil the sum with any input in the ring; no range is proven. Private keys are Python bytes, and are
+    not wiped from memory.
 
-What one bad client can do
-    Drop out: whatever it sends that is malformed, late, badly signed or of another session is left out, with the reason in
-    `Sum.excluded`, and so is a client whose sealed shares do not open or that says so of many others (one of each such pair is
-    dropped, before anything is masked). Wrong shares at the end are decoded around, as far as the others reach beyond the
-    threshold. Whether the holder altered a wrong share or its owner dealt it so, nobody can tell: shares are not verifiable
-    when dealt, and the reason names both. By dealing enough wrong ones, sealed well, a client can end a session, in which its
-    secret then stays closed, and have those that it dealt them to named beside it. What shows the server at fault ends
-    the session: keys that their owner did not sign, two views of the survivors, a request for both kinds of share. A client
-    takes each step once (`protocols.core.one_shot`).
+What a malicious client can do
+    Drop out: a message that is malformed, late, badly signed or of another session is left out, with the reason in
+    `Sum.excluded`. So is a client whose sealed shares do not open, or that says so of many others (one of each such pair is
+    dropped before anything is masked). Wrong shares at the end are decoded around, as far as the others exceed the threshold.
+    Whether the holder altered a wrong share or its owner dealt it so, nobody can tell, since shares are not verifiable when
+    dealt; the reason names both. By dealing enough wrong shares, properly sealed, a client can end a session (its own secret
+    then stays closed) and have those that it dealt them to named beside it. Evidence against the server ends the session:
+    keys that their owner did not sign, two views of the survivors, a request for both kinds of share. A client takes each step
+    once (`protocols.core.one_shot`).
 
-Differs: a commitment to b is signed with the keys; shares are opened before the upload, and the clients say which do not
-open; clients sign the key list and the setting together with the survivors; the server states which shares it asks for.
-Over a regular graph a client gets the keys, the survival and the confirmations of its neighbours, O(k) in all, and compares
-with each of them what both were told; Bell et al. let neighbours confirm each other's survival one by one.
+Differs: a commitment to the self mask's seed is signed with the keys; shares are opened before the upload, and clients say which
+do not open; clients sign the key list and the setting together with the survivors; the server states which shares it asks for.
+Over a regular graph a client gets the keys, the survival and the confirmations of its neighbours alone, O(k) in all, and compares
+with each of them what both were told; in Bell et al. neighbours confirm each other's survival one by one.
 """
 
 from protocols.core.prg import Ring

@@ -1,4 +1,4 @@
-"""Secure aggregation, the client: six functions, each from a frozen state and a message to the next of both.
+"""Secure aggregation, the client: six functions, each from a frozen state and a message to the next state and message.
 
     advertised, message = advertise(setting, "client0", identity, randomness)   # to the server, whose answer is `keys`
     shared, message = share(advertised, keys, randomness)
@@ -73,7 +73,7 @@ from protocols.secagg.setting import Setting
 
 
 class Shares(NamedTuple):
-    """What one holder has of one party: a share of its self mask's seed, and one of its private mask key."""
+    """The shares that one holder has of one party's secrets: the seed of its self mask and its private mask key."""
 
     self_mask: bytes
     mask_key: bytes
@@ -81,7 +81,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Own:
-    """What a client keeps to itself throughout: its keys, the seed b of its self mask, and the steps that it took."""
+    """A client's secrets throughout a session: its keys and the seed b of its self mask; and the steps that it took."""
 
     setting: Setting
     party: str
@@ -221,7 +221,7 @@ def receive(state: Shared, message: Message) -> tuple[Received, Receipt]:
 
     A neighbour whose shares are damaged or none is as one that never shared: the client holds nothing of it, and masks with
     it only if the server says so, which `mask` then refuses. Who is at fault, the one that sealed or the one that says it
-    could not open, nobody can tell; see `server.collect_receipts`.
+    could not open them, nobody can tell; see `server.collect_receipts`.
 
     Raises:
         StateReused: a second call.

@@ -1,4 +1,4 @@
-"""Secure aggregation, the server: six functions, each from a frozen state and what came from the clients to the next.
+"""Secure aggregation, the server: six functions from a frozen state and the clients' messages to the next state and requests.
 
     keys, key_lists = collect_advertisements(setting, arrivals)   # what to send, by receiver
     shares, inboxes = collect_shares(keys, arrivals)
@@ -11,7 +11,7 @@ An arrival is a message or a `Failure` in its place. Each message is checked: se
 wrong drops its sender, named with the reason (see `intake`); one that is missing drops it too. The session ends for all
 only when too few are left, when nothing joins the survivors, or when a secret stays closed.
 
-Repeating a step here tells the clients two things where they answer one: what protects them is that they take each step once.
+A server that repeats a step asks clients twice; what protects them is that they take each step once.
 """
 
 from __future__ import annotations
