@@ -10,7 +10,7 @@ Source: fedr.txt 3.1; the baselines and `Unlinked` are ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -26,11 +26,12 @@ from attacks.reconstruction import (
     Inference,
     PairRanking,
     infer_entities,
+    infer_entities_nearest,
     infer_relation_rows,
     nothing_to_attack,
     rank_pairs,
 )
-from attacks.relation_guesses import RelationGuesser
+from attacks.relation_guesses import BY_VECTOR, RelationGuesser
 from attacks.residual import count_sources
 from attacks.unlinked import Unlinked, measure_unlinked, sample_heads
 from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
@@ -191,12 +192,12 @@ class _Truth:
 
 
 class _Counts(msgspec.Struct):
-    """Right guesses, expectations and what can be right at all of one victim; `triples` is by inference."""
+    """Right guesses, expectations and what can be right at all of one victim; `entities` and `triples` are by inference."""
 
     victim: str
     num_entities: int
     num_triples: int
-    entities: float = 0
+    entities: dict[str, float] = {}
     entities_baseline: float = 0
     entities_attainable: float = 0
     triples: dict[str, float] = {}
@@ -233,33 +234,36 @@ def _attack_victim(
         if victim.claims:
             raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
         found = published.count(view, victim, names, truth.pairs, truth.relations)
-        counts.entities, counts.entities_baseline = found.entities, found.entities_baseline
+        counts.entities, counts.entities_baseline = {PAPER: found.entities}, found.entities_baseline
         counts.triples, counts.triples_baseline = {PAPER: found.triples}, found.triples_baseline
         counts.triples_prior = found.triples_baseline
         return counts
     named, rebuilt = attainable(view, victim, names, truth.pairs, truth.relations)
     counts.entities_attainable, counts.triples_attainable = float(named.sum()), float(rebuilt.sum())
     counts.remark = None if rebuilt.any() else why_no_triple(named, shares_relation=truth.shares_relation)
-    guesses = _arranged(infer_entities(view, victim), truth.places(victim, "entities")[: truth.num_entities])
-    guesses = _without_unseen(guesses, victim)
-    entity_right = guesses.names == names
     assert guesser is not None
-    guessed = _relation_guesses(view, victim, truth, guesses.names, guesser, _fitting(view, options))
-    pair_right = entity_right[truth.pairs].all(axis=1)
+    guesses = _name_entities(view, victim, truth, _fitting(view, options))
+    guessed = _relation_guesses(view, victim, truth, guesses, guesser)
+    named_right: dict[Inference, np.ndarray] = {by: one.names == names for by, one in guesses.items()}
     right: dict[Inference, np.ndarray] = {
-        by: pair_right & (relations == truth.relations) for by, relations in guessed.items()
+        by: named_right[by][truth.pairs].all(axis=1) & (relations == truth.relations)
+        for by, relations in guessed.items()
     }
-    counts.entities, counts.triples = float(entity_right.sum()), {by: float(one.sum()) for by, one in right.items()}
+    counts.entities, counts.triples = (
+        {by: float(one.sum()) for by, one in made.items()} for made in (named_right, right)
+    )
+    best = max(named_right, key=lambda by: named_right[by].sum())
+    entity_right = named_right[best]
     chance = chance_of_name(view, victim, names)
     counts.entities_baseline = float(chance.sum())
     pair_chance = chance_of_pair(chance, truth.pairs)
     majority = prior = pair_chance * (truth.relations == view.colluder.majority_relation)
     if victim.entity_names is not None:
-        relations = guesser.names.predict(*guesses.names[truth.pairs].T)
+        relations = guesser.names.predict(*guesses[best].names[truth.pairs].T)
         prior = pair_chance * (relations == truth.relations)
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
     base = prior if counts.triples_prior > counts.triples_baseline else majority
-    counts.items = _items(victim, truth, guesses, entity_right, guessed, right, base)
+    counts.items = _items(victim, truth, guesses, named_right, guessed, right, base)
     if "entities" in victim.claims:
         places = truth.places(victim, "entities")[: truth.num_entities][entity_right]
         counts.sources = victim.claims["entities"].sources[places]
@@ -280,6 +284,20 @@ def _attack_victim(
             rng=rng,
         )
     return counts
+
+
+def _name_entities(
+    view: View, victim: VictimView, truth: _Truth, inferences: Sequence[Inference]
+) -> dict[Inference, EntityGuesses]:
+    """The name of each entity of the victim, by inference: the paper's way for those that compare with relation vectors, else
+    by the nearer of the colluder's rows."""
+    found: dict[Inference, EntityGuesses] = {}
+    for infer, wanted in ((infer_entities, BY_VECTOR), (infer_entities_nearest, ("names", "learned", "combined"))):
+        if set(wanted) & set(inferences):
+            places = truth.places(victim, "entities")[: truth.num_entities]
+            named = _without_unseen(_arranged(infer(view, victim), places), victim)
+            found |= dict.fromkeys((by for by in inferences if by in wanted), named)
+    return {by: found[by] for by in inferences}
 
 
 def _arranged(guesses: EntityGuesses, places: np.ndarray) -> EntityGuesses:
@@ -318,9 +336,8 @@ def _relation_guesses(
     view: View,
     victim: VictimView,
     truth: _Truth,
-    names_guessed: np.ndarray,
+    named: Mapping[Inference, EntityGuesses],
     guesser: RelationGuesser,
-    inferences: Sequence[Inference],
 ) -> dict[Inference, np.ndarray]:
     """Names `[triples]` by inference: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
 
@@ -329,28 +346,29 @@ def _relation_guesses(
     A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `trr_prior`.
     """
     found: dict[Inference, np.ndarray] = {}
-    if victim.relations is not None and "cosine" in inferences:
+    if victim.relations is not None and "cosine" in named:
         places = truth.places(victim, "relations")[truth.graph.train[:, 1]]
         seen = np.append(~victim.relations.isnan().any(dim=1).numpy(), False)[places]
         rows = np.append(infer_relation_rows(view, victim), NO_NAME)[places]
         found["cosine"] = np.where(seen, rows, NO_NAME)
-    by_pair: list[Inference] = [by for by in inferences if by not in found]
+    by_pair: list[Inference] = [by for by in named if by not in found]
     if by_pair:
         assert victim.entities is not None
         pairs = truth.places(victim, "entities")[truth.pairs]
         seen = np.append(~victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
-        heads, tails = names_guessed[truth.pairs[seen]].T
+        readers: list[Inference] = [by for by in by_pair if by not in BY_VECTOR]
+        heads, tails = named[(readers or by_pair)[0]].names[truth.pairs[seen]].T
         for by, relations in guesser.guess(view, victim, pairs[seen], heads, tails, by_pair).items():
             found[by] = np.full(len(pairs), NO_NAME, dtype=object)
             found[by][seen] = relations
-    return {by: found[by] for by in inferences}
+    return {by: found[by] for by in named}
 
 
 def _items(
     victim: VictimView,
     truth: _Truth,
-    guesses: EntityGuesses,
-    entity_right: np.ndarray,
+    named: Mapping[Inference, EntityGuesses],
+    named_right: Mapping[Inference, np.ndarray],
     guessed: dict[Inference, np.ndarray],
     right: dict[Inference, np.ndarray],
     base: np.ndarray,
@@ -358,17 +376,20 @@ def _items(
     """The score of every item; `base` is the chance of each triple without embeddings, by the better baseline.
 
     Args:
-        guessed, right: by inference, the relation of each triple, and whether the whole triple is right.
+        named, guessed: by inference, the name of each entity and the relation of each triple. named_right, right: whether the
+            name, and the whole triple, is right.
     """
     heads, tails = truth.pairs[:, 0], truth.pairs[:, 1]
     best = max(right, key=lambda by: right[by].sum())
+    best_named = max(named_right, key=lambda by: named_right[by].sum())
     entities = pd.DataFrame(
         {
             "item": "entity",
             "head": truth.entity_names[: truth.num_entities],
-            "guessed_head": guesses.names,
-            "score": guesses.cosines.astype(np.float64),
-            "right": entity_right,
+            "guessed_head": named[best_named].names,
+            "score": named[best_named].cosines.astype(np.float64),
+            "right": named_right[best_named],
+            **{f"right_{by}": one for by, one in named_right.items()},
         }
     )
     triples = pd.DataFrame(
@@ -377,9 +398,9 @@ def _items(
             "head": truth.entity_names[heads],
             "relation": truth.relations,
             "tail": truth.entity_names[tails],
-            "guessed_head": guesses.names[heads],
+            "guessed_head": named[best].names[heads],
             "guessed_relation": guessed[best],
-            "guessed_tail": guesses.names[tails],
+            "guessed_tail": named[best].names[tails],
             "right": right[best],
             "base": base,
             **{f"guessed_relation_{by}": relations for by, relations in guessed.items()},
@@ -424,7 +445,7 @@ def _leakage(
     attacked = [count for count in counts if not count.reason]
     reasons = [] if attacked else _distinct(count.reason for count in counts)
     counts = attacked or counts
-    err = _measured(sum(count.entities for count in counts), entities, reasons)
+    err = _measured(sum(count.entities.get(inference, 0.0) for count in counts), entities, reasons)
     trr = _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons)
     err_baseline, trr_baseline = share("entities_baseline", entities), share("triples_baseline", triples)
     trr_prior = share("triples_prior", triples)

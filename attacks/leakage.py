@@ -85,10 +85,10 @@ def strongest(rows: Sequence[Leakage]) -> Leakage:
     Args:
         rows: of the same threat model, leak and victim, one for each inference.
 
-    All inferences name entities alike, so ERR is that of the attack or that of its baseline, whose expectation is known
-    without sampling: its interval needs no correction. TRR is the largest of the inferences, the majority relation and the
-    prior; its interval is Wilson's at the level 1 - 0.05 / m for those m (Bonferroni), so that all m hold at once and the
-    chosen one with them. Ties go to the one that was named first.
+    ERR is the largest of the ways to name entities (the paper's, and by the nearer of the colluder's rows) and of the baseline,
+    whose expectation is known without sampling. TRR is the largest of the inferences, the majority relation and the
+    prior. Intervals are Wilson's at the level 1 - 0.05 / m (Bonferroni) for the m among which was chosen, so that all m hold
+    at once and the chosen one with them; ways that named as many entities right count once. Ties go to the first.
     """
     first = rows[0]
     if first.reason:
@@ -97,8 +97,11 @@ def strongest(rows: Sequence[Leakage]) -> Leakage:
     by_name = {row.inference: row.trr.value for row in rows}
     by_name |= {"majority": first.trr_baseline.value, "prior": first.trr_prior.value}
     by = max(by_name, key=lambda name: by_name[name])
+    ways = {row.err.value for row in rows}
     err, err_by = first.err, "attack"
-    if first.err_baseline.value > first.err.value:
+    if len(ways) > 1:
+        err = _share(max(ways), first.err.n, len(ways))
+    if first.err_baseline.value > err.value:
         err, err_by = _share(first.err_baseline.value, first.err.n, 1), "baseline"
     trr = _share(by_name[by], first.trr.n, len(by_name))
     return msgspec.structs.replace(
@@ -157,4 +160,6 @@ def items_of(scores: pd.DataFrame, row: Leakage, item: Item) -> pd.DataFrame:
     by = row.trr_by if row.inference == STRONGEST else row.inference
     if item == "triple" and f"right_{by}" in items:
         items = items.assign(right=items[f"right_{by}"], guessed_relation=items[f"guessed_relation_{by}"])
+    elif row.inference != STRONGEST and f"right_{by}" in items and items[f"right_{by}"].notna().all():
+        items = items.assign(right=items[f"right_{by}"])  # files of before have none for entities
     return items.drop(columns=own).assign(right=items["right"].astype(bool))

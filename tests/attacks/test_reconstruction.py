@@ -13,6 +13,7 @@ from attacks.reconstruction import (
     best_relations,
     expected_pairs,
     infer_entities,
+    infer_entities_nearest,
     infer_relation_rows,
     infer_relations,
     nothing_to_attack,
@@ -138,6 +139,22 @@ class TestAgainstLoops:
         names = np.array([f"x{i}" for i in range(7)])
         guesses = infer_entities(view, replace(victim, entity_names=names))
         assert (guesses.names.tolist(), guesses.cosines.tolist()) == (names.tolist(), [1.0] * 7)
+
+    @pytest.mark.parametrize("broadcast_is_nearer", [True, False])
+    def test_the_nearer_of_own_and_broadcast_rows_names(self, *, broadcast_is_nearer: bool) -> None:
+        view, victim = view_with("transe")
+        colluder, noise = view.colluder, torch.Generator().manual_seed(5)
+        near, far = (
+            victim.entities[:5] + size * torch.randn(5, colluder.entities.shape[1], generator=noise)
+            for size in (0.01, 3.0)
+        )
+        own, broadcast = (far, near) if broadcast_is_nearer else (near, far)
+        view = replace(view, colluder=replace(colluder, entities=own, shared_entities=broadcast))
+        found = infer_entities_nearest(view, victim).names[:5].tolist()
+        assert found == [f"e{place}" for place in range(5)]
+        assert (infer_entities(view, victim).names[:5].tolist() == found) == (not broadcast_is_nearer)
+        known = replace(victim, entity_names=np.array([f"x{place}" for place in range(7)]))
+        assert infer_entities_nearest(view, known).names.tolist() == known.entity_names.tolist()
 
     @pytest.mark.parametrize(
         ("linked", "candidates", "expected"),
