@@ -322,6 +322,8 @@ def test_measure_counts_the_bytes_of_one_client() -> None:
     assert cost.union.identifiers == tuple(f"/m/{i:08d}" for i in range(300))
     assert 600 * CELL_WIDTH * 8 < cost.upload_bytes < 600 * CELL_WIDTH * 8 + 3000
     assert cost.seconds > 0
+    with pytest.raises(SettingError, match="cap 0"):
+        measure(300, 3, cap=0)
 
 
 @pytest.mark.slow
