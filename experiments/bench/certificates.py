@@ -22,6 +22,7 @@ from attacks.evidence import ModelEvidence
 from experiments.runs.record import Environment, describe_environment, write_atomically
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec, make_spec
+from experiments.runs.stored import decode_stored, encode_stored
 from experiments.unlearning.fakes import FAKES, Case
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="an audit of its own for each re-training, and no fakes")
     given = parser.parse_args()
     if given.show is not None:
-        print(table(msgspec.json.decode(given.show.read_bytes(), type=Certificates)))
+        print(table(decode_stored(given.show.read_bytes(), Certificates)))
         return
     if given.work is None or given.out is None:
         parser.error("--work and --out are needed")
@@ -239,7 +240,7 @@ def main() -> None:
         thresholds=Thresholds(share=given.share),
         audit_seed=given.audit_seed,
         fresh=given.fresh,
-        save=lambda made: write_atomically(given.out, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"),
+        save=lambda made: write_atomically(given.out, encode_stored(made)),
     )
     print(table(made))
 

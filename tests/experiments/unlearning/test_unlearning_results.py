@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from attacks.forgetting import Role
 from experiments.bench.certificates import Certificates, table
 from experiments.reporting import summary
+from experiments.runs.stored import decode_stored
 from experiments.unlearning.fakes import FAKES, HIDING
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
@@ -81,20 +81,20 @@ def test_without_soft_confusion_local_models_forget_less(run: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "certificates").glob("*.json")), ids=lambda path: path.stem)
 def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: Path) -> None:
-    made = msgspec.json.decode(path.read_bytes(), type=Certificates)
+    made = decode_stored(path.read_bytes(), Certificates)
     assert made.environment.dirty is False
     passed = {row.name for row in made.rows if row.name in FAKES and row.outcome == "forgotten"}
-    assert passed <= set(HIDING)
-    assert all(made.hiding_noticed_from is None or HIDING[name] < made.hiding_noticed_from for name in passed)
+    # Relation rows alone hold less of the forget set than is tolerated; what is hidden may pass where it is too little to notice.
+    hidden = passed - {"relations remember"}
+    assert hidden <= set(HIDING)
+    assert all(made.hiding_noticed_from is None or HIDING[name] < made.hiding_noticed_from for name in hidden)
+    assert all(row.share is not None and row.share[1] <= made.tolerated for row in made.rows if row.name in passed)
     nulls = [row.outcome for row in made.rows if row.name not in FAKES]
     assert nulls.count("not forgotten") <= 1
     assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
 
 
-@pytest.mark.xfail(strict=True, reason="the tables with the fakes that hide from means are made from this commit")
 def test_every_fake_stands_in_a_committed_table() -> None:
-    records = [
-        msgspec.json.decode(path.read_bytes(), type=Certificates) for path in (FOLDER / "certificates").glob("*.json")
-    ]
+    records = [decode_stored(path.read_bytes(), Certificates) for path in (FOLDER / "certificates").glob("*.json")]
     assert {row.name for made in records for row in made.rows} >= set(FAKES)
     assert max(sum(", seed " in row.name for row in made.rows) for made in records) >= 20
