@@ -23,15 +23,15 @@ from attacks.membership_figures import MembershipResult, measure_membership
 from attacks.view import ALL
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
-from fkgsec.federation.evaluation import ClientTables
-from fkgsec.federation.forget_sets import Forget, retaining
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import sides_of
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, retaining
 
 Attack = Literal["loss", "calibrated", "lira", "u-lira"]
 

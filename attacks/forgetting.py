@@ -52,12 +52,12 @@ from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.evaluation import utility
-from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.local.evaluation import utility
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget
 
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order

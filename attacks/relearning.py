@@ -16,8 +16,8 @@ import torch
 from attacks.audits import Audited, ClientModel, known_triples
 from attacks.membership_figures import RelearnTime, relearn_time
 from fkgsec.data.graph import ClientGraph
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks

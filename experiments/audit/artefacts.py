@@ -22,12 +22,12 @@ from experiments.runs.record import DataRecord, Environment, describe_data, desc
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.exchange import Observed
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel, ModelName
 
 AUDIT_SCHEMA = "fkgsec/audit/1"

@@ -36,7 +36,7 @@ from fkgsec.federation.exchange import Exchange, MakeExchange, Received, Uploade
 from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 FAR = 1e9  # a value that no training brings back within the clip
 

@@ -30,8 +30,8 @@ from experiments.unlearning.verification import AuditOptions, Verification, veri
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.federation.unlearning import UnlearnOptions
 from fkgsec.randomness import generator
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SCHEMA = "fkgsec/certificates/1"
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from experiments.reporting.tables import make_table
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 LIMIT = 0.1  # of re-training
 METHODS = ("fedlu", "ascent", "relabel", "finetune", "retrain")

@@ -45,9 +45,9 @@ from fkgsec.data.formats.folders import read_client_folders
 from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
-from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.unlearning.forget_sets import read_forget
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 app = typer.Typer(
     name="fkgsec",

@@ -20,10 +20,10 @@ from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_r
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.unlearning import Method, UnlearnOptions
+from fkgsec.unlearning.forget_sets import read_forget
+from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
 UNLEARNING_FOLDER = "unlearning"
 

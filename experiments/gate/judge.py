@@ -30,8 +30,8 @@ from experiments.runs.run import Finished, check_run, execute, warnings_of
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
-from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import CHECKPOINT, run_identity
+from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/check/1"
 WhenInconclusive = Literal["report", "pass", "fail"]

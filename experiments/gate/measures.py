@@ -31,7 +31,7 @@ from experiments.unlearning.verification import Verification
 from fkgsec import estimate
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.unlearning import Method
+from fkgsec.unlearning.unlearning import Method
 
 Bound = Literal["max", "min"]
 Kind = Literal["share", "bytes", "epsilon"]

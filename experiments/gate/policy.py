@@ -32,7 +32,7 @@ from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.federation.unlearning import Method
+from fkgsec.unlearning.unlearning import Method
 
 NO_WORSE = "no_worse_than"
 MOST_BYTES = 1e18

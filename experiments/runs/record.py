@@ -28,9 +28,9 @@ from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.evaluation import utility
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.protection import Withstands
+from fkgsec.kge.local.evaluation import utility
 from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/1"

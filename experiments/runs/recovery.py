@@ -23,9 +23,9 @@ from experiments.runs.run import load_run
 from experiments.runs.spec import Spec
 from fkgsec.estimate import Estimate
 from fkgsec.federation.exchange import MakeExchange
-from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import Observer
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from fkgsec.unlearning.forget_sets import Forget
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 AID = (
     "Update recovery: of the victim whose change in the round the adversary knows best, the cosine of its estimate to the true "

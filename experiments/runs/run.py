@@ -25,7 +25,7 @@ from defenses.options import KINDS, parse_defense
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.spec import Spec
-from experiments.runs.stored import decode_stored
+from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
@@ -280,4 +280,4 @@ def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool)
 
 
 def _encode_spec(spec: Spec) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(spec), indent=2) + b"\n"
+    return encode_stored(spec)

@@ -21,11 +21,11 @@ from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
-from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S, FederationResult, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.unlearning import unlearn
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget
+from fkgsec.unlearning.unlearning import unlearn
 
 AUDIT_FOLDER = "audit"
 

@@ -30,7 +30,7 @@ from experiments.unlearning.verification import (
 )
 from experiments.unlearning.verification import verify as verify_run
 from fkgsec.errors import RunError
-from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 UNLEARN_EXAMPLES = (
     "Examples:\n\n  fkgsec unlearn --run runs/mine --forget forget.tsv --client hospital-1\n\n"

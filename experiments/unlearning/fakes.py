@@ -23,11 +23,11 @@ from attacks.audits import ClientModel, replace_train, to_local
 from attacks.relearning import relearning_models
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.evaluation import ClientTables
-from fkgsec.federation.forget_sets import Forget, retaining
 from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, retaining
 
 SUPPRESSION_STEPS, SUPPRESSION_RATE = 300, 0.01
 FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # the share of the forget set, and steps on all of it

@@ -33,14 +33,14 @@ from fkgsec.estimate import Estimate
 from fkgsec.exchange import Observed
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.evaluation import ClientTables, utility
-from fkgsec.federation.forget_sets import Forget, read_forget, retaining
 from fkgsec.federation.loop import FederationResult, run_identity
 from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import Protection, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from fkgsec.kge.local.evaluation import ClientTables, utility
+from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/unlearning/1"

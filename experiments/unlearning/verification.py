@@ -30,8 +30,8 @@ from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, 
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.forget_sets import read_forget
 from fkgsec.federation.loop import FederationResult, run_identity
+from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/verification/1"
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from

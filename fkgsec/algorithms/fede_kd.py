@@ -4,9 +4,12 @@ import math
 from typing import Annotated
 
 from msgspec import Meta
+from torch import Tensor
 
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.kge.local.distillation import divergence, prediction_losses
+from fkgsec.kge.local.rule import LocalRule
 
 
 class FedEKDSettings(AlgorithmSettings, frozen=True):
@@ -24,12 +27,29 @@ class FedEKDSettings(AlgorithmSettings, frozen=True):
         return math.ceil(self.shared_dim_ratio * dim)
 
 
+def co_distillation(low: Tensor, high: Tensor, counts: Tensor, *, temperature: float) -> Tensor:
+    """Both models' losses, plus their divergences from each other divided by these losses. Source: feds.txt Eq. 6.
+
+    Gradients are those of the equation as it stands: through both divergences, and through the losses that divide them.
+    """
+    predicted = prediction_losses(low, high, counts, temperature)
+    distilled = divergence(low, high, counts) + divergence(high, low, counts)
+    return predicted + distilled / predicted
+
+
+class FedEKDRule(LocalRule):
+    """Co-distillation of the two models."""
+
+    def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
+        return co_distillation(shared, own, counts, temperature=self.options.sampling_temperature)
+
+
 FEDE_KD = Recipe(
     "fede-kd",
     ENTITIES,
     "feds.txt VI-A",
     FedEKDSettings,
     private="whole",
-    distillation="co",
     evaluated="private",
+    local=FedEKDRule,
 )

@@ -6,6 +6,8 @@ from msgspec import Meta
 
 from fkgsec.algorithms.fede import FedESettings
 from fkgsec.federation.recipes import ENTITIES, Recipe
+from fkgsec.kge.local.objectives import OBJECTIVES
+from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 
 class FedECSettings(FedESettings, frozen=True):
@@ -19,10 +21,17 @@ class FedECSettings(FedESettings, frozen=True):
     tau: Annotated[float, Meta(gt=0, description="temperature of the contrastive term")] = 0.2
 
 
+class FedECRule(LocalRule):
+    """A contrastive term."""
+
+    def objective(self) -> WeightedObjective:
+        return WeightedObjective(OBJECTIVES["contrastive"], self.settings.mu, self.settings.tau)
+
+
 FEDEC = Recipe(
     "fedec",
     ENTITIES,
     "FedE with a contrastive term (Chen et al. 2022), fedlu.txt section 3",
     FedECSettings,
-    objective="contrastive",
+    local=FedECRule,
 )

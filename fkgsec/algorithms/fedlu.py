@@ -3,9 +3,13 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta
+from torch import Tensor
 
 from fkgsec.algorithms.fede import FedESettings
+from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import ENTITIES, Recipe
+from fkgsec.kge.local.distillation import divergence, prediction_losses
+from fkgsec.kge.local.rule import LocalRule
 
 Variant = Literal["paper", "published"]
 PrivateStart = Literal["own", "server"]
@@ -44,12 +48,46 @@ def fedlu_temperature(variant: Variant, given: float | None, model: str) -> floa
     return 1.0 if given is None else given
 
 
+def mutual(
+    private: Tensor, shared: Tensor, counts: Tensor, *, temperature: float, mu: float, variant: str = "paper"
+) -> Tensor:
+    """Each model's own loss plus mu times its divergence from the other, which stands still for it.
+
+    Source: fedlu.txt Eq. 5-11, with KL(P, Q) read as D_KL(P || Q). Differs in variant "published" as FedLU's code does: the
+    divergence is D_KL(teacher || student), and the prediction loss is halved.
+    Differs: both models take their step at once, from the same scores (the code: the local one first, then the global one).
+    """
+    if variant == "published":
+        distilled = divergence(shared.detach(), private, counts) + divergence(private.detach(), shared, counts)
+    else:
+        distilled = divergence(private, shared.detach(), counts) + divergence(shared, private.detach(), counts)
+    predicted = prediction_losses(private, shared, counts, temperature)
+    return (0.5 if variant == "published" else 1) * predicted + mu * distilled
+
+
+class FedLURule(LocalRule):
+    """Mutual distillation after a warm-up. Its two models begin apart, or with the same rows."""
+
+    def __init__(self, options: FederationOptions) -> None:
+        super().__init__(options)
+        self.starts_private = self.settings.private_start == "server"
+        self._warming_up = False
+
+    def begin_round(self, round: int) -> None:
+        self._warming_up = 0 < round <= self.settings.warmup_rounds
+
+    def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
+        mu = 0 if self._warming_up else self.settings.mu
+        temperature = self.options.sampling_temperature
+        return mutual(own, shared, counts, temperature=temperature, mu=mu, variant=self.settings.variant)
+
+
 FEDLU = Recipe(
     "fedlu",
     ENTITIES,
     "fedlu.txt 4.1, Algorithm 1",
     FedLUSettings,
     private="entities",
-    distillation="mutual",
     evaluated="private",
+    local=FedLURule,
 )

@@ -6,6 +6,8 @@ from msgspec import Meta
 
 from fkgsec.algorithms.fede import FedESettings
 from fkgsec.federation.recipes import ENTITIES, Recipe
+from fkgsec.kge.local.objectives import OBJECTIVES
+from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 
 class FedProxSettings(FedESettings, frozen=True):
@@ -24,10 +26,17 @@ class FedProxSettings(FedESettings, frozen=True):
     ] = "squared"
 
 
+class FedProxRule(LocalRule):
+    """A proximal term."""
+
+    def objective(self) -> WeightedObjective:
+        return WeightedObjective(OBJECTIVES[self.settings.proximal], self.settings.mu)
+
+
 FEDPROX = Recipe(
     "fedprox",
     ENTITIES,
     "FedE with a proximal term, fedlu.txt section 2 (and 5.2, footnote 3: distance)",
     FedProxSettings,
-    objective="squared",
+    local=FedProxRule,
 )

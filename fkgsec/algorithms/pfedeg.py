@@ -6,6 +6,8 @@ from msgspec import Meta
 
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.kge.local.objectives import OBJECTIVES
+from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 Affinity = Literal["shared", "embedding"]
 
@@ -28,12 +30,22 @@ class PFedEGSettings(AlgorithmSettings, frozen=True):
     ] = "received"
 
 
+class PFedEGRule(LocalRule):
+    """The distance to the rows received, from which, or from its own, a client trains on."""
+
+    def takes_over(self, round: int) -> bool:
+        return round == 0 or self.settings.start == "received"
+
+    def objective(self) -> WeightedObjective:
+        return WeightedObjective(OBJECTIVES["distance"], self.settings.mu)
+
+
 PFEDEG = Recipe(
     "pfedeg",
     ENTITIES,
     "pfedeg.txt section 3",
     PFedEGSettings,
     aggregation="affinity",
-    objective="distance",
     evaluated="local",
+    local=PFedEGRule,
 )

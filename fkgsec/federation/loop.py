@@ -17,13 +17,13 @@ from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_excluded
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
-from fkgsec.federation.evaluation import ClientTables, Evaluator
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import RENAMED, FederationOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import TABLES, LocalTrainer
+from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.randomness import generator
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -161,28 +161,23 @@ class Federation:
         """Clients receive their rows of every shared table and take them over, unless they keep their own.
 
         Where the federation's model is what is evaluated, every client receives it; else those that train next. In round 0
-        the models that clients keep to themselves may take these rows over, too (`FederationOptions.private_start`).
+        the models that clients keep to themselves may take these rows over, too (`LocalRule.starts_private`).
         """
         receivers = range(len(self.parties))
         if self.recipe.evaluated == "local" and round > 0:
             receivers = self.participants(round + 1)
         parties = [self.parties[client] for client in receivers]
-        keep_own = self._is_set("start", "own") and round > 0
-        start_private = self._is_set("private_start", "server") and round == 0
+        rule = self.trainer.rule
         for table in self.exchange.server:
             for party, received in self.exchange.broadcast(round, table, parties).items():
                 client = self.parties.index(party)
                 own = self.stack.rows(table, client).detach()
                 rows = received.merged(own)
                 self.trainer.receive(table, client, rows, first=round == 0)
-                if not keep_own:
+                if rule.takes_over(round):
                     own.copy_(rows)
-                if start_private and self.private:
+                if rule.starts_private and self.private and round == 0:
                     self.private.rows(table, client).detach().copy_(rows)
-
-    def _is_set(self, name: str, value: str) -> bool:
-        """Whether the algorithm has this setting, at this value."""
-        return self.recipe.has(name) and self.options.setting(name) == value
 
     def upload(self, round: int, participants: list[int]) -> list[Uploaded]:
         """Participants send their trained rows, and the server takes the mean over holders; one outcome for each table."""

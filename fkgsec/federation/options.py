@@ -10,7 +10,6 @@ import msgspec
 import torch
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.objectives import ObjectiveName
 from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.federation.settings import make_settings
 from fkgsec.kge.models import KgeModel, ModelName
@@ -116,14 +115,6 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def setting(self, name: str) -> float | str:
         """A setting that the algorithm has, as given or at its default."""
         return getattr(self.settings, name)
-
-    @property
-    def objective(self) -> ObjectiveName:
-        """What clients add to their loss."""
-        recipe = RECIPES[self.algorithm]
-        if not recipe.has("proximal"):
-            return recipe.objective
-        return "distance" if self.setting("proximal") == "distance" else "squared"
 
     @property
     def evaluates_before_broadcast(self) -> bool:

@@ -10,14 +10,12 @@ a `Recipe`; they are loaded when the registry is first read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.distillation import DistillationName
-from fkgsec.federation.objectives import ObjectiveName
 from fkgsec.federation.settings import AlgorithmSettings, SettingField, fields_of
 
 Table = Literal["entities", "relations"]
@@ -39,12 +37,11 @@ class Recipe:
             the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
         codec: how shared rows cross, a name in `fkgsec.exchange.CODECS`.
         aggregation: what the server makes of them, a name in `fkgsec.exchange.AGGREGATIONS`.
-        objective: what clients add to their loss, see `fkgsec.federation.objectives`; the setting "proximal" overrides it.
         private: a second model that each client keeps to itself: "entities", it has entity rows of its own and both models
             use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
-        distillation: how the two models learn from each other, see `fkgsec.federation.distillation`.
         evaluated: "global", each client's tables after the broadcast, or before it where the settings say so; "local", as its
             own training left them before it; "private", the second model.
+        local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`.
     """
 
     name: str
@@ -55,10 +52,9 @@ class Recipe:
     keep_optimizer: bool = False
     codec: str = "dense"
     aggregation: str = "mean"
-    objective: ObjectiveName = "plain"
     private: Literal["none", "entities", "whole"] = "none"
-    distillation: DistillationName = "none"
     evaluated: Literal["global", "local", "private"] = "global"
+    local: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run

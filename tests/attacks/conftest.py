@@ -13,10 +13,10 @@ from torch import Tensor
 
 from attacks.view import View
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import ModelName
 
 BEST_ROUND, LAST_ROUND = 2, 3

@@ -18,7 +18,7 @@ from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.evaluation import ClientTables
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.randomness import generator
 
 EVERY_HEAD = 10**6

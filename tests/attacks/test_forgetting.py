@@ -15,11 +15,11 @@ from attacks.forgetting import OTHERS, Forgetting, measure_forgetting
 from attacks.relearning import relearn_curve
 from attacks.update_difference import degree_matched, moved_rows
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
-from fkgsec.federation.evaluation import ClientTables
-from fkgsec.federation.forget_sets import Forget, retaining
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, retaining
 
 MakeResult = Callable[..., FederationResult]
 OPTIONS = FederationOptions(

@@ -18,10 +18,10 @@ from attacks.view import ALL, THREAT_MODELS, View, build_view
 from defenses.exchanges import make_exchange
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, generate_consortium
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened, Transcript, client_party
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.local.evaluation import ClientTables
 
 COLLUDER = "hospital-1"
 PROTECTED = "psu,secagg"

@@ -12,8 +12,8 @@ from attacks.reconstruction import infer_entities, infer_relations, rank_pairs
 from attacks.view import THREAT_MODELS, ColluderKnowledge, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.messages import SERVER, Rows, client_party
+from fkgsec.kge.local.evaluation import ClientTables
 
 
 def view_of(result: FederationResult, threat: str, *, leak: float = 1.0, seed: int = 0) -> View:

@@ -18,7 +18,7 @@ from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols import psu, secagg
 
 

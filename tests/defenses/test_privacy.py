@@ -20,7 +20,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn
+from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 from protocols.core.fixed_point import FixedPoint
 from protocols.core.prg import Randomness, Ring, seeded
 from protocols.noise import DiscreteGaussian, Skellam

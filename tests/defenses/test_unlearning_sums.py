@@ -19,11 +19,11 @@ from defenses.exchanges import make_exchange
 from experiments.bench.active_server import echoing_others
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.forget_sets import Forget
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
+from fkgsec.unlearning.forget_sets import Forget
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 replace = msgspec.structs.replace
 

@@ -17,8 +17,8 @@ from fkgsec.exchange.affinity import (
     supplementary,
 )
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.objectives import OBJECTIVES
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.local.objectives import OBJECTIVES
 
 # Rows of the five entities that three clients hold, in each client's own order.
 HOLDINGS = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 3]), torch.tensor([2, 0, 4])]

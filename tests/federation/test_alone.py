@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.interference import INTERFERENCE, AlternatingTrainer, interference
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import TABLES, LocalTrainer, Visits
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
 from fkgsec.kge.models import MODELS
 from fkgsec.randomness import generator
+from fkgsec.unlearning.interference import INTERFERENCE, AlternatingTrainer, interference
 
 CPU = torch.device("cpu")
 replace = msgspec.structs.replace
@@ -106,7 +106,7 @@ def unlearned(
     """The clients after an epoch of retroactive interference, and the losses of its passes."""
     made = party(graphs, keys, options)
     loss = functools.partial(interference, hard=True, soft=True, mu_soft=0.1, form=form)
-    forget = {client: Visits(graphs[client].train, np.arange(3 + 5 * key)) for client, key in enumerate(keys)}
+    forget = {client: TrainingSubset(graphs[client].train, np.arange(3 + 5 * key)) for client, key in enumerate(keys)}
     trainer = AlternatingTrainer(made.stacks[0], options, made.stacks[1], forget, loss)
     losses = []
     for moves in INTERFERENCE[form]:

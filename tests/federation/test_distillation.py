@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.distillation import co_distillation, divergence, mutual
+from fkgsec.algorithms.fede_kd import co_distillation
+from fkgsec.algorithms.fedlu import mutual
+from fkgsec.kge.local.distillation import divergence
 
 Matrix = Sequence[Sequence[float]]
 

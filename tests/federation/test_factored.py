@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from fkgsec.algorithms.factored import FactoredRows
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.factored import FactoredRows
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import TABLES, LocalTrainer
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator

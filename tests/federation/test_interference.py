@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.federation.interference import decay_loss, hard_confusion, interference, soft_confusion
 from fkgsec.kge.models import KgeModel, ModelName
+from fkgsec.unlearning.interference import decay_loss, hard_confusion, interference, soft_confusion
 
 Matrix = Sequence[Sequence[float]]
 

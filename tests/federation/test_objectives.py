@@ -14,10 +14,10 @@ from torch import Tensor
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.objectives import OBJECTIVES, ObjectiveName, contrastive, squared_distance
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import TABLES, LocalTrainer
+from fkgsec.kge.local.objectives import OBJECTIVES, ObjectiveName, contrastive, squared_distance
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator
 

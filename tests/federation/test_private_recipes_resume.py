@@ -11,10 +11,10 @@ from torch import Tensor
 
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
 
 ROUNDS = 5
 

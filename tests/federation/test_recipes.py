@@ -11,11 +11,11 @@ from msgspec.structs import asdict
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
 from fkgsec.federation.messages import Opened, ProtocolMessage
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, all_settings
+from fkgsec.kge.local.evaluation import ClientTables
 
 NEW = ["fedep", "fedprox", "fedec"]
 WHEN = ("before", "after")

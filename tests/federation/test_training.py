@@ -9,8 +9,8 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import LocalTrainer
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.models import MODELS, KgeModel
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import Federation, run_federation
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import TABLES, LocalTrainer
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator

@@ -16,9 +16,17 @@ from defenses.exchanges import make_exchange
 from fkgsec.algorithms.fedlu import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
-from fkgsec.federation.evaluation import ClientTables
-from fkgsec.federation.forget_sets import Forget, read_forget, retaining
-from fkgsec.federation.interference import (
+from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.messages import Rows
+from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
+from fkgsec.unlearning.interference import (
     DECAY,
     INTERFERENCE,
     AlternatingTrainer,
@@ -28,15 +36,7 @@ from fkgsec.federation.interference import (
     interference,
     soft_confusion,
 )
-from fkgsec.federation.loop import FederationResult, Observer, run_federation
-from fkgsec.federation.messages import Rows
-from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.recipes import RECIPES
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import LocalTrainer, Visits
-from fkgsec.federation.unlearning import Method, UnlearnOptions, unlearn, with_random_tails
-from fkgsec.kge.models import KgeModel
-from fkgsec.randomness import generator
+from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn, with_random_tails
 
 OPTIONS = FederationOptions(
     algorithm="fedlu",
@@ -442,18 +442,18 @@ def test_nobody_asks(run: FederationResult) -> None:
 
 
 class TestTraining:
-    def test_visits_train_some_rows_and_avoid_all_triples(self, uneven: FederatedGraph) -> None:
+    def test_subsets_train_some_rows_and_avoid_all_triples(self, uneven: FederatedGraph) -> None:
         graph = uneven.clients[1]
         stack = ClientStack([graph], [0], OPTIONS.kge_model(), 0, torch.device("cpu"))
         options = replace(OPTIONS, algorithm="single", num_negatives=300)
         rows, known = np.array([4, 9]), set(map(tuple, graph.train.tolist()))
-        trainer = LocalTrainer(stack, options, visits={0: Visits(graph.train, rows)})
+        trainer = LocalTrainer(stack, options, subsets={0: TrainingSubset(graph.train, rows)})
         assert trainer.num_steps([0]) == options.local_epochs
         triples, candidates, _ = trainer._assemble({0: rows}, {0: generator(0, "test")}, "tail")
         assert triples.tolist() == graph.train[rows].tolist()
         for (head, relation, _), drawn in zip(triples.tolist(), candidates[:, 1:].tolist(), strict=True):
             assert not any((head, relation, tail) in known for tail in drawn)
-        alone = LocalTrainer(stack, options, visits={0: Visits.all(graph.train[rows])})
+        alone = LocalTrainer(stack, options, subsets={0: TrainingSubset.all(graph.train[rows])})
         _, loose, _ = alone._assemble({0: np.array([0, 1])}, {0: generator(0, "test")}, "tail")
         assert (loose[:, 1:] >= 0).sum() > (candidates[:, 1:] >= 0).sum()
 

@@ -27,7 +27,7 @@ from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SMALL = Spec(
     algorithm="fede", size=1500, seed=1, dim=16, gamma=4.0, rounds=12, local_epochs=2, eval_every=12, batch_size=64,

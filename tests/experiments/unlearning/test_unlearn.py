@@ -32,10 +32,10 @@ from experiments.unlearning.verdict import Thresholds, judge, widened
 from experiments.unlearning.verification import Verification
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.evaluation import ClientTables
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import Rows, Transcript, encode
-from fkgsec.federation.unlearning import UnlearnOptions
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SPEC = Spec(
     algorithm="fedlu", size=600, seed=1, dim=8, gamma=4.0, rounds=4, local_epochs=2, eval_every=4, batch_size=64,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fkgsec.exchange.low_rank import Factors, factorise, orthogonality
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.stack import ClientStack
 from fkgsec.kge.kernels import ordered_sum
+from fkgsec.kge.local.stack import ClientStack
 
 
 class FactoredRows:

@@ -3,7 +3,7 @@
 Two words: a client *asks* when the forget sets name triples of it; what it *retains* is the rest of its training triples.
 
 Every method but re-training is one more round after the finished run: the clients that asked train, upload, and every client
-receives the outcome (`fkgsec.federation.unlearning_round`). Whether anything was forgotten is for attacks to say.
+receives the outcome (`fkgsec.unlearning.unlearning_round`). Whether anything was forgotten is for attacks to say.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError, TrainingError
 from fkgsec.exchange import MakeTransport, Transport, Uploaded, all_excluded
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.evaluation import ClientTables, Evaluator
-from fkgsec.federation.forget_sets import Forget, forgotten_rows, retaining
-from fkgsec.federation.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.federation.training import Learner, LocalTrainer, Visits, corrupting_entities
-from fkgsec.federation.unlearning_round import (
+from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.training import Learner, LocalTrainer, TrainingSubset, corrupting_entities
+from fkgsec.kge.models import Side
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining
+from fkgsec.unlearning.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
+from fkgsec.unlearning.unlearning_round import (
     ROUND,
     align_again,
     along_statement,
@@ -43,8 +45,6 @@ from fkgsec.federation.unlearning_round import (
     train_along,
 )
 from fkgsec.kge.kernels import Segments
-from fkgsec.kge.models import Side
-from fkgsec.randomness import generator
 
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
 
@@ -246,21 +246,21 @@ class _Work:
         """The places of the parties that asked."""
         return [place for place, rows in enumerate(self.forgotten) if rows.any()]
 
-    def forgetting(self) -> dict[int, Visits]:
+    def forgetting(self) -> dict[int, TrainingSubset]:
         """The triples to forget of each party that asked; negatives avoid all that it holds."""
         return {
-            place: Visits(self.federation.stack.graphs[place].train, np.flatnonzero(self.forgotten[place]))
+            place: TrainingSubset(self.federation.stack.graphs[place].train, np.flatnonzero(self.forgotten[place]))
             for place in self.asking
         }
 
-    def forgetting_alone(self) -> dict[int, Visits]:
+    def forgetting_alone(self) -> dict[int, TrainingSubset]:
         """The same, with negatives that avoid no others. Source: FedLU's code."""
-        return {place: Visits.all(one.triples[one.rows]) for place, one in self.forgetting().items()}
+        return {place: TrainingSubset.all(one.triples[one.rows]) for place, one in self.forgetting().items()}
 
-    def retained(self) -> dict[int, Visits]:
+    def retained(self) -> dict[int, TrainingSubset]:
         """The other triples; negatives avoid these, since the party has no others any more."""
         graphs = self.federation.stack.graphs
-        return {place: Visits.all(graphs[place].train[~self.forgotten[place]]) for place in self.asking}
+        return {place: TrainingSubset.all(graphs[place].train[~self.forgotten[place]]) for place in self.asking}
 
     def run_options(self, phase: str, *, epochs: int = 1) -> FederationOptions:
         """The run's, for training of `epochs` epochs under a name that its randomness derives from."""
@@ -313,9 +313,9 @@ def _fedlu(work: _Work) -> float:
         temperature=temperature,
     )
     decay = functools.partial(decay_loss, variant=variant, temperature=temperature)
-    visits = work.forgetting_alone() if published else work.forgetting()
+    subsets = work.forgetting_alone() if published else work.forgetting()
     first = AlternatingTrainer(
-        federation.stack, work.run_options("interference"), federation.private, visits, interfere
+        federation.stack, work.run_options("interference"), federation.private, subsets, interfere
     )
     then = AlternatingTrainer(federation.stack, work.run_options("decay"), federation.private, work.retained(), decay)
     passes, then.moves = INTERFERENCE[variant], DECAY[variant]
@@ -346,7 +346,7 @@ def _finetune(work: _Work) -> float:
 
 def _relabel(work: _Work) -> float:
     """Further training on what is retained and on the forget set with random tails."""
-    visits = work.retained()
+    subsets = work.retained()
     for place, forgetting in work.forgetting().items():
         stack = work.federation.stack
         tails = corrupting_entities(stack.graphs[place], work.federation.options)
@@ -355,8 +355,8 @@ def _relabel(work: _Work) -> float:
             wrong = with_random_tails(forgetting.triples, forgetting.rows, tails, rng)
         except DataError as error:
             raise DataError(f"client {stack.graphs[place].name}: {error}") from error
-        visits[place] = Visits.all(np.concatenate([visits[place].triples, wrong]))
-    return _retrain_on(work, visits, "relabel")
+        subsets[place] = TrainingSubset.all(np.concatenate([subsets[place].triples, wrong]))
+    return _retrain_on(work, subsets, "relabel")
 
 
 def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -374,10 +374,10 @@ def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, 
     return wrong
 
 
-def _retrain_on(work: _Work, visits: Mapping[int, Visits], phase: str) -> float:
+def _retrain_on(work: _Work, subsets: Mapping[int, TrainingSubset], phase: str) -> float:
     federation = work.federation
     run_options = work.run_options(phase, epochs=work.options.decay_epochs)
-    trainer = LocalTrainer(federation.stack, run_options, federation.private, visits)
+    trainer = LocalTrainer(federation.stack, run_options, federation.private, subsets)
     work.observer.round_started(ROUND, trainer.num_steps(work.asking))
     return work.train(trainer, phase, work.asking)
 

@@ -4,7 +4,7 @@ Legend: `B` triples to forget, `K` candidates of each, the triple itself in colu
 count (a negative that is a known triple does not). All losses are float `[B]`, one for each triple, and differentiable.
 
 In variant "published" they are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2 norm of
-the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.federation.distillation`.
+the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.kge.local.distillation`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.federation.distillation import divergence
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.stack import ClientStack
-from fkgsec.federation.training import Learner, LocalTrainer, Queries, Visits
 from fkgsec.kge import kernels
 from fkgsec.kge.kernels import CandidateScores
+from fkgsec.kge.local.distillation import divergence
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import Learner, LocalTrainer, Queries, TrainingSubset
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
 
@@ -149,7 +149,7 @@ class AlternatingTrainer(LocalTrainer):
     Of a batch with several moves all but the last are made by the time its loss is found not to be finite.
 
     Args:
-        visits: what each client trains on. loss: of each move; the run's `mu` weighs what it distils.
+        subsets: what each client trains on. loss: of each move; the run's `mu` weighs what it distils.
     """
 
     def __init__(
@@ -157,10 +157,10 @@ class AlternatingTrainer(LocalTrainer):
         stack: ClientStack,
         options: FederationOptions,
         private: ClientStack,
-        visits: Mapping[int, Visits],
+        subsets: Mapping[int, TrainingSubset],
         loss: MoveLoss,
     ) -> None:
-        super().__init__(stack, options, private, visits)
+        super().__init__(stack, options, private, subsets)
         self.moves: Sequence[Move] = ()
         self._loss, self._mu = loss, float(options.setting("mu"))
         self._at_it: Sequence[int] = ()

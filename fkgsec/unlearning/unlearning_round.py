@@ -22,7 +22,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange import MakeTransport, Uploaded
 from fkgsec.federation.loop import Federation, FederationResult, Observer
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.training import LocalTrainer
+from fkgsec.kge.local.training import LocalTrainer
 
 ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
 

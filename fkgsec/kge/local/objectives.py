@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid
 from fkgsec.kge.kernels import ordered_sum
 
 LEAST_NORM = 1e-8  # of a row whose cosine is taken; a shorter one is taken to be so long
-ObjectiveName = Literal["plain", "distance", "squared", "contrastive", "factors"]
+ObjectiveName = Literal["distance", "squared", "contrastive"]
 
 
 class Objective(NamedTuple):
@@ -28,10 +28,12 @@ class Objective(NamedTuple):
         row_loss: of rows `[N, W]`, those received, those of the last training, and tau: losses `[N]` and the derivative of each
             by its row `[N, W]`.
         reduction: a client takes the sum of its rows' losses, their mean, or the root of their sum.
+        uses_previous: whether it looks at the rows that the last training left.
     """
 
     row_loss: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     reduction: Literal["sum", "mean", "root"]
+    uses_previous: bool = False
 
     def of_client(self, row_losses: Tensor) -> tuple[float, float]:
         """A client's loss of its rows' losses `[n]`, and its derivative by each of them (0 for a root of 0)."""
@@ -81,9 +83,8 @@ def distance(rows: Tensor, received: Tensor, previous: Tensor, tau: float) -> tu
     return moves.square().sum(dim=1), moves.mul_(2)
 
 
-# "factors" is none of these: it changes what is trained, see `fkgsec.federation.factored`.
 OBJECTIVES: dict[ObjectiveName, Objective] = {
     "squared": Objective(squared_distance, "sum"),
-    "contrastive": Objective(contrastive, "mean"),
+    "contrastive": Objective(contrastive, "mean", uses_previous=True),
     "distance": Objective(distance, "root"),
 }

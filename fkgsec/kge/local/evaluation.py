@@ -13,7 +13,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.stack import ClientStack
+from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks, sides_of
 from fkgsec.randomness import generator

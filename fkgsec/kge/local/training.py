@@ -14,13 +14,11 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
-from fkgsec.federation.distillation import co_distillation, mutual
-from fkgsec.federation.factored import FactoredRows
-from fkgsec.federation.objectives import OBJECTIVES
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.federation.stack import ClientStack
 from fkgsec.kge import kernels
+from fkgsec.kge.local.rule import LocalRule
+from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator
@@ -104,14 +102,14 @@ class Queries(NamedTuple):
     rows: Tensor
 
 
-class Visits(NamedTuple):
+class TrainingSubset(NamedTuple):
     """What a client trains on: `rows` int64 `[m]` of `triples` int64 `[n, 3]`, with negatives that are none of `triples`."""
 
     triples: np.ndarray
     rows: np.ndarray
 
     @classmethod
-    def all(cls, triples: np.ndarray) -> Visits:
+    def all(cls, triples: np.ndarray) -> TrainingSubset:
         """Every one of them."""
         return cls(triples, np.arange(len(triples)))
 
@@ -120,7 +118,7 @@ class LocalTrainer:
     """Trains the clients of a stack in place, and the model that each keeps to itself where the recipe has one.
 
     Args:
-        visits: what a client trains on instead of its whole train split, by its place in the stack.
+        subsets: what a client trains on instead of its whole train split, by its place in the stack.
     """
 
     def __init__(
@@ -128,34 +126,35 @@ class LocalTrainer:
         stack: ClientStack,
         options: FederationOptions,
         private: ClientStack | None = None,
-        visits: Mapping[int, Visits] | None = None,
+        subsets: Mapping[int, TrainingSubset] | None = None,
     ) -> None:
         self._stack = stack
         self._options = options
         self._recipe = RECIPES[options.algorithm]
-        given = visits or {}
-        self._visits = [given.get(client, Visits.all(graph.train)) for client, graph in enumerate(stack.graphs)]
+        given = subsets or {}
+        self._subsets = [
+            given.get(client, TrainingSubset.all(graph.train)) for client, graph in enumerate(stack.graphs)
+        ]
         self._samplers = [
             NegativeSampler(
-                visited.triples,
+                subset.triples,
                 num_relations=graph.num_relations,
                 candidates=corrupting_entities(graph, options),
             )
-            for graph, visited in zip(stack.graphs, self._visits, strict=True)
+            for graph, subset in zip(stack.graphs, self._subsets, strict=True)
         ]
         # Where both models use one table of relations, it is the private model's to train (FedLU's code).
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
         self._learner = Learner(stack, own_tables, options.learning_rate)
         self._private = Learner(private, TABLES, options.learning_rate) if private else None
-        self._objective = OBJECTIVES.get(options.objective)
-        pulled = self._recipe.shared if options.objective != "plain" else ()
+        self.rule: LocalRule = (self._recipe.local or LocalRule)(options)
+        pull = self.rule.objective()
+        pulled = self._recipe.shared if pull or self.rule.keeps_received else ()
         # Shared rows as a client last received them, and as its last training left them (before the first: as received).
         self.received: dict[Table, Tensor] = {table: stack.tables[table].detach().clone() for table in pulled}
         self.previous: dict[Table, Tensor] = {
-            table: stack.tables[table].detach().clone() for table in pulled if options.objective == "contrastive"
+            table: stack.tables[table].detach().clone() for table in pulled if pull and pull.objective.uses_previous
         }
-        self._factored: FactoredRows | None = None
-        self._waiting = False  # whether the two models do not learn from each other yet
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
         """Remember what a client received; `first`, in round 0."""
@@ -188,7 +187,7 @@ class LocalTrainer:
 
     def num_steps(self, clients: Sequence[int]) -> int:
         """Steps of one round: those of the client with the most batches."""
-        longest = max(len(self._visits[client].rows) for client in clients)
+        longest = max(len(self._subsets[client].rows) for client in clients)
         batches = self._options.local_epochs * -(-longest // self._options.batch_size)
         return batches * len(self._corrupted(0))
 
@@ -202,16 +201,14 @@ class LocalTrainer:
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
         losses: dict[int, list[float]] = {client: [] for client in ordered}
-        # Unlearning trains as round 0, after any warm-up.
-        self._waiting = self._recipe.has("warmup_rounds") and 0 < round <= int(self._options.setting("warmup_rounds"))
+        self.rule.begin_round(round)
         for epoch in range(self._options.local_epochs):
-            if self._options.objective == "factors" and epoch == self._options.local_epochs - 1:
-                self._factored = self._factor()
+            self.rule.begin_epoch(epoch, self._stack, self.received)
             shuffled, draws = {}, {}
             for client in ordered:
                 key = self._stack.keys[client]
                 shuffled[client] = generator(self._options.seed, "shuffle", key, round, epoch).permutation(
-                    self._visits[client].rows
+                    self._subsets[client].rows
                 )
                 draws[client] = generator(self._options.seed, "negatives", key, round, epoch)
             size = self._options.batch_size
@@ -231,7 +228,7 @@ class LocalTrainer:
                     for client, loss in step_losses.items():
                         losses[client].append(loss)
                     on_step()
-        self._factored = None
+        self.rule.end_round()
         for table, previous in self.previous.items():
             for client in ordered:
                 previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
@@ -308,20 +305,12 @@ class LocalTrainer:
         ]
         with torch.enable_grad():
             shared, own = (one.scores.requires_grad_() for one in scored)
-            losses = self._distil(own, shared, candidates >= 0)
+            losses = self.rule.distil(own, shared, candidates >= 0)
         slopes = torch.autograd.grad(losses, [shared, own], weights)
         steps = []
         for learner, query, one, slope in zip(learners, queries, scored, slopes, strict=True):
             steps.append((learner, learner.gradients(query, triples, side, *one.pull_back(slope))))
         return losses.detach(), steps
-
-    def _distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
-        """The loss of each positive `[B]` by the scores of the private and of the shared model `[B, K]`."""
-        temperature = self._options.sampling_temperature
-        if self._recipe.distillation == "co":
-            return co_distillation(shared, own, counts, temperature=temperature)
-        mu, variant = float(self._options.setting("mu")), str(self._options.setting("variant"))
-        return mutual(own, shared, counts, temperature=temperature, mu=0 if self._waiting else mu, variant=variant)
 
     def _take(
         self,
@@ -329,41 +318,29 @@ class LocalTrainer:
         clients: Collection[int],
         losses: dict[int, float],
     ) -> None:
-        """Move every learner by its gradients."""
+        """Move every learner by its gradients, the shared one as the rule says."""
+        for client, loss in self.rule.take(steps[0][1], clients).items():
+            losses[client] += loss
         for learner, gradients in steps:
-            if self._factored is not None:
-                for client, loss in self._factored.step(gradients.pop("entities"), clients).items():
-                    losses[client] += loss
             learner.step(gradients, clients)
-
-    def _factor(self) -> FactoredRows:
-        return FactoredRows(
-            self._stack,
-            "entities",
-            self.received["entities"],
-            columns=int(self._options.setting("columns")),
-            alpha=float(self._options.setting("mu")),
-            learning_rate=self._options.learning_rate,
-        )
 
     def _add_row_losses(self, gradients: dict[Table, Tensor], batches: Collection[int]) -> dict[int, float]:
         """Add the gradient of the further objective on shared rows, in place; returns each client's loss of it."""
         losses = dict.fromkeys(batches, 0.0)
-        if self._objective is None:
+        pull = self.rule.objective()
+        if pull is None:
             return losses
-        mu = float(self._options.setting("mu"))
-        tau = float(self._options.setting("tau")) if self._recipe.has("tau") else 1.0
         for table in self._recipe.shared:
             end = len(gradients[table])
             rows, received = self._stack.tables[table].detach()[:end], self.received[table][:end]
             previous = self.previous.get(table, received)[:end]
-            row_losses, derivatives = self._objective.row_loss(rows, received, previous, tau)
+            row_losses, derivatives = pull.objective.row_loss(rows, received, previous, pull.tau)
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)
-                loss, slope = self._objective.of_client(row_losses[span])
-                weights[span] = mu * slope
-                losses[client] += mu * loss
+                loss, slope = pull.objective.of_client(row_losses[span])
+                weights[span] = pull.weight * slope
+                losses[client] += pull.weight * loss
             gradients[table].addcmul_(derivatives, weights[:, None])
         return losses
 
@@ -378,7 +355,7 @@ class LocalTrainer:
         for client, rows in batches.items():
             first_entity = self._stack.span("entities", client).start
             first_relation = self._stack.span("relations", client).start
-            triples.append(self._visits[client].triples[rows] + np.array([first_entity, first_relation, first_entity]))
+            triples.append(self._subsets[client].triples[rows] + np.array([first_entity, first_relation, first_entity]))
             drawn = self._samplers[client].sample(rows, self._options.num_negatives, side, draws[client])
             candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + first_entity, drawn)
             weights.append(np.full(len(rows), 1 / len(rows), dtype=np.float32))
