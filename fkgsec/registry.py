@@ -9,6 +9,7 @@ Entry points are loaded when the registry is first read.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -23,10 +24,12 @@ class Registry(Mapping[str, Part]):
 
     Args:
         kind: what errors call a part, such as "aggregation". group: of the entry points.
+        shipped: the module that registers the shipped parts, imported when the registry is first read; empty where importing the
+            registry has done so.
     """
 
-    def __init__(self, kind: str, group: str) -> None:
-        self.kind, self.group = kind, group
+    def __init__(self, kind: str, group: str, *, shipped: str = "") -> None:
+        self.kind, self.group, self._shipped = kind, group, shipped
         self._parts: dict[str, Part] = {}
         self._loaded = False
 
@@ -36,6 +39,10 @@ class Registry(Mapping[str, Part]):
             raise SpecError(f"{self.kind} {name!r} is registered already")
         self._parts[name] = part
         return part
+
+    def remove(self, name: str) -> None:
+        """Take a part out again, so that a notebook can register it anew."""
+        self._all().pop(name, None)
 
     def __getitem__(self, name: str) -> Part:
         """Raises `SpecError` for a name that no part has."""
@@ -55,6 +62,12 @@ class Registry(Mapping[str, Part]):
     def _all(self) -> dict[str, Part]:
         if not self._loaded:
             self._loaded = True
+            if self._shipped:
+                importlib.import_module(self._shipped)
             for point in entry_points(group=self.group):
-                self.register(point.name, point.load())
+                try:
+                    part = point.load()
+                except Exception as error:  # whatever a foreign module does when it is imported
+                    raise SpecError(f"{self.kind} {point.name!r}: its package cannot be loaded ({error})") from error
+                self.register(point.name, part)
         return self._parts

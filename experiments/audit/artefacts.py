@@ -215,7 +215,7 @@ def federation_of(
         trained=held,
         test_ranks=[],
         transcript=channel.transcript,
-        observed=observed,
+        observed=observed,  # pyright: ignore[reportArgumentType]
     )
 
 

@@ -29,6 +29,7 @@ from fkgsec.data.partition import partition
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.models import MODELS, KgeModel
 from fkgsec.randomness import generator
 
@@ -59,20 +60,21 @@ def measure_floor() -> tuple[float, float]:
 
 def needs_of_round(federation: Federation) -> tuple[float, float]:
     """Bytes and operations of one round as the module's docstring counts them."""
-    stacks = [federation.stack] if federation.private is None else [federation.stack, federation.private]
-    needs = [_needs_of_training(federation, stack.model) for stack in stacks]
+    task = federation.task
+    assert isinstance(task, KgeTask)
+    needs = [_needs_of_training(task, stack.model) for stack in (task.stack, task.private) if stack]
     return sum(num_bytes for num_bytes, _ in needs), sum(operations for _, operations in needs)
 
 
-def _needs_of_training(federation: Federation, model: KgeModel) -> tuple[int, float]:
-    options = federation.options
+def _needs_of_training(task: KgeTask, model: KgeModel) -> tuple[int, float]:
+    options = task.options
     row_bytes = 4 * model.entity_width
-    triples = options.local_epochs * sum(len(graph.train) for graph in federation.stack.graphs)
+    triples = options.local_epochs * sum(len(graph.train) for graph in task.stack.graphs)
     candidates = triples * (1 + options.num_negatives)
-    steps = [options.local_epochs * -(-len(graph.train) // options.batch_size) for graph in federation.stack.graphs]
+    steps = [options.local_epochs * -(-len(graph.train) // options.batch_size) for graph in task.stack.graphs]
     tables = sum(
         count * (graph.num_entities * row_bytes + graph.num_relations * 4 * model.relation_width)
-        for count, graph in zip(steps, federation.stack.graphs, strict=True)
+        for count, graph in zip(steps, task.stack.graphs, strict=True)
     )
     num_bytes = 2 * candidates * row_bytes + 2 * tables + 7 * tables
     return num_bytes, float(candidates) * model.entity_width * OPERATIONS[model.name]
@@ -84,8 +86,8 @@ def time_round(federation: Federation, count: int) -> float:
     everybody = list(range(len(federation.parties)))
 
     def one_round() -> None:
-        federation.trainer.begin_round()
-        federation.trainer.train_round(1, everybody)
+        federation.task.begin_round()
+        federation.task.train(1, everybody, lambda: None)
         federation.upload(1, everybody)
         federation.broadcast(1)
         federation.channel.transcript.retain(set(), set())
@@ -142,7 +144,7 @@ def main(
         seconds = time_round(federation, repeats)
         num_bytes, operations = needs_of_round(federation)
         floors = num_bytes / bandwidth, operations / peak
-        validation = best_of(repeats, lambda federation=federation: federation.evaluator.mrr("valid"))
+        validation = best_of(repeats, federation.task.validate)
         triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
         relative = seconds / of_fede.setdefault(model, seconds)
         rounds.add_row(

@@ -52,7 +52,13 @@ def recovered_from_unlearning(
 ) -> list[UpdateRecovery]:
     """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does."""
     _, result = load_run(run, exchange=exchange)
-    after = unlearn(result, unlearning.forget, unlearning.options, observer=observer, make_exchange=exchange)
+    after = unlearn(
+        result,
+        unlearning.forget,
+        unlearning.options,
+        observer=observer,
+        make_exchange=exchange,  # pyright: ignore[reportArgumentType]
+    )
     attack = spec.attack_options()
     threats = attack.threat or default_threats(spec.algorithm)
     return attack_updates(after, threats, colluder=attack.colluder, leak=max(attack.leak), seed=attack.seed)

@@ -37,6 +37,7 @@ from fkgsec.federation.loop import (
     CHECKPOINT_EVERY_S,
     FederationResult,
     Observer,
+    load_federation,
     run_federation,
     run_identity,
 )
@@ -125,7 +126,7 @@ def execute(
             return earlier
     else:
         write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)  # pyright: ignore[reportArgumentType]
     return _report(spec, result, target, attack=attack)
 
 
@@ -243,12 +244,11 @@ def load_run(
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    _, progress = checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))
-    if not progress.finished:
-        raise RunError(
-            f"{folder}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
-        )
-    return spec, run_federation(graph, options, folder, observer, make_exchange=exchange)
+    result = load_federation(folder / CHECKPOINT, graph, options, exchange)  # pyright: ignore[reportArgumentType]
+    if observer:
+        for entry in result.rounds:
+            observer.round_done(entry)
+    return spec, result
 
 
 def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:

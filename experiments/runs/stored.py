@@ -55,7 +55,8 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     temperature is refused, so one on disk is of that time and is dropped.
     """
     spec = nested({RENAMED.get(name, name): value for name, value in spec.items()})
-    recipe = RECIPES.get(str(spec.get("algorithm", "fede")))
+    name = str(spec.get("algorithm", "fede"))
+    recipe = RECIPES[name] if name in RECIPES else None  # noqa: SIM401 (a registry raises for unknown names)
     settings = {name: value for name, value in spec.pop("settings", {}).items() if value is not None}
     if recipe and settings.get("tau") == 0.2 and not recipe.has("tau"):
         del settings["tau"]

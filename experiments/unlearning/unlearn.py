@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from defenses.exchanges import make_exchange
@@ -30,14 +26,9 @@ from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.exchange import Observed
-from fkgsec.federation import checkpoint
-from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import FederationResult, run_identity
-from fkgsec.federation.messages import SERVER, Entry, Rows, Transcript
-from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.protection import Protection, Withstands
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.messages import SERVER, Rows
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.local.evaluation import ClientTables, utility
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
@@ -82,18 +73,6 @@ class Unlearned(NamedTuple):
     forget: Forget
     unlearning: Unlearning
     result: FederationResult
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    """What the safetensors file says beside its tensors."""
-
-    rounds: list[RoundEntry]
-    best_round: int
-    entries: list[Entry]
-    remarks: tuple[str, ...]
-    guarantees: dict[str, Guarantee]
-    withstands: tuple[Withstands, ...]
-    row_names: dict[Table, list[str]]
 
 
 def default_folder(run: Path, method: str) -> Path:
@@ -187,22 +166,9 @@ def write_unlearned(
             (part / FORGET_FOLDER / f"{name}.txt").write_text(triple_lines(graph, name, triples), encoding="utf-8")
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, encode_stored(content))
-        metadata = _Metadata(
-            result.rounds,
-            result.best_round,
-            result.transcript.entries,
-            result.protection.remarks,
-            guarantees_of(result),
-            result.protection.withstands,
-            result.row_names,
-        )
-        save_file(
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _tensors(result).items()},
-            part / UNLEARNED_FILE,
-            {"result": msgspec.json.encode(metadata).decode()},
-        )
+        result.save(part / UNLEARNED_FILE)
         put_in_place(part, target)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RunError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise RunError(f"{target}: cannot be written ({error})") from error
 
@@ -223,34 +189,6 @@ def triple_lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:
     )
 
 
-def _tensors(result: FederationResult) -> dict[str, Tensor]:
-    """Everything of a result that is an array, by name; parties by their place among them, since names may hold anything."""
-    tensors = {
-        f"{kind}.{place}.{table}": getattr(one, table)
-        for kind in ("tables", "trained", "private")
-        for place, one in enumerate(getattr(result, kind))
-        for table in ("entities", "relations")
-    }
-    for kind in ("test_ranks", "shared_test_ranks"):
-        tensors |= {f"{kind}.{place}": torch.from_numpy(ranks) for place, ranks in enumerate(getattr(result, kind))}
-    places = _places(result.graph)
-    for kind in ("inputs", "started", "known"):
-        for table, own in getattr(result, kind).items():
-            tensors |= {f"{kind}.{table}.{places[party]}": rows for party, rows in own.items()}
-    for table, seen in result.observed.items():
-        tensors |= {
-            f"observed.{table}.{places[party]}.{name}": tensor
-            for party, observed in seen.items()
-            for name, tensor in observed._asdict().items()
-        }
-    tensors |= checkpoint.pack_frames("frame", result.transcript.frames)
-    return tensors | checkpoint.pack_frames("note", result.transcript.notes)
-
-
-def _places(graph: FederatedGraph) -> dict[str, int]:
-    return {f"client/{client.name}": place for place, client in enumerate(graph.clients)}
-
-
 def read_unlearned(folder: Path) -> Unlearned:
     """Read a folder of `fkgsec unlearn`.
 
@@ -260,12 +198,9 @@ def read_unlearned(folder: Path) -> Unlearned:
     try:
         spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
-        with safe_open(folder / UNLEARNED_FILE, framework="pt") as handle:
-            metadata = msgspec.json.decode((handle.metadata() or {})["result"], type=_Metadata)
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except OSError as error:
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
-    except (SafetensorError, msgspec.MsgspecError, SpecError, KeyError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
     graph, options = spec.load_graph(), spec.federation_options()
     if unlearning.identity != run_identity(graph, options):
@@ -274,54 +209,9 @@ def read_unlearned(folder: Path) -> Unlearned:
     retained = retaining(graph, forget)
     if retained.hash != unlearning.forget_hash:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
-    result = _result(graph, retained, options, metadata, tensors)
+    result = FederationResult.load(folder / UNLEARNED_FILE, retained, options, guarantee=Guarantee)
     _check_fit(folder / UNLEARNED_FILE, graph, result)
-    if unread := sorted(set(tensors) - set(_tensors(result))):
-        raise RunError(f"{folder / UNLEARNED_FILE}: has {unread[0]}, which a run of {options.algorithm} does not have")
     return Unlearned(spec, graph, forget, unlearning, result)
-
-
-def _result(
-    graph: FederatedGraph,
-    retained: FederatedGraph,
-    options: FederationOptions,
-    metadata: _Metadata,
-    tensors: dict[str, Tensor],
-) -> FederationResult:
-    """The inverse of `_tensors`, with what the file says beside its tensors."""
-    num_clients = len(graph.clients)
-
-    def tables(kind: str) -> list[ClientTables]:
-        return [
-            ClientTables(tensors[f"{kind}.{place}.entities"], tensors[f"{kind}.{place}.relations"])
-            for place in range(num_clients)
-            if f"{kind}.{place}.entities" in tensors
-        ]
-
-    def ranks(kind: str) -> list[np.ndarray]:
-        return [tensors[f"{kind}.{place}"].numpy() for place in range(num_clients) if f"{kind}.{place}" in tensors]
-
-    transcript = Transcript(
-        metadata.entries, checkpoint.unpack_frames("frame", tensors), checkpoint.unpack_frames("note", tensors)
-    )
-    return FederationResult(
-        retained,
-        options,
-        metadata.rounds,
-        metadata.best_round,
-        tables("tables"),
-        tables("trained"),
-        ranks("test_ranks"),
-        transcript,
-        _by_party(graph, tensors, "inputs"),
-        Protection(metadata.remarks, metadata.guarantees, metadata.withstands),
-        metadata.row_names,
-        _observed(graph, tensors),
-        tables("private"),
-        ranks("shared_test_ranks"),
-        _by_party(graph, tensors, "started"),
-        _by_party(graph, tensors, "known"),
-    )
 
 
 def _check_fit(path: Path, graph: FederatedGraph, result: FederationResult) -> None:
@@ -371,29 +261,3 @@ def _check_uploads(path: Path, graph: FederatedGraph, result: FederationResult) 
                     f"{path}: {message.sender} sent {message.num_rows} rows of {message.table} in round {number}; "
                     f"its data say {expected}"
                 )
-
-
-def _by_party(graph: FederatedGraph, tensors: Mapping[str, Tensor], kind: str) -> dict[Table, dict[str, Tensor]]:
-    shared: tuple[Table, ...] = ("entities", "relations")
-    return {
-        table: {
-            party: tensors[f"{kind}.{table}.{place}"]
-            for party, place in _places(graph).items()
-            if f"{kind}.{table}.{place}" in tensors
-        }
-        for table in shared
-        if any(name.startswith(f"{kind}.{table}.") for name in tensors)
-    }
-
-
-def _observed(graph: FederatedGraph, tensors: Mapping[str, Tensor]) -> dict[Table, dict[str, Observed]]:
-    shared: tuple[Table, ...] = ("entities", "relations")
-    return {
-        table: {
-            party: Observed(*(tensors[f"observed.{table}.{place}.{name}"] for name in Observed._fields))
-            for party, place in _places(graph).items()
-            if f"observed.{table}.{place}.rows" in tensors
-        }
-        for table in shared
-        if any(name.startswith(f"observed.{table}.") for name in tensors)
-    }

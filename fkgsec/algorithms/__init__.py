@@ -10,6 +10,7 @@ from fkgsec.algorithms.fedprox import FEDPROX
 from fkgsec.algorithms.fedr import FEDR
 from fkgsec.algorithms.feds import FEDEPL, FEDS
 from fkgsec.algorithms.pfedeg import PFEDEG
+from fkgsec.federation.recipes import register
 
 SHIPPED = (
     SINGLE,
@@ -27,5 +28,8 @@ SHIPPED = (
     FEDE_SVD,
     FEDE_SVD_PLUS,
 )
+
+for _recipe in SHIPPED:
+    register(_recipe)
 
 __all__ = ["SHIPPED"]

@@ -11,7 +11,7 @@ Nothing here refers to an object of a client: what the server knows of one came 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -21,6 +21,10 @@ from fkgsec.exchange.parts import Delivered, Sum, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import AnyMessage
 from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+
+Tamper = Callable[[int, Table, str, Tensor], Tensor]
+"""Of round, table, party and the rows that it is sent: the rows that an adversary sends instead."""
 
 
 class TableServer:
@@ -32,6 +36,7 @@ class TableServer:
         self.shared = shared
         self.codec = codec.server(shared, options, aggregation.answers)
         self.aggregation = aggregation(shared, options)
+        self.tamper: Tamper | None = None  # what an adversary sends instead of a client's rows
 
     def initialise(self, rows: Tensor) -> None:
         """Set the first rows, one for each name."""
@@ -55,7 +60,11 @@ class TableServer:
     def message(self, round: int, party: str) -> AnyMessage:
         """The broadcast to a client that was aligned in clear."""
         held = self.shared.holdings[party]
-        return self.codec.pack(round, party, self.content(round, party, held))
+        return self.codec.pack(round, party, self.sent(round, party, self.content(round, party, held)))
+
+    def sent(self, round: int, party: str, content: Tensor) -> Tensor:
+        """What the server sends a client in place of `content`: the same, unless an adversary runs it."""
+        return content if self.tamper is None else self.tamper(round, self.shared.table, party, content.clone())
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold, by name."""

@@ -19,7 +19,7 @@ from fkgsec.exchange.aggregation import AGGREGATIONS
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
 from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Upload, Uploaded
-from fkgsec.exchange.server import TableServer, below
+from fkgsec.exchange.server import TableServer, Tamper, below
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import Alignment, AnyMessage, Channel
 from fkgsec.federation.options import FederationOptions
@@ -90,6 +90,11 @@ class Transport:
             raise SpecError(
                 f"{recipe.name}: codec {recipe.codec!r} needs to know who holds each row; {self.describe()} hides it"
             )
+
+    def tamper_with(self, tamper: Tamper) -> None:
+        """Let an adversary run the server's broadcasts."""
+        for server in self.servers.values():
+            server.tamper = tamper
 
     # A round.
 

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -18,10 +16,11 @@ from fkgsec.federation.messages import Entry
 SCHEMA = 1
 
 
-class RoundEntry(msgspec.Struct, frozen=True):
+class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
     """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing.
 
     Attributes:
+        valid: the task's metric on validation items, its MRR in knowledge graphs; None where the round was not validated.
         num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
         num_clipped: uploaded values that were cut to the range a protocol can carry.
         excluded: by party the reason why the secure aggregation left out a message of it.
@@ -29,7 +28,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
 
     round: int
     loss: float | None
-    valid_mrr: float | None
+    valid: float | None
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -37,36 +36,24 @@ class RoundEntry(msgspec.Struct, frozen=True):
     num_clipped: int = 0
     excluded: dict[str, str] = {}
 
+    @property
+    def valid_mrr(self) -> float | None:
+        """`valid`, by the name that it has in records."""
+        return self.valid
 
-class Progress(msgspec.Struct):
-    """What a checkpoint says beside its tensors."""
+
+class Progress(msgspec.Struct, rename={"best_valid": "best_mrr"}):
+    """What a checkpoint says beside its tensors; `metric` is what validation measures."""
 
     identity: str
     rounds: list[RoundEntry] = []
     entries: list[Entry] = []
     best_round: int = 0
-    best_mrr: float = -1.0
+    best_valid: float = -1.0
     bad_checks: int = 0
     finished: bool = False
     schema: int = SCHEMA
-
-
-def pack_frames(kind: str, frames: dict[int, list[bytes]]) -> dict[str, Tensor]:
-    """Serialised messages or notes as tensors of bytes, by kind, round and order."""
-    return {
-        f"{kind}.{number}.{place:06d}": torch.from_numpy(np.frombuffer(frame, dtype=np.uint8).copy())
-        for number, messages in frames.items()
-        for place, frame in enumerate(messages)
-    }
-
-
-def unpack_frames(kind: str, tensors: dict[str, Tensor]) -> dict[int, list[bytes]]:
-    """Undo `pack_frames` for the tensors of this kind."""
-    frames: dict[int, list[bytes]] = {}
-    found = [name.split(".") for name in tensors if name.startswith(f"{kind}.")]
-    for _, number, place in sorted(found, key=lambda name: (int(name[1]), int(name[2]))):
-        frames.setdefault(int(number), []).append(tensors[f"{kind}.{number}.{place}"].numpy().tobytes())
-    return frames
+    metric: str = "mrr"
 
 
 def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
@@ -98,3 +85,10 @@ def load(path: Path, identity: str) -> tuple[dict[str, Tensor], Progress]:
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
         )
     return tensors, progress
+
+
+def unfinished(path: Path, progress: Progress) -> RunError:
+    """The error for a run that is to be read but has rounds left."""
+    return RunError(
+        f"{path.parent}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
+    )

@@ -256,9 +256,16 @@ class Transcript:
         """What the server opened in a retained round, a note for each table; empty where nothing was."""
         return [_opened_decoder.decode(note) for note in self.notes.get(round, [])]
 
-    def retain(self, rounds: set[int], noted: set[int]) -> None:
-        """Forget the messages of all rounds but `rounds`, and the notes of all but `noted`; the lines stay."""
-        self.frames = {number: frames for number, frames in self.frames.items() if number in rounds}
+    def retain(self, rounds: set[int], noted: set[int], *, broadcasts: set[int] | None = None) -> None:
+        """Forget the messages of all rounds but `rounds`, and the notes of all but `noted`; the lines stay.
+
+        Args:
+            broadcasts: rounds of which at least what the server sent is kept.
+        """
+        kept = {number: frames for number, frames in self.frames.items() if number in rounds}
+        for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
+            kept[number] = [frame for frame in self.frames[number] if decode(frame).receiver != SERVER]
+        self.frames = dict(sorted(kept.items()))
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 
     def latest_uploads(self, round: int) -> set[int]:

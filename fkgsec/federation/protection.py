@@ -73,6 +73,18 @@ class PrivacyGuarantee(Protocol):
         ...
 
 
+class StatedGuarantee(msgspec.Struct, frozen=True):
+    """A guarantee as a file states it."""
+
+    epsilon: float
+    delta: float
+    unit: str
+
+    def describe(self) -> str:
+        """One line for a report."""
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g} for each {self.unit}"
+
+
 @dataclass(frozen=True)
 class Protection:
     """What the messages of a run, and of the runs before it that it goes on from, give away at most.

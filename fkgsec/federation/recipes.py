@@ -9,14 +9,13 @@ a `Recipe`; they are loaded when the registry is first read.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.settings import AlgorithmSettings, SettingField, fields_of
+from fkgsec.registry import Registry
 
 Table = Literal["entities", "relations"]
 ENTITIES: tuple[Table, ...] = ("entities",)
@@ -31,6 +30,7 @@ class Recipe:
     Attributes:
         shared: the tables whose rows go to the server and come back.
         source: where it comes from.
+        task: what is trained, a name in `fkgsec.federation.task.TASKS`.
         settings: the options that this algorithm has beside those of every federation, at the paper's values.
         pooled: one party trains on the triples of all clients (no federation at all; the upper reference).
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
@@ -55,6 +55,7 @@ class Recipe:
     private: Literal["none", "entities", "whole"] = "none"
     evaluated: Literal["global", "local", "private"] = "global"
     local: Callable[[Any], Any] | None = None
+    task: str = "kge"
 
     def __post_init__(self) -> None:
         fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run
@@ -64,55 +65,14 @@ class Recipe:
         return any(field.name == name for field in fields_of(self.settings))
 
 
-class Registry(MutableMapping[str, Recipe]):
-    """Recipes by name, the shipped ones first."""
-
-    def __init__(self) -> None:
-        self._recipes: dict[str, Recipe] = {}
-        self._loaded = False
-
-    def _load(self) -> dict[str, Recipe]:
-        """All of them. The modules are imported at the first look, since recipes' parts import the options, which look here."""
-        if not self._loaded:
-            self._loaded = True
-            shipped = importlib.import_module("fkgsec.algorithms").SHIPPED
-            self._recipes = {recipe.name: recipe for recipe in shipped} | self._recipes
-            for point in entry_points(group=ENTRY_POINTS):
-                try:
-                    recipe: Any = point.load()
-                except Exception as error:  # whatever a foreign module does when it is imported
-                    raise SpecError(
-                        f"entry point {point.name} of {ENTRY_POINTS}: cannot be loaded ({error})"
-                    ) from error
-                register(recipe)
-        return self._recipes
-
-    def __getitem__(self, name: str) -> Recipe:
-        return self._load()[name]
-
-    def __setitem__(self, name: str, recipe: Recipe) -> None:
-        self._load()[name] = recipe
-
-    def __delitem__(self, name: str) -> None:
-        del self._load()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._load())
-
-    def __len__(self) -> int:
-        return len(self._load())
-
-
-RECIPES = Registry()
+RECIPES: Registry[Recipe] = Registry("algorithm", ENTRY_POINTS, shipped="fkgsec.algorithms")
 
 
 def register(recipe: Recipe) -> Recipe:
     """Add a recipe of one's own; returns it. Raises `SpecError` for something else, or a name that another recipe has."""
     if not isinstance(recipe, Recipe):
         raise SpecError(f"a recipe is expected; got {type(recipe).__name__}")
-    if RECIPES.setdefault(recipe.name, recipe) != recipe:
-        raise SpecError(f"an algorithm called {recipe.name} is there already")
-    return recipe
+    return RECIPES.register(recipe.name, recipe)
 
 
 def all_settings() -> dict[str, dict[str, SettingField]]:

@@ -2,7 +2,7 @@
 
     senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
     align_again(federation, make_exchange, identity, result)           # round 0
-    train_along(federation, [place for place in senders if place not in asking], seed, observer)
+    train_along(task, [place for place in senders if place not in asking], seed, observer)
     outcomes = exchange_rows(federation, result, asking, senders)      # round 1
 
 In clear only the clients that asked upload. Where uploads are summed securely the others train one real round on their own data
@@ -22,6 +22,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange import MakeTransport, Uploaded
 from fkgsec.federation.loop import Federation, FederationResult, Observer
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import LocalTrainer
 
 ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
@@ -29,8 +30,9 @@ ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this
 
 def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int) -> list[int]:
     """The places of the clients that upload, where those of these names ask. Raises `SpecError` when their sum hides nothing."""
-    names = [graph.name for graph in federation.stack.graphs]
-    asking = [place for place, name in enumerate(names) if name in forgetting or federation.recipe.pooled]
+    asking = [
+        place for place, name in enumerate(federation.task.names) if name in forgetting or federation.recipe.pooled
+    ]
     return federation.exchange.senders(asking, colluders)
 
 
@@ -66,38 +68,27 @@ def align_again(federation: Federation, make_exchange: MakeTransport, run: str, 
         exchange.carry_on(carried)
     for table in exchange.server:
         for party, received in exchange.send_again(table).items():
-            own = federation.stack.rows(table, federation.parties.index(party)).detach()
+            own = federation.task.rows(table, federation.parties.index(party))
             own.copy_(received.merged(own))
 
 
 def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str]) -> Tensor:
     place = {name: number for number, name in enumerate(names)}
-    total = torch.zeros(len(place), federation.stack.tables[table].shape[1], dtype=torch.float64)
+    total = torch.zeros(len(place), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
     holders = torch.zeros(len(place), 1)
     for client, (_, holding) in enumerate(federation.holdings(table).items()):
         rows = torch.tensor([place[name] for name in holding.names])
-        total.index_add_(0, rows, federation.stack.rows(table, client).detach().cpu().double())
+        total.index_add_(0, rows, federation.task.rows(table, client).cpu().double())
         holders.index_add_(0, rows, torch.ones(len(rows), 1))
     return (total / holders).float()  # in float64 the mean of equal rows is the row itself
 
 
-def shared_rows(federation: Federation) -> dict[Table, dict[str, Tensor]]:
-    """Each client's shared rows, copied."""
-    return {
-        table: {
-            party: federation.stack.rows(table, client).detach().cpu().clone()
-            for client, party in enumerate(federation.parties)
-        }
-        for table in federation.recipe.shared
-    }
-
-
-def train_along(federation: Federation, clients: Sequence[int], seed: int, observer: Observer) -> None:
+def train_along(task: KgeTask, clients: Sequence[int], seed: int, observer: Observer) -> None:
     """These clients train one round of the run on all their triples. Raises `TrainingError` for a loss that is not finite."""
     if not clients:
         return
-    options = msgspec.structs.replace(federation.options, seed=seed)
-    trainer = LocalTrainer(federation.stack, options, federation.private)
+    options = msgspec.structs.replace(task.options, seed=seed)
+    trainer = LocalTrainer(task.stack, options, task.private)
     observer.round_started(ROUND, trainer.num_steps(clients))
     trainer.train_round(ROUND, clients, observer.step_done)
 
@@ -119,14 +110,15 @@ def exchange_rows(
     exchange = federation.exchange
     outcomes = []
     for table in exchange.server:
-        uploads = {}
+        uploads, holdings = {}, federation.holdings(table)
         for client in senders:
-            rows = federation.stack.rows(table, client).detach()
+            rows = federation.task.rows(table, client)
             if exchange.keeps_uploads and client not in asking:
                 rows = getattr(result.trained[client], table)
-            uploads[federation.parties[client]] = rows[: federation.num_uploaded[client][table]].cpu()
+            party = federation.parties[client]
+            uploads[party] = rows[: holdings[party].num_uploaded].cpu()
         outcomes.append(exchange.upload(ROUND, table, uploads))
         for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
-            own = federation.stack.rows(table, federation.parties.index(party)).detach()
+            own = federation.task.rows(table, federation.parties.index(party))
             own.copy_(received.merged(own))
     return outcomes

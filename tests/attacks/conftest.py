@@ -73,7 +73,16 @@ def make_result(
                 if participants is None or client.name in participants:
                     channel.send(Rows.pack(round, party, SERVER, table, rows))
                 channel.send(Rows.pack(round, SERVER, party, table, getattr(shared[place], table)))
-    return FederationResult(graph, options, [], BEST_ROUND, list(shared), list(trained), [], channel.transcript)
+    return FederationResult(
+        graph=graph,
+        options=options,
+        rounds=[],
+        best_round=BEST_ROUND,
+        tables=list(shared),
+        trained=list(trained),
+        test_ranks=[],
+        transcript=channel.transcript,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -54,10 +54,10 @@ class Trained(NamedTuple):
 def train(tail: int, options: FederationOptions) -> Trained:
     federation = Federation(federation_of(tail, options), options, make_exchange)
     federation.align()
-    federation.trainer.train_round(1, range(3))
+    federation.task.trainer.train_round(1, range(3))
     assert isinstance(federation.exchange, DefendedExchange)
     rows = {
-        party: federation.stack.rows("entities", place).detach().clone()
+        party: federation.task.stack.rows("entities", place).detach().clone()
         for place, party in enumerate(federation.parties)
     }
     return Trained(federation.exchange, rows, federation.exchange.server["entities"].names.index(f"entity {HEAD}"))

@@ -79,8 +79,8 @@ def test_by_hand(algorithm: str, crossed: FederatedGraph) -> None:
     """The shared model's evaluator and, where clients keep a second model, that one's."""
     options = FederationOptions(algorithm=algorithm, dim=1, device="cpu")
     federation = Federation(crossed, options)
-    assert (federation.evaluator is not federation.shared_evaluator) == (algorithm in ("fedlu", "fede-kd"))
-    for evaluator in (federation.evaluator, federation.shared_evaluator):
+    assert (federation.task.evaluator is not federation.task.shared_evaluator) == (algorithm in ("fedlu", "fede-kd"))
+    for evaluator in (federation.task.evaluator, federation.task.shared_evaluator):
         on_the_line(federation, evaluator)
         for split, expected in (("valid", VALID), ("test", TEST)):
             for found, client in zip(evaluator.ranks(split), crossed.clients, strict=True):

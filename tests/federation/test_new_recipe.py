@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from fkgsec.algorithms.fedlu import Variant
-from fkgsec.algorithms.feds import FedSSettings
+from fkgsec.algorithms.fedlu import FedLURule, FedLUSettings
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES, Recipe
+from fkgsec.federation.recipes import RECIPES, Recipe, register
 
 
-class MadeUp(FedSSettings, frozen=True):
+class MadeUp(FedLUSettings, frozen=True):
     mu: float = 0.5
-    variant: Variant = "paper"
+    sparsity: float = 0.5
+    sparse_rounds: int = 2
 
 
-def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, request: pytest.FixtureRequest) -> None:
     """Relations are shared, the largest changes of them cross, and each client keeps a model that learns from the shared one."""
     made_up = Recipe(
         "made-up",
@@ -26,11 +26,12 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.
         codec="top-k",
         aggregation="sum of others",
         private="whole",
-        distillation="mutual",
         evaluated="private",
         settings=MadeUp,
+        local=FedLURule,
     )
-    monkeypatch.setitem(RECIPES, made_up.name, made_up)
+    register(made_up)
+    request.addfinalizer(lambda: RECIPES.remove(made_up.name))
     options = FederationOptions(
         algorithm="made-up",
         dim=8,
@@ -39,7 +40,6 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, monkeypatch: pytest.
         rounds=4,
         eval_every=1,
         device="cpu",
-        settings={"sparsity": 0.5, "sparse_rounds": 2},
     )
     result = run_federation(uneven, options)
     assert len(result.private) == len(result.test_ranks) == len(result.shared_test_ranks) == len(uneven.clients)

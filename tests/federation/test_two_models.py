@@ -333,12 +333,12 @@ def test_both_models_may_start_from_the_rows_of_the_server(
     federation.align()
     shared = federation.exchange.server["entities"]
     of_server = dict(zip(shared.names, shared.rows.tolist(), strict=True))
-    assert federation.private
+    assert federation.task.private
     for place, client in enumerate(uneven.clients):
         received = [of_server[uneven.entities[number]] for number in client.entity_ids.tolist()]
-        assert federation.stack.rows("entities", place).tolist() == received
-        assert (federation.private.rows("entities", place).tolist() == received) == (private_start == "server")
-    relations = [stack.tables["relations"] for stack in (federation.stack, federation.private)]
+        assert federation.task.stack.rows("entities", place).tolist() == received
+        assert (federation.task.private.rows("entities", place).tolist() == received) == (private_start == "server")
+    relations = [stack.tables["relations"] for stack in (federation.task.stack, federation.task.private)]
     assert relations[0] is relations[1]
 
 

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -282,7 +283,7 @@ class TestEveryMethod:
     def test_ablations_and_weights_matter(self, run: FederationResult, forget: Forget) -> None:
         options = UnlearnOptions(epochs=3, decay_epochs=1)
         given = [{}, {"hard": False}, {"soft": False}, {"mu_soft": 5.0}, {"variant": "published"}, {"decay_epochs": 0}]
-        tables = [unlearn(run, forget, replace(options, **one)).private[1].entities for one in given]
+        tables = [unlearn(run, forget, msgspec.structs.replace(options, **one)).private[1].entities for one in given]
         for place, one in enumerate(tables):
             assert not any(torch.equal(one, other) for other in tables[:place]), given[place]
 

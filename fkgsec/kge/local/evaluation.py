@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,26 +56,27 @@ class Evaluator:
             for client in graph.clients
         ]
 
-    def client_tables(self, client: int) -> ClientTables:
-        """The rows that the client would predict with."""
-        chosen = self._rows[client]
+    def client_tables(self, client: int, tables: Mapping[str, Tensor] | None = None) -> ClientTables:
+        """The rows that the client would predict with, of these stacked tables; of the live ones when None."""
+        whole, chosen = self._stack.tables if tables is None else tables, self._rows[client]
+        entities, relations = whole["entities"].detach(), whole["relations"].detach()
         if chosen is None:
-            tables = (self._stack.rows("entities", client), self._stack.rows("relations", client))
-            return ClientTables(tables[0].detach(), tables[1].detach())
-        entities, relations = chosen
-        return ClientTables(
-            self._stack.tables["entities"].detach()[entities], self._stack.tables["relations"].detach()[relations]
-        )
+            spans = self._stack.span("entities", client), self._stack.span("relations", client)
+            return ClientTables(entities[spans[0]], relations[spans[1]])
+        return ClientTables(entities[chosen[0]], relations[chosen[1]])
 
-    def ranks(self, split: str) -> list[np.ndarray]:
-        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`. Raises `TrainingError` on NaN."""
+    def ranks(self, split: str, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
+        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`, as `client_tables` has them.
+
+        Raises `TrainingError` on NaN.
+        """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
-            tables = self.client_tables(client)
+            own = self.client_tables(client, tables)
             try:
                 ranks.append(
                     filtered_ranks(
-                        self._stack.model, tables.entities, tables.relations, getattr(graph, split), self._known[client]
+                        self._stack.model, own.entities, own.relations, getattr(graph, split), self._known[client]
                     )
                 )
             except FloatingPointError as error:

@@ -135,14 +135,7 @@ class LocalTrainer:
         self._subsets = [
             given.get(client, TrainingSubset.all(graph.train)) for client, graph in enumerate(stack.graphs)
         ]
-        self._samplers = [
-            NegativeSampler(
-                subset.triples,
-                num_relations=graph.num_relations,
-                candidates=corrupting_entities(graph, options),
-            )
-            for graph, subset in zip(stack.graphs, self._subsets, strict=True)
-        ]
+        self._samplers = [self._sampler(client) for client in range(len(stack.graphs))]
         # Where both models use one table of relations, it is the private model's to train (FedLU's code).
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
         self._learner = Learner(stack, own_tables, options.learning_rate)
@@ -155,6 +148,16 @@ class LocalTrainer:
         self.previous: dict[Table, Tensor] = {
             table: stack.tables[table].detach().clone() for table in pulled if pull and pull.objective.uses_previous
         }
+
+    def train_on(self, client: int, subset: TrainingSubset) -> None:
+        """Let a client train on this from now on."""
+        self._subsets[client] = subset
+        self._samplers[client] = self._sampler(client)
+
+    def _sampler(self, client: int) -> NegativeSampler:
+        graph = self._stack.graphs[client]
+        candidates = corrupting_entities(graph, self._options)
+        return NegativeSampler(self._subsets[client].triples, num_relations=graph.num_relations, candidates=candidates)
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
         """Remember what a client received; `first`, in round 0."""

@@ -1,0 +1,69 @@
+"""A party that misbehaves: hooks into a run, all honest by default.
+
+    class Flipper(Adversary):
+        def upload(self, round, table, received, trained):
+            return 2 * received - trained            # the opposite of what it learnt
+
+    run_federation(graph, options, adversary=Flipper("hospital-2"))
+
+An adversary is given its own party's knowledge and nothing else: a client its own data and rows, the server the rows that it
+sends. It is part of the run's identity and of its checkpoint, and names the rounds whose messages attacks will need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fkgsec.federation.messages import SERVER
+from fkgsec.federation.recipes import Table
+
+__all__ = ["SERVER", "Adversary"]
+
+
+class Adversary:
+    """One party with these hooks.
+
+    Args:
+        party: the name of a client, or `SERVER`. A client's hooks are called for a client, `broadcast` for the server.
+    """
+
+    def __init__(self, party: str) -> None:
+        self.party = party
+
+    def identity(self) -> str:
+        """Names the behaviour: two adversaries of one identity do the same. With settings of one's own, add these."""
+        return f"{type(self).__module__}.{type(self).__qualname__}({self.party})"
+
+    def training_subset(self, own: Any) -> Any | None:
+        """What the client trains on instead of its training items; None: these.
+
+        Args:
+            own: its data, for knowledge graphs its `ClientGraph`; then a `TrainingSubset` of its local ids is returned.
+        """
+        return None
+
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        """The rows that the client hands to the exchange, `[n, width]`.
+
+        Args:
+            received: its rows as the round's training began. trained: as training left them.
+        """
+        return trained
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        """The rows that the server sends a client (a party's name), `[n, width]`, where an honest one sends `rows`."""
+        return rows
+
+    def rounds_needed(self) -> Collection[int]:
+        """Rounds whose messages the transcript is to keep, beside those that it keeps anyway."""
+        return ()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """State that a checkpoint must hold, by name."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""

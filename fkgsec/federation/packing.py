@@ -1,0 +1,93 @@
+"""Named tensors: nested mappings under dotted names, as checkpoints, run folders and unlearned runs have them on disk.
+
+    pack({"now": {"entities": rows}, "best": {}})     # {"now.entities": rows}
+    below("now.", tensors)                            # {"entities": rows}
+
+Parties go by their place among all of them, since names may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.exchange import Observed
+from fkgsec.federation.recipes import Table
+
+Tree: TypeAlias = "Mapping[str, Tensor | Tree]"
+ByParty: TypeAlias = "dict[Table, dict[str, Tensor]]"
+Seen: TypeAlias = "dict[Table, dict[str, Observed]]"
+
+
+def pack(tree: Tree) -> dict[str, Tensor]:
+    """The tensors of nested mappings, each under the names that lead to it, joined by dots."""
+    packed: dict[str, Tensor] = {}
+    for name, value in tree.items():
+        if isinstance(value, Tensor):
+            packed[name] = value
+        else:
+            packed |= {f"{name}.{inner}": tensor for inner, tensor in pack(value).items()}
+    return packed
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def by_place(own: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
+    """Tensors by table and party, the parties by their place."""
+    return {table: {str(parties.index(party)): rows for party, rows in rows.items()} for table, rows in own.items()}
+
+
+def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> ByParty:
+    """Undo `by_place` for its packed tensors."""
+    return {
+        table: {
+            party: tensors[f"{table}.{place}"] for place, party in enumerate(parties) if f"{table}.{place}" in tensors
+        }
+        for table in tables
+    }
+
+
+def seen_by_place(observed: Mapping[Table, Mapping[str, Observed]], parties: Sequence[str]) -> Tree:
+    """What the server put together, by table and place of the party."""
+    return {
+        table: {str(parties.index(party)): one._asdict() for party, one in seen.items()}
+        for table, seen in observed.items()
+    }
+
+
+def seen_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Seen:
+    """Undo `seen_by_place` for its packed tensors."""
+    return {
+        table: {
+            party: Observed(*(tensors[f"{table}.{place}.{name}"] for name in Observed._fields))
+            for place, party in enumerate(parties)
+            if f"{table}.{place}.rows" in tensors
+        }
+        for table in tables
+    }
+
+
+def frames_by_round(frames: Mapping[int, Sequence[bytes]]) -> Tree:
+    """Serialised messages or notes as tensors of bytes, by round and order."""
+    return {
+        str(number): {
+            f"{place:06d}": torch.from_numpy(np.frombuffer(frame, dtype=np.uint8).copy())
+            for place, frame in enumerate(messages)
+        }
+        for number, messages in frames.items()
+    }
+
+
+def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, list[bytes]]:
+    """Undo `frames_by_round` for its packed tensors."""
+    frames: dict[int, list[bytes]] = {}
+    for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
+        frames.setdefault(int(number), []).append(tensors[f"{number}.{place}"].numpy().tobytes())
+    return frames

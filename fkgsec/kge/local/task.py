@@ -1,0 +1,171 @@
+"""Knowledge-graph embedding as the task of a federation: triples, stacked tables, filtered link prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
+from fkgsec.exchange import Holding, Received
+from fkgsec.federation.messages import SERVER
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.task import TASKS
+from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
+from fkgsec.randomness import generator
+
+POOLED_KEY = -1
+PRIVATE = "private."
+
+
+class KgeTask:
+    """The clients' graphs and embeddings; see `fkgsec.federation.task.Task`.
+
+    Attributes:
+        stack: the tables whose rows are shared. private: those that clients keep to themselves, where the recipe has such.
+        shared_evaluator: ranks with the former. evaluator: with the models that the recipe judges.
+    """
+
+    metric: str = "mrr"
+
+    def __init__(self, graph: FederatedGraph, options: FederationOptions) -> None:
+        self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
+        own = options.entity_scope == "own"
+        clients = [client if own else _widen(client, len(graph.entities)) for client in graph.clients]
+        pooled = self.recipe.pooled
+        self._wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
+        trained, keys = ([_pool(clients)], [POOLED_KEY]) if pooled else (clients, list(range(len(clients))))
+        self.private: ClientStack | None = None
+        self.stack, self.private = self._stacks(trained, keys)
+        self.trainer = LocalTrainer(self.stack, options, self.private)
+        self.shared_evaluator, self.evaluator = self.evaluators(self._wide)
+        self.names: Sequence[str] = [client.name for client in trained]
+        self.sizes: Sequence[int] = [len(client.train) for client in trained]
+        # A broadcast leaves private models as they are.
+        self.judged_before_broadcast = options.evaluates_before_broadcast or self.private is not None
+
+    def _stacks(self, trained: Sequence[ClientGraph], keys: Sequence[int]) -> tuple[ClientStack, ClientStack | None]:
+        """Tables as training begins; where both models use one table of relations, it is the private one's."""
+        options, device = self.options, self.options.torch_device()
+        private, relations = None, None
+        if self.recipe.private != "none":
+            model, purpose = options.private_model(), "initial private rows"
+            private = ClientStack(trained, keys, model, options.seed, device, purpose=purpose)
+            relations = private.tables["relations"] if self.recipe.private == "entities" else None
+        return ClientStack(trained, keys, options.kge_model(), options.seed, device, relations=relations), private
+
+    def evaluators(self, graph: FederatedGraph) -> tuple[Evaluator, Evaluator]:
+        """Of the shared models and of those that the recipe judges, on the triples of a graph with the same local ids."""
+        shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled)
+        return shared, Evaluator(graph, self.private, self.options, self.recipe.pooled) if self.private else shared
+
+    def data(self, place: int) -> ClientGraph:
+        return self.stack.graphs[place]
+
+    def train_on(self, place: int, subset: TrainingSubset) -> None:
+        self.trainer.train_on(place, subset)
+
+    def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
+        model = self.stack.model
+        width = model.entity_width if table == "entities" else model.relation_width
+        rows = model.initial_rows(len(names), width, generator(self.options.seed, "initial rows", table, SERVER))
+        # A name's first row does not depend on the order in which names arrived.
+        rank = np.argsort(np.argsort(np.array(names, dtype=object)))
+        return rows[torch.from_numpy(rank)]
+
+    def holdings(self, table: Table) -> list[Holding]:
+        vocabulary = self.graph.entities if table == "entities" else self.graph.relations
+        held = []
+        for graph in self.stack.graphs:
+            ids = graph.entity_ids if table == "entities" else graph.relation_ids
+            # What stands in its training triples is uploaded, whatever the client corrupts with.
+            uploaded = graph.num_trained_entities if table == "entities" else graph.num_trained_relations
+            held.append(Holding([vocabulary[number] for number in ids], uploaded))
+        return held
+
+    def rows(self, table: Table, place: int) -> Tensor:
+        return self.stack.rows(table, place).detach()
+
+    def receive(self, round: int, table: Table, place: int, received: Received) -> None:
+        own, rule = self.rows(table, place), self.trainer.rule
+        rows = received.merged(own)
+        self.trainer.receive(table, place, rows, first=round == 0)
+        if rule.takes_over(round):
+            own.copy_(rows)
+        if rule.starts_private and self.private and round == 0:
+            self.private.rows(table, place).detach().copy_(rows)
+
+    def begin_round(self) -> None:
+        self.trainer.begin_round()
+
+    def num_steps(self, places: Collection[int]) -> int:
+        return self.trainer.num_steps(list(places))
+
+    def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        return self.trainer.train_round(round, places, on_step)
+
+    def validate(self) -> float | None:
+        return self.evaluator.mrr("valid")
+
+    def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
+        kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}
+        if self.private and not shared_only:
+            kept |= {f"{PRIVATE}{table}": self.private.tables[table].detach().clone() for table in TABLES}
+        return kept
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        # The shared stack comes last: where both have one table of relations, it is as the shared snapshot has it.
+        stacks = [(self.private, PRIVATE)] if self.private else []
+        for stack, prefix in (*stacks, (self.stack, "")):
+            for table in TABLES:
+                stack.tables[table].detach().copy_(tensors[f"{prefix}{table}"])
+
+    def trainer_state(self) -> dict[str, Tensor]:
+        return self.trainer.tensors()
+
+    def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        self.trainer.load(tensors)
+
+    def client_tables(self, evaluator: Evaluator, tables: Mapping[str, Tensor] | None = None) -> list[ClientTables]:
+        """Copies of each client's embeddings, of a snapshot's tables or of the live ones."""
+        views = [evaluator.client_tables(client, tables) for client in range(len(self.graph.clients))]
+        return [ClientTables(view.entities.cpu().clone(), view.relations.cpu().clone()) for view in views]
+
+    def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
+        judged = trained if self.options.evaluates_before_broadcast else final
+        shared_ranks = self.shared_evaluator.ranks("test", judged)
+        fields: dict[str, Any] = {
+            "tables": self.client_tables(self.shared_evaluator, final),
+            "trained": self.client_tables(self.shared_evaluator, trained),
+            "test_ranks": shared_ranks,
+        }
+        if self.private:
+            own = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
+            fields |= {
+                "private": self.client_tables(self.evaluator, own),
+                "test_ranks": self.evaluator.ranks("test", own),
+                "shared_test_ranks": shared_ranks,
+            }
+        return fields
+
+
+TASKS.register("kge", KgeTask)
+
+
+def _pool(clients: Sequence[ClientGraph]) -> ClientGraph:
+    """One client with the triples of all."""
+    splits = [np.concatenate([client.to_global(getattr(client, split)) for client in clients]) for split in SPLITS]
+    return ClientGraph.from_global("pooled", *splits)
+
+
+def _widen(client: ClientGraph, num_entities: int) -> ClientGraph:
+    """The same client keeping a row for every entity of the federation, its own first."""
+    others = np.setdiff1d(np.arange(num_entities), client.entity_ids)
+    ids = np.concatenate([client.entity_ids, others])
+    return ClientGraph(client.name, ids, client.relation_ids, client.train, client.valid, client.test)

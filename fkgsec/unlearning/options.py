@@ -1,0 +1,68 @@
+"""How a run forgets: the methods and their settings.
+
+UnlearnOptions(method="fedlu", variant="published", epochs=5)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import msgspec
+
+from fkgsec.algorithms.fedlu import Variant
+from fkgsec.errors import SpecError
+
+Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
+
+
+class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"variant": "form"}):
+    """How a run forgets.
+
+    Attributes:
+        method: "fedlu", retroactive interference and passive decay (fedlu.txt 4.2); "retrain", from scratch on what is retained;
+            "finetune", further training on it; "ascent", up the training loss on the forget set; "relabel", further training on
+            what is retained and on the forget set with random tails; "delete", nothing but taking the triples from the file.
+        variant: of "fedlu": "paper", or "published", as FedLU's code does.
+        hard, soft: whether interference has this part (fedlu.txt Table 3).
+        mu_soft: weight of soft confusion.
+        epochs: over the forget set, of "fedlu" and "ascent". An epoch in variant "published" goes over it three times (global,
+            local, both), so each model takes twice the steps; FedLU's code also corrupts heads and tails of each batch in turn.
+        decay_epochs: over what is retained: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10 take
+            the time of about four rounds of three epochs; more of them bring back more of what was forgotten.
+        learning_rate, batch_size: None: the run's. A forget set that fits in one batch is one step an epoch; FedLU's code has
+            batches of 256 here.
+        seed: of the order and the negatives of unlearning.
+        colluders: of the clients in a secure sum, how many may tell the server their part; None: 1. The sum needs two more. Only
+            for runs that were defended.
+    """
+
+    method: Method = "fedlu"
+    variant: Variant = "paper"
+    hard: bool = True
+    soft: bool = True
+    mu_soft: float = 0.1
+    epochs: int = 10
+    decay_epochs: int = 10
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    colluders: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("method", Method), ("variant", Variant)):
+            if getattr(self, name) not in get_args(allowed):
+                raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {getattr(self, name)!r}")
+        if not (self.hard or self.soft):
+            raise SpecError("hard, soft: at least one must be true; interference without either forgets nothing")
+        if not (math.isfinite(self.mu_soft) and self.mu_soft >= 0):
+            raise SpecError(f"mu_soft must be at least 0; got {self.mu_soft}")
+        for name, least in (("epochs", 1), ("decay_epochs", 0), ("batch_size", 1), ("seed", 0), ("colluders", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SpecError(f"{name} must be at least {least}; got {value}")
+        if self.method in ("finetune", "relabel") and self.decay_epochs < 1:
+            raise SpecError(f"decay_epochs must be at least 1 for {self.method}; got {self.decay_epochs}")
+        rate = self.learning_rate
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise SpecError(f"learning_rate must be a positive number; got {rate}")
