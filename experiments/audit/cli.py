@@ -85,8 +85,8 @@ def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tup
     wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
     if wrong:
         raise SpecError(f"{path}: its manifest says {', '.join(wrong)}; give attack options and --data only")
-    make_spec(None, given)  # the values are checked before anything is read
-    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    asked = make_spec(None, given)  # the values are checked before anything is read
+    changes = {name: getattr(asked, name) for name in given}
     return msgspec.structs.replace(manifest.spec, **changes), read_tables(path, manifest.spec.model)
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import typer
 
+import fkgsec
+from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
 from experiments.cli.console import expected_errors, make_console, print_tables
-from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, spec_options
+from experiments.cli.one_line import OneLineErrors
+from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, complete_from, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.gate import cli as check_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
+from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import (
     DEFAULT_CASES,
     compare,
@@ -35,7 +39,9 @@ from experiments.runs.record import encode_record, write_atomically
 from experiments.runs.recovery import AID as UPDATE_AID
 from experiments.runs.recovery import Unlearning
 from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
+from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
 from experiments.runs.spec import Spec, make_spec
+from experiments.runs.stored import encode_stored
 from experiments.runs.writing import Overwrite, refused, write_new
 from experiments.unlearning import cli as unlearn_cli
 from fkgsec.data.catalogue import datasets
@@ -46,17 +52,35 @@ from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 app = typer.Typer(
     name="fkgsec",
-    help="Train federations over knowledge graphs, attack them, and see what leaks, what it costs and how good they are.",
+    cls=OneLineErrors,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fkgsec {fkgsec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Train federations over knowledge graphs, attack them, and see what leaks, what it costs and how good they are."""
+
+
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
@@ -67,13 +91,17 @@ Json = Annotated[str | None, typer.Option("--json", help="also write the record 
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", help="seconds between checkpoints; 0: after every round", min=0)
 ]
+Seeds = Annotated[
+    int | None,
+    typer.Option("--seeds", help="train so many, counted from --seed, and give intervals over them", min=2),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 
 
 @app.command(
     epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
     "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
-    "  fkgsec train --config spec.yaml --json -"
+    "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -"
 )
 @expected_errors
 @spec_options(TRAIN_FIELDS)
@@ -84,11 +112,13 @@ def train(
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    seeds: Seeds = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    _train_and_report(make_spec(config, given), out, json, checkpoint_every, quiet, attack=False, overwrite=overwrite)
+    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, attack=False)
+    _train_and_report(make_spec(config, given), wanted)
 
 
 @app.command(
@@ -107,20 +137,21 @@ def attack(
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
+    seeds: Seeds = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
     if run is None:
-        _train_and_report(
-            make_spec(config, given), out, json, checkpoint_every, quiet, attack=True, overwrite=overwrite
-        )
+        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, attack=True)
+        _train_and_report(make_spec(config, given), wanted)
         return
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
-    if config is not None or wrong:
-        raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong) if wrong else '--config'}")
-    make_spec(None, given)  # the values are checked before anything is read
-    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    wrong += [name for name, value in (("--config", config), ("--seeds", seeds)) if value is not None]
+    if wrong:
+        raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
+    asked = make_spec(None, given)  # the values are checked before anything is read
+    changes = {name: getattr(asked, name) for name in given}
     finished, graph = reuse(run, changes, out, overwrite=overwrite)
     _print_finished(finished, json, quiet, warnings_of(graph), overwrite=overwrite)
 
@@ -140,6 +171,7 @@ def compare_cases(
         typer.Option(
             "--case",
             help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
+            autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
         ),
     ] = None,
     forget: Annotated[
@@ -149,7 +181,12 @@ def compare_cases(
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="of unlearning, with --forget (default: finetune)")
+        str | None,
+        typer.Option(
+            "--method",
+            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
+            autocompletion=complete_from(lambda: unlearn_cli.METHODS),
+        ),
     ] = None,
     config: Config = None,
     out: Annotated[
@@ -171,12 +208,11 @@ def compare_cases(
         raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
     unlearning = None
     if forget:
-        given_method: dict[str, Any] = {"method": method or "finetune"}
+        given_method: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
         unlearning = Unlearning(read_forget(forget, graph, None), UnlearnOptions(**given_method))
     folder = out or default_comparison(spec, graph)
-    comparison = compare(
-        spec, graph, folder, case or DEFAULT_CASES, observe=observe, overwrite=overwrite, unlearning=unlearning
-    )
+    cases = [spelled_case(one) for one in case or DEFAULT_CASES]
+    comparison = compare(spec, graph, folder, cases, observe=observe, overwrite=overwrite, unlearning=unlearning)
     if quiet:
         return
     console = make_console()
@@ -193,35 +229,57 @@ def compare_cases(
     console.print(f"In {folder}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
 
 
-def _train_and_report(
-    spec: Spec,
-    out: Path | None,
-    json: str | None,
-    checkpoint_every: float,
-    quiet: bool,
-    *,
-    attack: bool,
-    overwrite: bool,
-) -> None:
-    if json not in (None, "-") and not Path(json).parent.is_dir():
-        raise RunError(f"{json}: its folder does not exist")
+class Wanted(NamedTuple):
+    """What a training command is to write, and how: its options beside those of the run."""
+
+    out: Path | None
+    json: str | None
+    checkpoint_every_s: float
+    seeds: int | None
+    overwrite: bool
+    quiet: bool
+    attack: bool
+
+
+def _train_and_report(spec: Spec, wanted: Wanted) -> None:
+    if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
+        raise RunError(f"{wanted.json}: its folder does not exist")
     graph = spec.load_graph()
-    warnings = warnings_of(graph)
     errors = make_console(stderr=True)
-    for warning in warnings:
+    for warning in warnings_of(graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    folder = out or default_folder(spec, graph)
-    with RunProgress(spec, errors, enabled=not quiet) as progress:
-        finished = execute(
-            spec,
-            graph,
-            folder,
-            attack=attack,
-            observer=progress,
-            checkpoint_every_s=checkpoint_every,
-            overwrite=overwrite,
-        )
-    _print_finished(finished, json, quiet, [], overwrite=overwrite)
+    folder = wanted.out or default_folder(spec, graph)
+    how = {
+        "attack": wanted.attack,
+        "checkpoint_every_s": wanted.checkpoint_every_s,
+        "overwrite": wanted.overwrite,
+    }
+    if wanted.seeds is not None:
+        observe = observe_on(errors, enabled=not wanted.quiet)
+        folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
+        several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, **how)
+        _print_several(several, folder, wanted)
+        return
+    with RunProgress(spec, errors, enabled=not wanted.quiet) as progress:
+        finished = execute(spec, graph, folder, observer=progress, **how)
+    _print_finished(finished, wanted.json, wanted.quiet, [], overwrite=wanted.overwrite)
+
+
+def _print_several(several: SeedsRecord, folder: Path, wanted: Wanted) -> None:
+    if not wanted.quiet:
+        console = make_console(stderr=wanted.json == "-")
+        print_tables(console, [tables.seeds_table(several)])
+        console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
+        console.print(f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}", highlight=False, soft_wrap=True)
+    _give(encode_stored(several), wanted.json, overwrite=wanted.overwrite)
+
+
+def _give(content: bytes, json: str | None, *, overwrite: bool) -> None:
+    """Write a record where `--json` says, if anywhere."""
+    if json == "-":
+        sys.stdout.write(content.decode())
+    elif json is not None:
+        write_new(Path(json), content, overwrite=overwrite)
 
 
 def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str], *, overwrite: bool) -> None:
@@ -238,10 +296,7 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
         console.print(", scores.parquet" if len(finished.scores) else "")
         if finished.reused:
             console.print("--overwrite makes it anew (what is trained stays).", highlight=False, soft_wrap=True)
-    if json == "-":
-        sys.stdout.write(encode_record(finished.record).decode())
-    elif json is not None:
-        write_new(Path(json), encode_record(finished.record), overwrite=overwrite)
+    _give(encode_record(finished.record), json, overwrite=overwrite)
 
 
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 import typer
 
 from attacks.evaluation import AttackOptions
-from attacks.leakage import INFERENCES
-from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
-from experiments.runs.spec import RENAMED, Spec
-from fkgsec.data.partition import PARTITIONS
-from fkgsec.federation.recipes import RECIPES, all_settings
-from fkgsec.kge.models import MODELS
+from experiments.runs.spec import CONSORTIUM, RENAMED, Spec, allowed_words
+from fkgsec.data.catalogue import datasets
+from fkgsec.federation.recipes import all_settings
 
 
 class Flag(NamedTuple):
@@ -39,7 +36,9 @@ def _setting_flags() -> dict[str, Flag]:
         fields = list(by_algorithm.values())
         lines = list(dict.fromkeys(field.help for field in fields))
         defaults = ", ".join(f"{algorithm}: {field.default}" for algorithm, field in by_algorithm.items())
-        flags[name] = Flag((f"--{name.replace('_', '-')}",), f"{'; '.join(lines)} ({defaults})", SETTINGS)
+        words = ", ".join(allowed_words(name))
+        about = f"{'; '.join(lines)}{f': {words}' if words else ''} ({defaults})"
+        flags[name] = Flag((f"--{name.replace('_', '-')}",), about, SETTINGS)
     return flags
 
 
@@ -48,13 +47,16 @@ FLAGS: dict[str, Flag] = {
         ("--data",), "consortium (embedded), a catalogue name (see `fkgsec data list`), a folder or a file", DATA
     ),
     "clients": Flag(("--clients",), "clients to divide a graph among", DATA),
-    "partition": Flag(("--partition",), f"how to divide it: {', '.join(PARTITIONS)}", DATA),
+    "partition": Flag(("--partition",), "how to divide it", DATA),
     "size": Flag(("--size",), "triples of the embedded consortium", DATA),
-    "algorithm": Flag(("--algorithm", "--target"), ", ".join(RECIPES), ALGORITHM),
+    "split_seed": Flag(
+        ("--split-seed",), "of the division, and of the embedded consortium; --seed redraws neither", DATA
+    ),
+    "algorithm": Flag(("--algorithm", "--target"), "how the federation learns", ALGORITHM),
     "defense": Flag(
         ("--defense",), f"{', '.join(KINDS)}, with settings: psu,secagg or dp:epsilon=8,clip=0.1", ALGORITHM
     ),
-    "model": Flag(("--model",), ", ".join(MODELS), ALGORITHM),
+    "model": Flag(("--model",), "scoring function", ALGORITHM),
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
     "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
     "init_epsilon": Flag(("--init-epsilon",), "initial values are uniform in +-(gamma + this) / dim", ALGORITHM),
@@ -71,13 +73,11 @@ FLAGS: dict[str, Flag] = {
     "patience": Flag(("--patience",), "stop after so many validations without a better MRR; 0: never", TRAINING),
     "participation": Flag(("--participation",), "share of clients that train in a round", TRAINING),
     "negative_sides": Flag(
-        ("--negative-sides",), "corrupt tail, both in turn, or each batch on both (twice the steps)", TRAINING
+        ("--negative-sides",), "sides to corrupt; both in turn, or each batch on both (twice the steps)", TRAINING
     ),
-    "eval_sides": Flag(("--eval-sides",), "rank tail, or both", TRAINING),
-    "entity_scope": Flag(
-        ("--entity-scope",), "entities a client corrupts with and ranks: own, all, or published", TRAINING
-    ),
-    "seed": Flag(("--seed",), "everything random in data and training derives from it", TRAINING),
+    "eval_sides": Flag(("--eval-sides",), "sides to rank", TRAINING),
+    "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", TRAINING),
+    "seed": Flag(("--seed",), "everything random in training derives from it", TRAINING),
     "protocol_seed": Flag(
         ("--protocol-seed",),
         "for tests only: fixes keys, masks and noise of the defense, which otherwise come from the operating system",
@@ -85,19 +85,19 @@ FLAGS: dict[str, Flag] = {
     ),
     "device": Flag(("--device",), "auto, cpu, cuda or cuda:N", TRAINING),
     "leak": Flag(("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK),
-    "threat": Flag(("--threat",), f"{', '.join(THREAT_MODELS)}; repeatable; default: those that fit", ATTACK),
+    "threat": Flag(("--threat",), "what the adversary has; repeatable; without it those that fit", ATTACK),
     "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
     "inference": Flag(
         ("--inference",),
-        f"relations by {', '.join(INFERENCES)}; cosine is the paper's; repeatable; default: all that fit",
+        "how relations are inferred; cosine is the paper's; repeatable; without it all that fit",
         ATTACK,
     ),
-    "metric": Flag(("--metric",), "paper, or published: the counts of FedR's notebooks", ATTACK),
+    "metric": Flag(("--metric",), "published: the counts of FedR's notebooks", ATTACK),
     "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
 }
 
-DATA_FIELDS = ("data", "clients", "partition", "size", "seed")
+DATA_FIELDS = ("data", "clients", "partition", "size", "split_seed")
 ATTACK_FIELDS = (*(name for name in AttackOptions.__struct_fields__ if name != "seed"), "attack_seed")
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 
@@ -126,7 +126,8 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
                 default=typer.Option(
                     None,
                     *FLAGS[name].names,
-                    help=FLAGS[name].help + ("" if FLAGS[name].panel == SETTINGS else _shown_default(kinds[name][1])),
+                    help=_help(name, kinds[name][1]),
+                    autocompletion=completion(name),
                     rich_help_panel=FLAGS[name].panel,
                     show_default=False,
                 ),
@@ -160,6 +161,37 @@ def _kind(kind: Any) -> Any:
     if kind == tuple[str, ...] or any(get_origin(part) is tuple for part in options):
         return list[str] | None
     return (options[0] if options in ([int], [float]) else str) | None
+
+
+def completion(name: str) -> Callable[[str], list[str]] | None:
+    """What the shell offers for an option's value; None where that is a number, a name or a path."""
+    words = {"data": _dataset_names, "defense": lambda: tuple(KINDS), "device": lambda: ("auto", "cpu", "cuda")}.get(
+        name, functools.partial(allowed_words, name)
+    )
+    return complete_from(words, several=name == "defense") if words() else None
+
+
+def complete_from(words: Callable[[], Iterable[str]], *, several: bool = False) -> Callable[[str], list[str]]:
+    """Offer the words that go on from what was typed; of `several` with commas between them, the last one's."""
+
+    def complete(incomplete: str) -> list[str]:
+        """The whole values."""
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        return [f"{before}{comma}{word}" for word in words() if word.startswith(last)]
+
+    return complete
+
+
+def _dataset_names() -> tuple[str, ...]:
+    return (CONSORTIUM, *(dataset.name for dataset in datasets()))
+
+
+def _help(name: str, default: Any) -> str:
+    flag, words = FLAGS[name], allowed_words(name)
+    if flag.panel == SETTINGS:
+        return flag.help
+    about = flag.help if not words else f"{flag.help}: {', '.join(words)}"
+    return about + _shown_default(default)
 
 
 def _shown_default(default: Any) -> str:

@@ -27,7 +27,8 @@ from attacks.evaluation import default_threats
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, Measure, Question
-from experiments.gate.policy_file import Document, Where, read_document, suggestion
+from experiments.runs.choices import suggestion
+from experiments.runs.documents import Document, Where, read_document
 from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError

@@ -78,7 +78,7 @@ class Results:
         return self._records.get(self._key(spec), {})
 
     def _key(self, spec: Spec) -> Spec:
-        changes: dict[str, Any] = {"seed": 0}
+        changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
         if not self._attack:
             plain = AttackOptions()
             changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS} | {"attack_seed": None}
@@ -156,7 +156,7 @@ def run_experiment(
     write_table(first, out)
     graphs: dict[tuple[Any, ...], FederatedGraph] = {}
     for cell, spec in unfinished(cells, seeds or experiment.seeds, results):
-        data = (spec.data, spec.clients, spec.partition, spec.size, spec.seed)
+        data = (spec.data, spec.clients, spec.partition, spec.size, spec.split_seed)
         try:
             if data not in graphs:
                 graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other

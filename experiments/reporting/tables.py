@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import pandas as pd
@@ -14,6 +14,7 @@ from attacks.leakage import PAPER, STRONGEST, headline_rows
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
 from experiments.runs.record import DataRecord, Record
+from experiments.runs.seeds import SeedsRecord
 from fkgsec.data.catalogue import Dataset
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import LEAKS, SplitLeaks
@@ -242,6 +243,30 @@ _LEAK_WORDS = {
     "inverse": "its inverse pair stands",
     "same_pair": "its pair, by another relation, stands",
 }
+
+
+SEEDS_AID = (
+    "Each seed is a training of its own on the same data and division. The interval covers the items of one training and the "
+    "spread between trainings; of bytes the largest is shown."
+)
+
+
+def seeds_table(several: SeedsRecord) -> Table:
+    """Figures over several seeds, with the smallest and the largest of them. Fits 80 columns."""
+    seeds = ", ".join(map(str, several.seeds))
+    table = make_table(f"Over seeds {seeds}", "figure", "mean", "95 % interval", "least", "most")
+    for name, figure in several.figures.items():
+        one, place = figure.over, name.replace("/", "\n  ", 1)
+        if one.method == "exact":
+            table.add_row(place, f"{one.value:,.0f}", "", *(f"{of:,.0f}" for of in _ends(figure.values)))
+        else:
+            interval = f"[{one.low:.4f}, {one.high:.4f}]"
+            table.add_row(place, f"{one.value:.4f}", interval, *(f"{of:.4f}" for of in _ends(figure.values)))
+    return table
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def statistics_tables(graph: FederatedGraph, statistics: pd.DataFrame, leaks: SplitLeaks) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import typer
 from attacks.evaluation import AttackOptions, Metric
 from attacks.reconstruction import Inference
 from defenses.options import check_defense, parse_defense
+from experiments.runs.choices import allowed, spelled, spelled_defense
+from experiments.runs.documents import read_document
 from fkgsec.data.catalogue import load_dataset
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
@@ -35,6 +38,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
         attack_seed: `seed` of `AttackOptions`, which the attack's own draws come from; None: the number of the run's seed, so
             that several runs have several shares leaked.
     """
@@ -43,6 +47,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     clients: int | None = None
     partition: str | None = None
     size: int | None = None
+    split_seed: int = 0
     threat: tuple[str, ...] = ()
     leak: tuple[float, ...] = (0.5,)
     colluder: str | None = None
@@ -57,6 +62,8 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_defense(self)
         if self.metric == "published" and parse_defense(self.defense).secagg:
             raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")
+        if self.split_seed < 0:
+            raise SpecError(f"split_seed must be at least 0; got {self.split_seed}")
         if self.clients is not None and self.clients < 1:
             raise SpecError(f"clients must be at least 1; got {self.clients}")
         if self.partition is not None and self.partition not in PARTITIONS:
@@ -82,7 +89,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         return flat(msgspec.to_builtins(self))
 
     def load_graph(self) -> FederatedGraph:
-        """The federation of graphs that `data`, `clients`, `partition` and `size` name.
+        """The federation of graphs that `data`, `clients`, `partition`, `size` and `split_seed` name.
 
         Raises:
             DataError: the data cannot be read. SpecError: options that do not fit the data.
@@ -93,7 +100,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
                     "partition does not apply to the embedded consortium, which is born divided; leave it out"
                 )
             size = DEFAULT_SIZE if self.size is None else self.size
-            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.seed)
+            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
         if self.size is not None:
             raise SpecError("size applies to the embedded consortium only; leave it out")
         graph = load_dataset(self.data)
@@ -103,34 +110,54 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
             if self.clients not in (None, len(graph.clients)):
                 raise SpecError(f"clients is {self.clients}, but {graph.name} has {len(graph.clients)}; leave it out")
             return graph
-        return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.seed)
+        return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.split_seed)
 
 
 def make_spec(config: Path | None, given: dict[str, Any]) -> Spec:
     """Defaults, overridden by the YAML or JSON file, overridden by what was given (None = not given).
 
     Raises:
-        SpecError: the file cannot be read, or a field is unknown or has a value that is not allowed; names the field.
+        SpecError: the file cannot be read, or a field is unknown or has a value that is not allowed; names the field, the line
+            of the file where it stands there, and the nearest name or word.
     """
-    fields: dict[str, Any] = {}
-    where = "options"
-    if config is not None:
-        where = str(config)
-        try:
-            loaded = msgspec.yaml.decode(config.read_bytes())
-        except OSError as error:
-            raise SpecError(f"{config}: cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise SpecError(f"{config}: not YAML ({' '.join(str(error).split())})") from error
-        if not isinstance(loaded, dict):
-            raise SpecError(f"{config}: a mapping of options is expected, found {type(loaded).__name__}")
-        fields = {str(key): value for key, value in loaded.items()}
-    fields = current_names(fields, where)
-    fields |= current_names({key: value for key, value in given.items() if value is not None}, "options")
+    given = {key: value for key, value in given.items() if value is not None}
+    if config is None:
+        return _converted(current_names(given, "options"))
+    document = read_document(config)
+    loaded = document.mapping((), document.content, (*option_names(), *RENAMED))
+    given = current_names(given, "options")
+    fields = current_names(loaded, str(config))
+    try:
+        return _converted(fields | given)
+    except SpecError as error:
+        # Every message begins with the option's name; an option of the command line has no line in the file.
+        name = re.split(r"\W", str(error), maxsplit=1)[0]
+        written = next((old for old, new in RENAMED.items() if new == name and old in loaded), name)
+        if written not in loaded or name in given:
+            raise
+        raise SpecError(f"{config}:{document.line((written,))}: {error}") from error
+
+
+def allowed_words(name: str) -> tuple[str, ...]:
+    """The words that an option of a run may have; empty where it is no choice of words.
+
+    >>> allowed_words("eval_sides"), allowed_words("dim")
+    (('tail', 'both'), ())
+    """
+    settings = all_settings().get(name, {}).values()
+    return tuple(dict.fromkeys(word for one in settings for word in one.choices)) or allowed(name, Spec)
+
+
+def _converted(fields: dict[str, Any]) -> Spec:
+    fields = {
+        name: spelled(name, value, words) if (words := allowed_words(name)) else value for name, value in fields.items()
+    }
+    if isinstance(fields.get("defense"), str):
+        fields["defense"] = spelled_defense(fields["defense"])
     try:
         return msgspec.convert(nested(fields), Spec)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{where}: {_plain(str(error), fields)}") from error
+        raise SpecError(_plain(str(error), fields)) from error
 
 
 def option_names() -> list[str]:

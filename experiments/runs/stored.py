@@ -52,8 +52,9 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
 
     Until 0.1 every option of every algorithm stood in a spec, None where it was left open, and tau at 0.2 in all; `init_epsilon`
     was called epsilon, and FedLU stood with a temperature (1 where none was given) that its training did not use. Now such a
-    temperature is refused, so one on disk is of that time and is dropped.
+    temperature is refused, so one on disk is of that time and is dropped. Data were divided by `seed`.
     """
+    spec = {"split_seed": spec.get("seed", 0)} | spec
     spec = nested({RENAMED.get(name, name): value for name, value in spec.items()})
     name = str(spec.get("algorithm", "fede"))
     recipe = RECIPES[name] if name in RECIPES else None  # noqa: SIM401 (a registry raises for unknown names)

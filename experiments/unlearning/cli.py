@@ -11,8 +11,10 @@ import typer
 from rich.console import Console
 
 from experiments.cli.console import make_console
+from experiments.cli.options import complete_from
 from experiments.cli.progress import observe_on
 from experiments.reporting.tables import make_table
+from experiments.runs.choices import allowed, spelled
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import current_names
 from experiments.runs.writing import Overwrite, refused, write_new
@@ -40,6 +42,7 @@ VERIFY_EXAMPLES = (
     "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
     "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
+METHODS, VARIANTS = allowed("method", UnlearnOptions), allowed("variant", UnlearnOptions)
 DEFAULTS, AUDIT = Thresholds(), AuditOptions()
 RECORD_FILE, MARKDOWN_FILE, HTML_FILE = "verification.json", "verification.md", "verification.html"
 
@@ -55,7 +58,17 @@ ClientName = Annotated[
 ]
 MethodName = Annotated[
     str | None,
-    typer.Option("--method", help="fedlu, retrain, finetune, ascent, relabel or delete (default: fedlu)"),
+    typer.Option(
+        "--method", help=f"{', '.join(METHODS)} (default: fedlu)", autocompletion=complete_from(lambda: METHODS)
+    ),
+]
+VariantName = Annotated[
+    str | None,
+    typer.Option(
+        "--variant",
+        help=f"fedlu: as the paper has it, or as FedLU's code: {', '.join(VARIANTS)}",
+        autocompletion=complete_from(lambda: VARIANTS),
+    ),
 ]
 DecayEpochs = Annotated[
     int | None,
@@ -76,7 +89,7 @@ def unlearn(
     *,
     client: ClientName = None,
     method: MethodName = None,
-    variant: Annotated[str | None, typer.Option("--variant", help="paper, or published as FedLU's code")] = None,
+    variant: VariantName = None,
     form: Annotated[str | None, typer.Option("--form", hidden=True)] = None,
     hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
     soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
@@ -103,6 +116,7 @@ def unlearn(
         "method": method, "variant": variant, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
         "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size, "colluders": colluders,
     }  # fmt: skip
+    given |= {name: spelled(name, given[name], words) for name, words in (("method", METHODS), ("variant", VARIANTS))}
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
     folder, unlearning = unlearn_run(run, forget, options, client=client, out=out, observe=observe, overwrite=overwrite)

@@ -31,7 +31,7 @@ class FedLUSettings(FedESettings, frozen=True):
     warmup_rounds: Annotated[
         int, Meta(ge=0, le=1_000_000, description="rounds before the two models learn from each other")
     ] = 0
-    variant: Annotated[Variant, Meta(description="paper, or published as FedLU's code")] = "paper"
+    variant: Annotated[Variant, Meta(description="as the paper has it, or as FedLU's code")] = "paper"
     private_start: Annotated[
         PrivateStart,
         Meta(description="first entities of a client's second model: its own, or those of the server"),

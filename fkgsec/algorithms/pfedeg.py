@@ -24,7 +24,7 @@ class PFedEGSettings(AlgorithmSettings, frozen=True):
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.003
     mixing: Annotated[float, Meta(ge=0, le=1, description="share of the others in what a client receives")] = 0.7
-    affinity: Annotated[Affinity, Meta(description="near clients by what they share: shared, embedding")] = "shared"
+    affinity: Annotated[Affinity, Meta(description="near clients by what they share")] = "shared"
     start: Annotated[
         Literal["received", "own"], Meta(description="a round starts from the rows received, or a client's own")
     ] = "received"

@@ -68,17 +68,17 @@ RECIPES = (
     train("fedlu", "--algorithm fedlu"),
 )
 VARIANTS = (
-    train("fedlu-published", "--algorithm fedlu --form published --evaluate before --negative-sides each"),
-    train("fedlu-wait", "--algorithm fedlu --wait 1 --private-start server"),
+    train("fedlu-published", "--algorithm fedlu --variant published --evaluate before --negative-sides each"),
+    train("fedlu-wait", "--algorithm fedlu --warmup-rounds 1 --private-start server"),
     train("fedprox-distance", "--algorithm fedprox --proximal distance"),
-    train("feds-always-sparse", "--algorithm feds --sync-every 0 --sparsity 0.5"),
-    train("feds-every-second", "--algorithm feds --sync-every 1"),
+    train("feds-always-sparse", "--algorithm feds --sparse-rounds 0 --sparsity 0.5"),
+    train("feds-every-second", "--algorithm feds --sparse-rounds 1"),
     train("pfedeg-embedding", "--algorithm pfedeg --affinity embedding --start own"),
-    train("fede-kd-half", "--algorithm fede-kd --low-share 0.5"),
+    train("fede-kd-half", "--algorithm fede-kd --shared-dim-ratio 0.5"),
     train("fede-rotate", "--algorithm fede --model rotate"),
     train("fede-complex", "--algorithm fede --model complex --gamma 4"),
     train("fede-distmult", "--algorithm fede --model distmult --temperature 0"),
-    train("fede-part", "--algorithm fede --participation 0.67 --seed 3 --evaluate before"),
+    train("fede-part", "--algorithm fede --participation 0.67 --seed 3 --split-seed 3 --evaluate before"),
     train("fede-sides", "--algorithm fede --negative-sides both --eval-sides both --local-epochs 1"),
     train("fede-all", "--algorithm fede --entity-scope all --patience 1"),
     train("fede-published", "--algorithm fede --entity-scope published"),
@@ -143,7 +143,7 @@ ATTACKS = (
 )
 UNLEARNING = (
     *(unlearn("fedlu", method) for method in ("fedlu", "retrain", "finetune", "ascent", "relabel", "delete")),
-    unlearn("fedlu", "fedlu", name="published", options="--form published"),
+    unlearn("fedlu", "fedlu", name="published", options="--variant published"),
     unlearn("fedlu", "fedlu", name="soft", options="--no-hard --mu-soft 0.5"),
     unlearn("fede", "finetune"),
     unlearn("collective", "ascent"),
@@ -159,6 +159,7 @@ UNLEARNING = (
         slow=True,
     ),
 )
+SEEDS = (Case("several-seeds", f"attack {ATTACK} --leak 1 --seeds 2 --out runs/several-seeds --quiet"),)
 GATE = (
     Case("checked", "check tiny.yaml --runs runs/gate --json runs/checked.json --quiet"),
     Case("checked-audits", "check audits.yaml --runs runs/gate --json runs/checked-audits.json --quiet", slow=True),
@@ -172,12 +173,12 @@ GATE = (
 DATA = tuple(
     Case(f"data-{name}", f"data stats {options} --json runs/data-{name}.json")
     for name, options in (
-        ("consortium", "--size 300 --seed 4"),
+        ("consortium", "--size 300 --split-seed 4"),
         *(
-            (kind, f"--data graph --clients 3 --partition {kind} --seed 2")
+            (kind, f"--data graph --clients 3 --partition {kind} --split-seed 2")
             for kind in ("triples", "relations", "clusters")
         ),
     )
 )
-CASES = (*DATA, *RECIPES, *VARIANTS, *DEFENSES, *REFUSALS, *ATTACKS, *UNLEARNING, *GATE)
+CASES = (*DATA, *RECIPES, *VARIANTS, *DEFENSES, *REFUSALS, *ATTACKS, *UNLEARNING, *SEEDS, *GATE)
 BY_NAME = {case.name: case for case in CASES}

@@ -156,6 +156,9 @@ def read_outcome(runs: Path, name: str, status: int) -> Outcome:
     if (file := folder / "comparison.json").exists():
         cases = {case["name"]: record_figures(case["record"]) for case in _read(file)["cases"]}
         return Outcome({f"{case}: {key}": value for case, found in cases.items() for key, value in found.items()}, {})
+    if (file := folder / "seeds.json").exists():
+        several = _read(file)["figures"]
+        return Outcome({key: [_estimate(one["over"]), _number(one["values"][-1])] for key, one in several.items()}, {})
     if (file := folder / "record.json").exists():
         tables = folder / "checkpoint.safetensors"
         figures = record_figures(_read(file))

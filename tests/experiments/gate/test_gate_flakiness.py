@@ -31,7 +31,7 @@ def finished_runs(folder: Path, *, same_data: bool) -> list[Finished]:
         data = str(folder / "data")
     runs = []
     for seed in range(SEEDS):
-        spec = Spec(data=data, defense="psu,secagg", device="cpu", seed=seed, **_SETTINGS)
+        spec = Spec(data=data, defense="psu,secagg", device="cpu", seed=seed, split_seed=seed, **_SETTINGS)
         runs.append(execute(spec, spec.load_graph(), folder / str(seed), attack=True))
     return runs
 

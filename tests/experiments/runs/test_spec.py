@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.options import ATTACK_FIELDS, FLAGS, TRAIN_FIELDS
-from experiments.runs.spec import make_spec, option_names
+from experiments.runs.spec import allowed_words, make_spec, option_names
 from fkgsec.errors import DataError, SpecError
 
 
@@ -24,21 +24,26 @@ def test_given_values_override_the_file_and_the_file_the_defaults(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dim: many", r"spec.yaml: dim: Expected `int`, got `str`; got 'many'"),
-        ("leak: 0.5", r"spec.yaml: leak: Expected a list, got `float`; got 0.5"),
-        ("gammma: 3", r"spec.yaml: Object contains unknown field `gammma`"),
-        ("model: transh", r"spec.yaml: model: Invalid enum value 'transh'"),
-        ("- a\n- b", "a mapping of options is expected, found list"),
+        ("dim: many", r"spec.yaml:1: dim: Expected `int`, got `str`; got 'many'"),
+        ("leak: 0.5", r"spec.yaml:1: leak: Expected a list, got `float`; got 0.5"),
+        ("seed: 1\n\ngammma: 3", r"spec.yaml:3: gammma: unknown key; did you mean gamma\?$"),
+        ("quxx: 3", r"spec.yaml:1: quxx: unknown key; allowed: algorithm, model, "),
+        ("model: transh", r"spec.yaml:1: model must be one of transe, .*; got 'transh'; did you mean transe\?$"),
+        ("- a\n- b", "spec.yaml:1: a mapping is expected, found list"),
         ("dim: [", "not YAML"),
-        ("", "a mapping of options is expected, found NoneType"),
+        ("", "spec.yaml:1: a mapping is expected, found nothing"),
         ("leak: [0.5, 1.5]", r"leak must lie in \(0, 1\]; got 1.5"),
         ("leak: []", "leak needs at least one ratio"),
         ("threat: [nobody]", "threat must be one of server, collusion"),
         ("partition: evenly", "partition must be one of triples, relations, clusters; got 'evenly'"),
+        ("split_seed: -1", "split_seed must be at least 0; got -1"),
+        ("dim: 8\ndim: 9", "spec.yaml:2: dim: given twice"),
+        ("defense: SecAg", "spec.yaml:1: defense must be one of psu, .*; got 'SecAg'; did you mean secagg\\?$"),
+        ("defense: dp:epsilo=1,clip=1", "spec.yaml:1: defense: dp has no setting epsilo; did you mean epsilon\\?$"),
         ("clients: 0", "clients must be at least 1; got 0"),
-        ("size: -5", "size must be at least 1; got -5"),
+        ("dim: 8\nsize: -5", "spec.yaml:2: size must be at least 1; got -5"),
         ("unlinked_heads: -1", "unlinked_heads must be at least 0; got -1"),
-        ("metric: best", "metric: Invalid enum value 'best'"),
+        ("metric: best", "metric must be one of paper, published; got 'best'$"),
     ],
 )
 def test_bad_files(text: str, message: str, tmp_path: Path) -> None:
@@ -46,6 +51,50 @@ def test_bad_files(text: str, message: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(SpecError, match=message):
         make_spec(path, {})
+
+
+def test_papers_spellings_are_read_in_files_and_options(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("algorithm: FedS\nmodel: ComplEx\ndefense: SecAgg,Suppress:t=2\n")
+    spec = make_spec(path, {"threat": ["Identifiers"], "inference": ["Cosine"], "eval_sides": "Tail"})
+    assert (spec.algorithm, spec.model, spec.defense) == ("feds", "complex", "secagg,suppress:t=2")
+    assert (spec.threat, spec.inference, spec.eval_sides) == (("identifiers",), ("cosine",), "tail")
+    for word, algorithm in (
+        ("Local", "single"),
+        ("Independent", "single"),
+        ("Centralized", "collective"),
+        ("FedE-SVD+", "fede-svd+"),
+    ):
+        assert make_spec(None, {"algorithm": word} | ({"dim": 128})).algorithm == algorithm
+
+
+def test_a_wrong_option_is_not_put_on_a_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("dim: 8\n")
+    with pytest.raises(SpecError, match=r"^dim must be at least 1; got 0$"):
+        make_spec(path, {"dim": 0})
+
+
+def test_settings_of_algorithms_are_options_with_their_words() -> None:
+    assert allowed_words("proximal") == ("distance", "squared")
+    assert make_spec(None, {"algorithm": "FedProx", "proximal": "Distance"}).settings.proximal == "distance"
+    with pytest.raises(
+        SpecError, match=r"^variant must be one of paper, published; got 'publishd'; did you mean published\?$"
+    ):
+        make_spec(None, {"algorithm": "fedlu", "variant": "publishd"})
+
+
+def test_the_seed_leaves_the_data_and_split_seed_leaves_the_training(tmp_path: Path) -> None:
+    lines = [f"e{place % 17}\tr{place % 3}\te{(7 * place + 1) % 17}" for place in range(120)]
+    (tmp_path / "graph").mkdir()
+    for split, part in (("train", lines[:100]), ("valid", lines[100:110]), ("test", lines[110:])):
+        (tmp_path / "graph" / f"{split}.txt").write_text("\n".join(dict.fromkeys(part)))
+    for given in ({"data": str(tmp_path / "graph"), "clients": 2, "partition": "triples"}, {"size": 200, "clients": 2}):
+        hashes = [
+            make_spec(None, {**given, **seeds}).load_graph().hash for seeds in ({}, {"seed": 5}, {"split_seed": 5})
+        ]
+        assert hashes[0] == hashes[1] != hashes[2]
+    assert make_spec(None, {"split_seed": 5}).federation_options() == make_spec(None, {}).federation_options()
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -193,3 +193,8 @@ class TestOldName:
         path.write_text(text.replace("  init_epsilon: 2", "  epsilon: 2"))
         with pytest.raises(SpecError, match=r"no option 'epsilon'; did you mean init_epsilon\?"):
             read_experiment(path)
+
+
+def test_data_of_earlier_runs_were_divided_by_their_seed() -> None:
+    assert decode_stored(b'{"seed": 12345}', Spec).split_seed == 12345
+    assert decode_stored(b'{"seed": 12345, "split_seed": 3}', Spec).split_seed == 3

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
+from experiments.runs.choices import suggestion
 from fkgsec.errors import SpecError
 
 Where = tuple[str, ...]
@@ -40,17 +40,6 @@ class Document(NamedTuple):
             if allowed is not None and key not in (known := list(allowed)):
                 self.wrong((*where, key), f"unknown key{suggestion(key, known)}")
         return value
-
-
-def suggestion(given: str, allowed: Iterable[str]) -> str:
-    """How an error goes on after a name that is unknown: the nearest one, or all of them.
-
-    >>> suggestion("reconstruction.tr", ["reconstruction.trr", "epsilon"]), suggestion("x", ["min", "max"])
-    ('; did you mean reconstruction.trr?', '; allowed: min, max')
-    """
-    known = list(allowed)
-    near = difflib.get_close_matches(given, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; allowed: {', '.join(known)}"
 
 
 def read_document(path: Path) -> Document:

@@ -1,0 +1,51 @@
+"""Usage errors as one line: `fkgsec: No such option: --round; did you mean --rounds? See fkgsec train --help`, exit status 2.
+
+app = typer.Typer(cls=OneLineErrors)
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+# typer brings a copy of click in some versions and imports it in others; this is the base of its errors in either.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class OneLineErrors(TyperGroup):
+    """The group of all commands. A group without a command shows its help, as before."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Run a command; in a program of its own (`standalone_mode`), end with its exit status."""
+        if not standalone_mode:
+            return super().main(args, *rest, standalone_mode=False, **more)
+        try:
+            status = super().main(args, *rest, standalone_mode=False, **more)
+        except _UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # type: ignore[attr-defined]
+            else:
+                typer.echo(f"fkgsec: {usage_line(error)}", err=True)
+            sys.exit(error.exit_code)  # type: ignore[attr-defined]
+        except typer.Abort:
+            typer.echo("fkgsec: aborted", err=True)
+            sys.exit(1)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def usage_line(error: Any) -> str:
+    """What is wrong with a command line, in one line: the message, the nearest name, and where the help is."""
+    near: list[str] = []
+    if possible := getattr(error, "possibilities", None):
+        near = difflib.get_close_matches(error.option_name, possible, n=1)
+    message = " ".join(error.message.split() if near else error.format_message().split()).rstrip(".")
+    message = f"{message}; did you mean {near[0]}?" if near else message
+    message = re.sub(r"\. Did you mean '([^']*)'.*\?$", r"; did you mean \1?", message)
+    path = error.ctx.command_path if error.ctx is not None else "fkgsec"
+    return f"{message}{'' if message.endswith('?') else '.'} See {path} --help"

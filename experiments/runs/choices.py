@@ -1,0 +1,127 @@
+"""The words that options allow, as registries and the types of options say; papers' spellings are read, errors name the nearest.
+
+allowed("model")                    # ("transe", "rotate", "distmult", "complex")
+spelled("algorithm", "FedE-SVD+")   # "fede-svd+"
+spelled("model", "TransH")          # SpecError: model must be one of transe, ...; got 'TransH'; did you mean transe?
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from attacks.view import THREAT_MODELS
+from defenses.options import KINDS
+from fkgsec.data.partition import PARTITIONS
+from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import RECIPES
+
+_REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
+    "algorithm": lambda: RECIPES,
+    "partition": lambda: PARTITIONS,
+    "threat": lambda: THREAT_MODELS,
+}
+_ALIASES: dict[str, Mapping[str, str]] = {
+    # fedr.txt Table 2; fedlu.txt Table 1; both for training without a federation.
+    "algorithm": {"local": "single", "independent": "single", "centralized": "collective", "centralised": "collective"},
+}
+
+
+def allowed(name: str, options: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The words that an option may have; empty where it is no choice of words.
+
+    Args:
+        options: the struct that has the option, whose type says it where no registry does.
+    """
+    if name in _REGISTRIES:
+        return tuple(_REGISTRIES[name]())
+    return next((_words(field.type) for field in msgspec.structs.fields(options) if field.name == name), ())
+
+
+def spelled(name: str, value: Any, words: Iterable[str]) -> Any:
+    """An option's value in the words of fkgsec, whatever its capitals, hyphens and underscores; of a list, each.
+
+    Raises:
+        SpecError: a word that is none of them; names the option, the value, all words and the nearest.
+
+    >>> spelled("algorithm", "FedE-SVD+", ["fede", "fede-svd+"]), spelled("threat", ["Server"], ["server"])
+    ('fede-svd+', ['server'])
+    """
+    known = tuple(words)
+    if isinstance(value, list | tuple):
+        return type(value)(spelled(name, one, known) for one in value)
+    if not isinstance(value, str) or value in known:
+        return value
+    folded = {_fold(word): word for word in known} | dict(_ALIASES.get(name, {}))
+    if _fold(value) in folded:
+        return folded[_fold(value)]
+    near = difflib.get_close_matches(_fold(value), folded, n=1)
+    meant = f"; did you mean {folded[near[0]]}?" if near else ""
+    raise SpecError(f"{name} must be one of {', '.join(known)}; got {value!r}{meant}")
+
+
+def spelled_defense(value: str) -> str:
+    """A defense with its kinds in the words of fkgsec.
+
+    Raises:
+        SpecError: an unknown kind or setting; names it, all of them and the nearest.
+
+    >>> spelled_defense("PSU,SecAgg:dropout=0.1,clip=8")
+    'psu,secagg:dropout=0.1,clip=8'
+    """
+    kind, pieces = "", []
+    for piece in value.split(","):
+        head, colon, rest = piece.partition(":")
+        if head.strip() and (colon or "=" not in piece):
+            kind = spelled("defense", head.strip(), KINDS)
+            pieces.append(f"{kind}{colon}{rest}")
+        else:
+            pieces.append(piece)
+        setting, equals, _ = (rest if colon else piece).partition("=")
+        if kind and equals and setting.strip() not in (names := KINDS[kind].__struct_fields__):
+            raise SpecError(f"defense: {kind} has no setting {setting.strip()}{suggestion(setting.strip(), names)}")
+    return ",".join(pieces)
+
+
+def spelled_case(value: str) -> str:
+    """A case of `fkgsec compare` in the words of fkgsec. Raises `SpecError` for an unknown algorithm or defense.
+
+    >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedR"), spelled_case("SecAgg"), spelled_case("none")
+    ('fedr/psu,secagg', 'fedr', 'secagg', 'none')
+    """
+    algorithm, slash, defense = value.partition("/")
+    if slash:
+        return f"{spelled('algorithm', algorithm, RECIPES)}/{spelled_defense(defense)}"
+    if value in ("", "none"):
+        return value
+    try:
+        return spelled("algorithm", value, RECIPES)
+    except SpecError as error:
+        if value.partition(":")[0].partition(",")[0].strip().casefold() in KINDS:
+            return spelled_defense(value)
+        raise SpecError(f"case: {value!r} is no defense either; {error}") from error
+
+
+def suggestion(given: str, known: Iterable[str]) -> str:
+    """How an error goes on after a name that is unknown: the nearest one, or all of them.
+
+    >>> suggestion("reconstruction.tr", ["reconstruction.trr", "epsilon"]), suggestion("x", ["min", "max"])
+    ('; did you mean reconstruction.trr?', '; allowed: min, max')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; allowed: {', '.join(names)}"
+
+
+def _fold(word: str) -> str:
+    return "".join(letter for letter in word.casefold() if letter.isalnum() or letter in "+@")
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """The words of the `Literal` in a type, inside optional types and tuples too."""
+    if get_origin(kind) is Literal:
+        return tuple(word for word in get_args(kind) if isinstance(word, str))
+    return next((words for part in get_args(kind) if (words := _words(part))), ())

@@ -1,0 +1,129 @@
+"""One federation trained with several seeds: a run folder for each, and figures with intervals over them.
+
+    several = train_seeds(spec, graph, Path("runs/mine"), count=3, attack=True, observe=unobserved)
+    several.figures["utility.mrr"].over            # mean over seeds; its interval covers items and seeds
+
+runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it, found again and gone on with as such
+runs/mine/seeds.json                this record
+
+The seeds differ in everything that training draws, and in the share that leaks to an attack; data and division are one
+(`split_seed`). Source of the intervals: `experiments.runs.intervals.over_seeds`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from attacks.leakage import headline_rows
+from experiments.cli.progress import Observe
+from experiments.runs.intervals import over_seeds
+from experiments.runs.record import DataRecord, Environment, Record, read_if_of, write_atomically
+from experiments.runs.run import execute
+from experiments.runs.spec import Spec
+from experiments.runs.stored import encode_stored
+from experiments.runs.writing import refused
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
+from fkgsec.estimate import Estimate, exact
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+
+SCHEMA = "fkgsec/seeds/1"
+SEEDS_FILE = "seeds.json"
+
+
+class OverSeeds(msgspec.Struct, frozen=True):
+    """A figure over several seeds: the mean and its interval (of bytes the largest), and each seed's value in their order."""
+
+    over: Estimate
+    values: list[float]
+
+
+class SeedsRecord(msgspec.Struct, frozen=True):
+    """What several trainings of one federation came to.
+
+    Attributes:
+        spec: of the first. seeds: of all. runs: their folders, beside this file.
+        figures: by name; those that every run has.
+        environment: where the first was trained.
+    """
+
+    schema: str
+    spec: Spec
+    seeds: list[int]
+    runs: list[str]
+    data: DataRecord
+    environment: Environment
+    figures: dict[str, OverSeeds]
+
+
+def train_seeds(
+    spec: Spec,
+    graph: FederatedGraph,
+    folder: Path,
+    count: int,
+    *,
+    attack: bool,
+    observe: Observe,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    overwrite: bool = False,
+) -> SeedsRecord:
+    """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read.
+
+    Raises:
+        SpecError: fewer than two seeds. RunError: `folder` holds what is of other options, or of seeds that are not among these.
+    """
+    if count < 2:
+        raise SpecError(f"seeds must be at least 2; got {count}")
+    specs = [msgspec.structs.replace(spec, seed=seed) for seed in range(spec.seed, spec.seed + count)]
+    earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord) if (folder / SEEDS_FILE).exists() else None
+    grown = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
+    if (folder / SEEDS_FILE).exists() and not overwrite and not (grown and earlier and len(earlier.seeds) <= count):
+        raise refused(folder / SEEDS_FILE, "is of other options, data or seeds")
+    records = []
+    for one in specs:
+        with observe(one, f"seed {one.seed}") as observer:
+            finished = execute(
+                one,
+                graph,
+                folder / f"seed-{one.seed}",
+                attack=attack,
+                observer=observer,
+                checkpoint_every_s=checkpoint_every_s,
+                overwrite=overwrite,
+            )
+        records.append(finished.record)
+    several = SeedsRecord(
+        SCHEMA,
+        spec,
+        [one.seed for one in specs],
+        [f"seed-{one.seed}" for one in specs],
+        records[0].data,
+        records[0].environment,
+        figures_over(records),
+    )
+    write_atomically(folder / SEEDS_FILE, encode_stored(several))
+    return several
+
+
+def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
+    """The figures that all records have, over their seeds."""
+    by_record = [_figures(record) for record in records]
+    shared = [name for name in by_record[0] if all(name in figures for figures in by_record)]
+    return {
+        name: OverSeeds(over_seeds(of_all := [figures[name] for figures in by_record]), [one.value for one in of_all])
+        for name in shared
+    }
+
+
+def _figures(record: Record) -> dict[str, Estimate]:
+    """Utility, cost and leakage of one run by name; attacks that had nothing to attack are left out."""
+    figures = {f"utility.{name}": figure for name, figure in record.utility.items() if figure.n}
+    figures |= {f"utility.shared.{name}": figure for name, figure in record.utility_shared.items() if figure.n}
+    figures["bytes.total"] = exact(record.bytes.up + record.bytes.down, 1)
+    for row in headline_rows(record.leakage):
+        if row.reason is None:
+            place = f"{row.threat_model}/{row.leak:g}/{row.victim}"
+            figures |= {f"{row.attack}.err/{place}": row.err, f"{row.attack}.trr/{place}": row.trr}
+    return figures

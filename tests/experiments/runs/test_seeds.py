@@ -1,0 +1,88 @@
+"""One federation with several seeds: runs, figures over them, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.runs.intervals import over_seeds
+from experiments.runs.record import read_record
+from experiments.runs.seeds import SCHEMA, SEEDS_FILE, OverSeeds, SeedsRecord, figures_over
+from experiments.runs.stored import decode_stored
+
+SMALL = [
+    "--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "2", "--eval-every", "1",
+    "--device", "cpu", "--unlinked-heads", "0", "--leak", "1", "--inference", "score",
+]  # fmt: skip
+
+
+def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of two seeds, from 3 on, and what was printed."""
+    folder = tmp_path_factory.mktemp("several") / "runs"
+    status, out, err = fkgsec("attack", *SMALL, "--seed", "3", "--seeds", "2", "--out", folder)
+    assert status == 0, err
+    return folder, out
+
+
+def test_each_seed_is_a_run_of_its_own_on_the_same_data(several: tuple[Path, str]) -> None:
+    folder, _ = several
+    records = [read_record(folder / f"seed-{seed}" / "record.json") for seed in (3, 4)]
+    assert [record.seed for record in records] == [3, 4]
+    assert records[0].data.hash == records[1].data.hash
+    assert records[0].rounds[1].loss != records[1].rounds[1].loss
+
+
+def test_the_record_has_every_figure_over_both(several: tuple[Path, str]) -> None:
+    folder, _ = several
+    made = decode_stored((folder / SEEDS_FILE).read_bytes(), SeedsRecord)
+    records = [read_record(folder / name / "record.json") for name in made.runs]
+    assert (made.schema, made.seeds, made.spec.seed) == (SCHEMA, [3, 4], 3)
+    mrr = [record.utility["mrr"] for record in records]
+    assert made.figures["utility.mrr"] == OverSeeds(over_seeds(mrr), [one.value for one in mrr])
+    assert made.figures["utility.mrr"].over.value == pytest.approx(sum(one.value for one in mrr) / 2)
+    assert made.figures["utility.mrr"].over.method.endswith(", 2 seeds")
+    rows = [
+        row for record in records for row in record.leakage
+        if (row.threat_model, row.victim, row.inference) == ("identifiers", "all", "strongest")
+    ]  # fmt: skip
+    assert made.figures["reconstruction.trr/identifiers/1/all"].values == [row.trr.value for row in rows]
+    assert made.figures["bytes.total"].values == [record.bytes.up + record.bytes.down for record in records]
+    assert made.figures == figures_over(records)
+
+
+def test_the_table_shows_mean_interval_and_ends(several: tuple[Path, str]) -> None:
+    folder, out = several
+    figure = decode_stored((folder / SEEDS_FILE).read_bytes(), SeedsRecord).figures["utility.mrr"]
+    (line,) = (line for line in out.splitlines() if line.startswith("utility.mrr"))
+    shown = [figure.over.value, figure.over.low, figure.over.high, min(figure.values), max(figure.values)]
+    assert line.replace("[", "").replace("]", "").replace(",", "").split()[1:] == [f"{one:.4f}" for one in shown]
+    table = out[: out.index("Each seed")]
+    assert all(len(line) <= 80 for line in table.splitlines())
+
+
+def test_the_same_again_is_read_more_seeds_are_added_and_others_refused(several: tuple[Path, str]) -> None:
+    folder, _ = several
+    trained = (folder / "seed-3" / "checkpoint.safetensors").stat().st_mtime_ns
+    status, out, _ = fkgsec("attack", *SMALL, "--seed", "3", "--seeds", "2", "--out", folder, "--json", "-")
+    assert status == 0
+    assert json.loads(out) == json.loads((folder / SEEDS_FILE).read_text())
+    assert fkgsec("attack", *SMALL, "--seed", "3", "--seeds", "3", "--out", folder, "--quiet") == (0, "", "")
+    assert (folder / "seed-3" / "checkpoint.safetensors").stat().st_mtime_ns == trained
+    assert json.loads((folder / SEEDS_FILE).read_text())["seeds"] == [3, 4, 5]
+    for other in (
+        ["--seed", "3", "--seeds", "2"],
+        ["--seed", "4", "--seeds", "3"],
+        ["--seed", "3", "--seeds", "3", "--gamma", "4"],
+    ):
+        before = (folder / SEEDS_FILE).read_bytes()
+        status, _, err = fkgsec("attack", *SMALL, *other, "--out", folder)
+        assert (status, "is of other options, data or seeds" in err) == (2, True)
+        assert (folder / SEEDS_FILE).read_bytes() == before
