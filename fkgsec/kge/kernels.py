@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -37,6 +37,10 @@ class CandidateLoss(NamedTuple):
     table_gradient: Tensor
 
 
+Similarity: TypeAlias = "int | Callable[[Tensor, Tensor], Tensor]"
+"""A kind of `fkgsec.kge.kinds`, which is compiled, or a function of two tensors `[..., W]`, broadcast, in torch operations."""
+
+
 class Segments(NamedTuple):
     """Where each of C tables stacked into one begins, int64 `[C + 1]` both.
 
@@ -47,8 +51,10 @@ class Segments(NamedTuple):
     rows: np.ndarray
 
 
-def similarity(kind: int, x: Tensor, y: Tensor) -> Tensor:
-    """Similarity of rows `[..., W]`, broadcast: minus L1 distance, minus summed complex moduli, or dot product."""
+def similarity(kind: Similarity, x: Tensor, y: Tensor) -> Tensor:
+    """Similarity of rows `[..., W]`, broadcast: minus L1 distance, minus summed complex moduli, dot product, or a function."""
+    if callable(kind):
+        return kind(x, y)
     if kind == DOT:
         return (x * y).sum(-1)
     difference = x - y
@@ -58,9 +64,9 @@ def similarity(kind: int, x: Tensor, y: Tensor) -> Tensor:
     return -torch.stack([real, imaginary]).norm(dim=0).sum(-1)
 
 
-def similarity_matrix(kind: int, queries: Tensor, rows: Tensor) -> Tensor:
+def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor:
     """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`."""
-    if _compiled(queries):
+    if _compiled(queries) and isinstance(kind, int):
         out = torch.empty(len(queries), len(rows))
         _cpu_kernels().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
         return out
@@ -69,11 +75,13 @@ def similarity_matrix(kind: int, queries: Tensor, rows: Tensor) -> Tensor:
     if kind == L1:
         return -torch.cdist(queries, rows, p=1)
     step = max(1, CHUNK_BYTES // max(1, rows.numel() * rows.element_size()))
-    return torch.cat([similarity(kind, part[:, None], rows) for part in queries.split(step)] or [queries @ rows.T])
+    return torch.cat(
+        [similarity(kind, part[:, None], rows) for part in queries.split(step)] or [queries.new_empty(0, len(rows))]
+    )
 
 
 def candidate_loss(
-    kind: int,
+    kind: Similarity,
     queries: Tensor,
     table: Tensor,
     candidates: Tensor,
@@ -95,7 +103,7 @@ def candidate_loss(
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
-    if _compiled(queries):
+    if _compiled(queries) and isinstance(kind, int):
         given = _array(candidates)
         order = _cpu_kernels().order_candidates(given, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
@@ -117,7 +125,7 @@ class CandidateScores(NamedTuple):
 
 
 def candidate_scores(
-    kind: int,
+    kind: Similarity,
     queries: Tensor,
     table: Tensor,
     candidates: Tensor,
@@ -126,7 +134,7 @@ def candidate_scores(
     segments: Segments | None = None,
 ) -> CandidateScores:
     """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
-    if _compiled(queries):
+    if _compiled(queries) and isinstance(kind, int):
         order = _cpu_kernels().order_candidates(_array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
         pull_back = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
@@ -221,7 +229,7 @@ def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
     return [slice(low, min(low + step, B)) for low in range(0, B, step)]
 
 
-def _scores_torch(kind: int, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
+def _scores_torch(kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
     parts = [
         margin + similarity(kind, queries[part][:, None], table[candidates[part].clamp_min(0).long()])
         for part in _parts(candidates, table)
@@ -230,7 +238,7 @@ def _scores_torch(kind: int, queries: Tensor, table: Tensor, candidates: Tensor,
 
 
 def _gradients_torch(
-    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, derivatives: Tensor
+    kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Tensor]:
     query_gradient, table_gradient = torch.empty_like(queries), torch.zeros_like(table)
     for part in _parts(candidates, table):
@@ -246,7 +254,13 @@ def _gradients_torch(
 
 
 def _candidate_loss_torch(
-    kind: int, queries: Tensor, table: Tensor, candidates: Tensor, weights: Tensor, margin: float, temperature: float
+    kind: Similarity,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    weights: Tensor,
+    margin: float,
+    temperature: float,
 ) -> CandidateLoss:
     table_gradient = torch.zeros_like(table)
     losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)

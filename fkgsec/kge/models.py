@@ -23,8 +23,9 @@ are phases scaled by pi / initial range, both as in the published codes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -32,16 +33,41 @@ from torch import Tensor
 
 from fkgsec.errors import SpecError
 from fkgsec.kge import kernels, kinds
+from fkgsec.registry import Registry
 
-ModelName = Literal["transe", "rotate", "distmult", "complex"]
 Side = Literal["tail", "head"]
-MODELS: tuple[ModelName, ...] = get_args(ModelName)
-_SIMILARITY = {
-    "transe": kinds.L1,
-    "rotate": kinds.MODULUS,
-    "distmult": kinds.DOT,
-    "complex": kinds.DOT,
-}
+ModelName: TypeAlias = str
+"""The name of a scoring function, a key of `MODELS`."""
+
+
+@dataclass(frozen=True)
+class ScoringFunction:
+    """What makes a scoring function. Another one is registered under its name:
+
+        MODELS.register("transl2", ScoringFunction(lambda x, y: -(x - y).norm(dim=-1), translate, lambda h, t: t - h))
+
+    Attributes:
+        similarity: of query and candidate, both `[..., W]`: a kind of `fkgsec.kge.kinds`, which is compiled, or a function in
+            differentiable torch operations, which is slower. A client alone has the bits that it has in a stack with the former.
+        query: of anchors `[..., W]`, relation vectors `[..., V']` and the side that is replaced: the query `[..., W]`.
+        best_relation: of heads and tails `[..., W]`: the relation vector that maximises their score, up to its length.
+        entity_numbers, relation_numbers: numbers of a row for each dimension.
+        relation_vectors: of relation rows `[..., V]` and the initial range: the vectors in which they act; None: as they are.
+        margin: whether gamma is added to the similarity, as to distances.
+        scores_by_best_relation: whether the score of a relation is its similarity to `best_relation`.
+    """
+
+    similarity: kernels.Similarity
+    query: Callable[[Tensor, Tensor, Side], Tensor]
+    best_relation: Callable[[Tensor, Tensor], Tensor]
+    entity_numbers: int = 1
+    relation_numbers: int = 1
+    relation_vectors: Callable[[Tensor, float], Tensor] | None = None
+    margin: bool = True
+    scores_by_best_relation: bool = False
+
+
+MODELS: Registry[ScoringFunction] = Registry("model", "fkgsec.models")
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,22 +114,27 @@ class KgeModel:
             raise SpecError(f"gamma + init_epsilon must be positive and finite; got {self.gamma} + {self.init_epsilon}")
 
     @property
-    def similarity(self) -> int:
-        """Which kernel similarity scores candidates: `kinds.L1`, `MODULUS` or `DOT`."""
-        return _SIMILARITY[self.name]
+    def function(self) -> ScoringFunction:
+        """The scoring function that `name` names."""
+        return MODELS[self.name]
+
+    @property
+    def similarity(self) -> kernels.Similarity:
+        """What scores candidates: a kind of `fkgsec.kge.kinds`, or a function."""
+        return self.function.similarity
 
     @property
     def margin(self) -> float:
         """What is added to the similarity: gamma for distances, 0 for products (as in the published codes)."""
-        return 0.0 if self.similarity == kinds.DOT else self.gamma
+        return self.gamma if self.function.margin else 0.0
 
     @property
     def entity_width(self) -> int:
-        return self.dim * (2 if self.name in ("rotate", "complex") else 1)
+        return self.dim * self.function.entity_numbers
 
     @property
     def relation_width(self) -> int:
-        return self.dim * (2 if self.name == "complex" else 1)
+        return self.dim * self.function.relation_numbers
 
     @property
     def initial_range(self) -> float:
@@ -117,19 +148,12 @@ class KgeModel:
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """Relation rows `[..., V]` in the space in which they act and are compared: RotatE's phases as unit complex numbers."""
-        if self.name != "rotate":
-            return relations
-        phase = relations * (math.pi / self.initial_range)
-        return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
+        vectors = self.function.relation_vectors
+        return relations if vectors is None else vectors(relations, self.initial_range)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """What a candidate is compared with. Anchors `[..., W]` are heads on side "tail", else tails; relations `[..., V]`."""
-        relation = self.relation_vectors(relations)
-        if self.name == "transe":
-            return anchors + relation if side == "tail" else anchors - relation
-        if self.name == "distmult":
-            return anchors * relation
-        return _multiply(anchors, relation if side == "tail" else _conjugate(relation))
+        return self.function.query(anchors, self.relation_vectors(relations), side)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Scores of queries against candidates row by row, both `[..., W]`, broadcast; differentiable."""
@@ -148,7 +172,7 @@ class KgeModel:
 
         TransE, DistMult and ComplEx compare the relation with `best_relation` by the similarity that they compare entities by.
         """
-        if self.name == "rotate":
+        if not self.function.scores_by_best_relation:
             return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
         return self.margin + kernels.similarity_matrix(self.similarity, self.best_relation(heads, tails), relations)
 
@@ -159,13 +183,59 @@ class KgeModel:
         in the relation, so only the direction is determined). Compare it with `relation_vectors` by cosine.
         Source: fedr.txt 3.1 step 2, r' = argmax_r f(h, r, t).
         """
-        if self.name == "transe":
-            return tails - heads
-        if self.name == "distmult":
-            return heads * tails
-        turned = _multiply(_conjugate(heads), tails)
-        if self.name == "complex":
-            return turned
-        real, imaginary = _split(turned)
-        modulus = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
-        return torch.cat([real / modulus, imaginary / modulus], dim=-1)
+        return self.function.best_relation(heads, tails)
+
+
+def _translated(anchors: Tensor, relation: Tensor, side: Side) -> Tensor:
+    return anchors + relation if side == "tail" else anchors - relation
+
+
+def _turned(anchors: Tensor, relation: Tensor, side: Side) -> Tensor:
+    return _multiply(anchors, relation if side == "tail" else _conjugate(relation))
+
+
+def _turn_between(heads: Tensor, tails: Tensor) -> Tensor:
+    return _multiply(_conjugate(heads), tails)
+
+
+def _unit_turn_between(heads: Tensor, tails: Tensor) -> Tensor:
+    real, imaginary = _split(_turn_between(heads, tails))
+    modulus = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
+    return torch.cat([real / modulus, imaginary / modulus], dim=-1)
+
+
+def _phases(relations: Tensor, initial_range: float) -> Tensor:
+    phase = relations * (math.pi / initial_range)
+    return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
+
+
+MODELS.register(
+    "transe",
+    ScoringFunction(kinds.L1, _translated, lambda heads, tails: tails - heads, scores_by_best_relation=True),
+)
+MODELS.register(
+    "rotate",
+    ScoringFunction(kinds.MODULUS, _turned, _unit_turn_between, entity_numbers=2, relation_vectors=_phases),
+)
+MODELS.register(
+    "distmult",
+    ScoringFunction(
+        kinds.DOT,
+        lambda anchors, relation, side: anchors * relation,
+        lambda heads, tails: heads * tails,
+        margin=False,
+        scores_by_best_relation=True,
+    ),
+)
+MODELS.register(
+    "complex",
+    ScoringFunction(
+        kinds.DOT,
+        _turned,
+        _turn_between,
+        entity_numbers=2,
+        relation_numbers=2,
+        margin=False,
+        scores_by_best_relation=True,
+    ),
+)

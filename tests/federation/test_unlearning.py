@@ -37,7 +37,8 @@ from fkgsec.unlearning.interference import (
     interference,
     soft_confusion,
 )
-from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn, with_random_tails
+from fkgsec.unlearning.methods import with_random_tails
+from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 
 OPTIONS = FederationOptions(
     algorithm="fedlu",
