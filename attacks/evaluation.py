@@ -31,6 +31,7 @@ from attacks.reconstruction import (
     nothing_to_attack,
     rank_pairs,
 )
+from attacks.registry import check_attacks
 from attacks.relation_guesses import BY_VECTOR, RelationGuesser
 from attacks.residual import count_sources
 from attacks.unlinked import Unlinked, measure_unlinked, sample_heads
@@ -59,6 +60,7 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         seed: of the leaked share and the sampled heads: the attack's own, from which nothing in a run is drawn alike.
+        attack: names of `attacks.registry.ATTACKS`; empty: reconstruction and update recovery.
     """
 
     threat: tuple[str, ...] = ()
@@ -68,8 +70,10 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     metric: Metric = "paper"
     unlinked_heads: int = 200
     seed: int = 0
+    attack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_attacks(self.attack)
         for name in self.threat:
             if name not in THREAT_MODELS:
                 raise SpecError(f"threat must be one of {', '.join(THREAT_MODELS)}; got {name!r}")

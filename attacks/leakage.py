@@ -22,6 +22,7 @@ from typing import Literal, get_args
 import msgspec
 import pandas as pd
 
+from attacks.figure import Figure
 from attacks.reconstruction import Inference
 from attacks.unlinked import Unlinked
 from attacks.view import ALL
@@ -131,6 +132,20 @@ def headline_rows(rows: Sequence[Leakage]) -> list[Leakage]:
 def paper_rows(rows: Sequence[Leakage]) -> list[Leakage]:
     """The rows by the papers' own inference, cosine, which stand in their tables; all where a record has none."""
     return [row for row in rows if row.inference == PAPER] or headline_rows(rows)
+
+
+def leakage_figures(row: Leakage) -> list[Figure]:
+    """ERR and TRR of a row, as every attack's figures stand in tables and reports."""
+    bases = (row.err.value - row.err_advantage, row.trr.value - row.trr_advantage)
+    parts = (("err", row.err, bases[0], row.err_attainable), ("trr", row.trr, bases[1], row.trr_attainable))
+    leak = row.leak if row.colluder is not None else None
+    return [
+        Figure(
+            row.attack, metric, row.threat_model, row.victim, figure, estimate.exact(base, figure.n), most, leak,
+            row.round, row.reason,
+        )
+        for metric, figure, base, most in parts
+    ]  # fmt: skip
 
 
 def inference_label(inference: str) -> str:

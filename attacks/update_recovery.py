@@ -26,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from attacks.figure import Figure
 from attacks.view import THREAT_MODELS, VictimView, View, build_view
 from fkgsec import estimate
 from fkgsec.estimate import Estimate
@@ -104,6 +105,14 @@ def attack_updates(
         view = build_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
         rows += measure_updates(result, view, colluder=who, seed=seed)
     return rows
+
+
+def update_figures(row: UpdateRecovery) -> list[Figure]:
+    """The cosine, as every attack's figures stand in tables and reports; of relations by a name of its own."""
+    metric = "cosine" if row.table == "entities" else f"cosine_{row.table}"
+    leak = row.leak if row.colluder is not None else None
+    known = row.threat_model, row.victim
+    return [Figure("update-recovery", metric, *known, row.cosine, row.base_cosine, 1.0, leak, row.round, row.reason)]
 
 
 def cosines(true: np.ndarray, estimated: np.ndarray) -> np.ndarray:

@@ -126,6 +126,10 @@ class View:
     victims: tuple[VictimView, ...]
     secure: dict[Table, SecureTable] = field(default_factory=dict)
 
+    def only(self, victims: tuple[VictimView, ...]) -> View:
+        """The same view with these victims."""
+        return replace(self, victims=victims)
+
 
 ALL = "all"  # stands for all victims together where a victim is named
 

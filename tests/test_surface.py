@@ -26,7 +26,13 @@ def test_exported_names_of_fkgsec() -> None:
 
 def test_exported_names_of_attacks() -> None:
     assert set(attacks.__all__) == {
+        "ATTACKS",
         "THREAT_MODELS",
+        "Attack",
+        "Figure",
+        "Needs",
+        "Truth",
+        "run_attacks",
         "AttackOptions",
         "Leakage",
         "ThreatModel",

@@ -125,7 +125,8 @@ def train(
     epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
     "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
     "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
-    "  fkgsec attack --run runs/fb --threat identifiers --inference score"
+    "  fkgsec attack --run runs/fb --threat identifiers --inference score\n\n"
+    "  fkgsec attack --attack list"
 )
 @expected_errors
 @spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
@@ -142,6 +143,9 @@ def attack(
     quiet: Quiet = False,
 ) -> None:
     """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
+    if given.get("attack") == ["list"]:
+        typer.echo("\n".join(tables.attack_lines()))
+        return
     if run is None:
         wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, attack=True)
         _train_and_report(make_spec(config, given), wanted)

@@ -94,6 +94,11 @@ FLAGS: dict[str, Flag] = {
     ),
     "metric": Flag(("--metric",), "published: the counts of FedR's notebooks", ATTACK),
     "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
+    "attack": Flag(
+        ("--attack",),
+        "which to run, list says of each what it needs; repeatable; default: the first two of that list",
+        ATTACK,
+    ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
 }
 

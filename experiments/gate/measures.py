@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -17,8 +17,10 @@ import pandas as pd
 
 from attacks.audits import Inference
 from attacks.evaluation import Leakage
+from attacks.figure import Figure, over_victims
 from attacks.leakage import headline_rows, items_of
 from attacks.membership_figures import MembershipResult
+from attacks.registry import ATTACKS, Attack
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import parse_defense
 from experiments.cli.progress import Observe, unobserved
@@ -66,7 +68,7 @@ class Question(NamedTuple):
         """What a table says of it beside the measure; empty where there is nothing to say."""
         parts = []
         if self.threat is not None:
-            parts += [self.threat, f"leak {self.leak:g}"]
+            parts += [self.threat, *([] if self.leak is None else [f"leak {self.leak:g}"])]
         if self.forget is not None:
             parts += [f"{self.forget} by {self.method}"]
         if self.victim != ALL:
@@ -107,6 +109,7 @@ class Measure:
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
         reach: what the figure can be at all, where that is known in closed form.
+        attack: the registered attack whose figure it is, if it is not one of the record's own.
         audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
     """
 
@@ -118,6 +121,25 @@ class Measure:
     read: Read
     audit: Audit | None = None
     reach: Callable[[Finished, Question], Reach] | None = None
+    attack: Attack | None = None
+
+
+def find_figure(record: Record, key: str, question: Question) -> Figure:
+    """The figure `attack.metric` that a question is about; of all victims that of the worst one, where there is none over all.
+
+    Raises:
+        NotMeasured: the attack was not run on it, or some victim that is asked about could not be attacked.
+    """
+    asked = (key, question.threat, question.leak)
+    found = [one for one in record.figures if (one.key, one.threat_model, one.leak) == asked]
+    if question.victim != ALL:
+        found = [one for one in found if one.victim == question.victim]
+    if not found:
+        raise NotMeasured(f"{key} was not measured under {question.words()}")
+    if missing := "; ".join(f"{one.victim}: {one.reason}" for one in found if one.reason):
+        raise NotMeasured(f"not every victim could be attacked ({missing})")
+    (one,) = over_victims(found)
+    return one
 
 
 def find_leakage(record: Record, question: Question) -> Leakage:
@@ -366,7 +388,45 @@ def _forgotten(about: str, read: Read) -> Measure:
     return Measure(about, "max", "share", "forgotten triples", keys, read, verification_of)
 
 
-MEASURES: dict[str, Measure] = {
+def _registered(attack: Attack, metric: str) -> Measure:
+    """A metric of a registered attack."""
+    key = f"{attack.name}.{metric}"
+
+    def read(run: Finished, question: Question) -> Estimate:
+        """The attack's own figure, as the record has it."""
+        return find_figure(run.record, key, question).estimate
+
+    keys = ("threat", "leak", "victim")
+    return Measure(attack.metrics[metric], "max", "share", attack.items, keys, read, attack=attack)
+
+
+class Measures(Mapping[str, Measure]):
+    """The measures by name: the record's own, and one for each metric of the registered attacks."""
+
+    def __init__(self, own: Mapping[str, Measure]) -> None:
+        self._own = own
+
+    def _all(self) -> dict[str, Measure]:
+        added = {
+            f"{attack.name}.{metric}": _registered(attack, metric)
+            for attack in ATTACKS.values()
+            if attack.run is not None
+            for metric in attack.metrics
+        }
+        return {**added, **self._own}
+
+    def __getitem__(self, name: str) -> Measure:
+        return self._own[name] if name in self._own else self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from (name for name in self._all() if name not in self._own)
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+_OWN: dict[str, Measure] = {
     "reconstruction.err": _attack(
         "entities of the victims that the adversary names",
         "entities of the victims",
@@ -418,3 +478,5 @@ MEASURES: dict[str, Measure] = {
     "unlearning.ks": _forgotten("distance of scores, unlearned to re-trained", _unlearning(_distances)),
     "unlearning.forget_mrr": _forgotten("MRR left on the forget set", _unlearning(_forget_mrr)),
 }
+MEASURES = Measures(_OWN)
+"""What a policy can limit, by name."""

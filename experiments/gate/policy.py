@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from attacks.evaluation import default_threats
+from attacks.registry import DEFAULT
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, Measure, Question
@@ -90,7 +91,7 @@ def figure_id(federation: str, measure: str, question: Question) -> str:
     """`federation/measure`, with threat model, leak and victim for a figure of an attack, and what else tells it from another."""
     parts = [federation, measure]
     if question.threat is not None:
-        parts += [question.threat, f"{question.leak:g}"]
+        parts += [question.threat, *([] if question.leak is None else [f"{question.leak:g}"])]
     if question.threat is not None or question.victim != ALL:
         parts.append(question.victim)
     if question.forget is not None:
@@ -247,15 +248,28 @@ def _questions(
         threats = (fields["threat"],)
         if threats[0] not in THREAT_MODELS:
             document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), THREAT_MODELS)}")
+    if measure.attack is not None and "threat" not in fields:
+        threats = measure.attack.fitting(threats)
     for threat in threats or default_threats(spec.algorithm):
-        reason = cannot_run(spec, threat)
+        reason = _cannot_attack(measure, spec, threat)
         if reason:
             document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
     leaks = spec.leak
     if "leak" in fields:
         leaks = (_number(document, (*where, "leak"), fields["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
     victim = _text(document, where, fields, "victim", ALL)
-    return [Question(threat, leak, victim) for threat in threats for leak in leaks]
+    return [
+        Question(threat, leak, victim)
+        for threat in threats
+        for leak in (leaks if THREAT_MODELS[threat].colluder else (None,))
+    ]
+
+
+def _cannot_attack(measure: Measure, spec: Spec, threat: str) -> str | None:
+    """Why the attack that a measure is of has nothing to start from; None if it has."""
+    if measure.attack is None:
+        return cannot_run(spec, threat)
+    return None if measure.attack.needs.fit(THREAT_MODELS[threat]) else f"it needs {measure.attack.needs.words()}"
 
 
 def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: Spec) -> Question:
@@ -308,7 +322,10 @@ def _with_questions(spec: Spec, name: str, limits: list[Limit]) -> Spec:
     asked = [limit.question for limit in limits if limit.federation == name and limit.question.threat]
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
     leaks = dict.fromkeys([*spec.leak, *(question.leak for question in asked if question.leak is not None)])
-    return msgspec.structs.replace(spec, threat=tuple(threats), leak=tuple(leaks))
+    registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
+    attacks = dict.fromkeys(one.name for one in registered if one is not None)
+    attack = tuple(dict.fromkeys([*(spec.attack or DEFAULT), *attacks])) if attacks else spec.attack
+    return msgspec.structs.replace(spec, threat=tuple(threats), leak=tuple(leaks), attack=attack)
 
 
 def _allowed(document: Document, where: Where, measure: Measure, value: Any) -> float:

@@ -1,6 +1,7 @@
 """Finished runs side by side: found on disk, filtered, sorted, and written for spreadsheets and trackers.
 
 A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together, and one
+row for each figure of another attack, of the victim that gives most away, and one
 row if it was not attacked; so the columns are the same for every run. `--where inference=strongest` leaves the headline figures.
 """
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacks.evaluation import Leakage
+from attacks.figure import Figure, over_victims
 from experiments.reporting.tables import make_table
 from experiments.runs.compare import COMPARISON_FILE, Case, over_all, pooled, read_comparison
 from experiments.runs.record import Record, read_record
@@ -35,6 +37,8 @@ COLUMNS = {
     "err_max": "Float64",
     "trr": "Float64", "trr_low": "Float64", "trr_high": "Float64", "trr_base": "Float64",
     "trr_max": "Float64", "reason": "string", "remark": "string",
+    "attack": "string", "figure": "string", "value": "Float64", "value_low": "Float64", "value_high": "Float64",
+    "value_base": "Float64", "value_max": "Float64",
     "bytes_up": "Int64", "bytes_down": "Int64", "seconds": "Float64", "commit": "string", "dirty": "boolean",
 }  # fmt: skip
 """Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
@@ -53,7 +57,11 @@ SETTINGS = (
     "dirty",
 )
 LEAKAGE = ("threat", "leak", "metric", "inference", "err", "err_base", "err_max", "trr", "trr_base", "trr_max")
+OTHERS = ("attack", "figure", "value", "value_base", "value_max")
+"""Columns of attacks other than reconstruction, shown where there are any."""
+
 HEADERS = {
+    "value_base": "base", "value_max": "max",
     "mrr": "MRR", "hits@10": "Hits@10", "err": "ERR", "err_base": "base", "trr": "TRR", "trr_base": "base",
     "err_max": "max", "trr_max": "max",
     "bytes_up": "MiB up", "bytes_down": "MiB down", "seconds": "s",
@@ -131,7 +139,9 @@ def listing(records: Mapping[str, Record]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, record in records.items():
         run = _run_cells(name, record)
-        rows += [{**run, **_leakage_cells(row)} for row in over_all(record.leakage)] or [run]
+        attacked = [_leakage_cells(row) for row in over_all(record.leakage)]
+        attacked += [_figure_cells(one) for one in over_victims(record.figures)]
+        rows += [{**run, **cells} for cells in attacked] or [run]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(COLUMNS)
 
@@ -158,6 +168,14 @@ def _run_cells(name: str, record: Record) -> dict[str, Any]:
         "commit": record.environment.commit,
         "dirty": record.environment.dirty,
     }
+
+
+def _figure_cells(one: Figure) -> dict[str, Any]:
+    cells = {"attack": one.attack, "figure": one.metric, "threat": one.threat_model, "leak": one.leak}
+    if one.reason:
+        return {**cells, "reason": one.reason}
+    base = {"value_base": one.baseline.value if one.baseline else None, "value_max": one.attainable}
+    return {**cells, **_estimate_cells("value", one.estimate), **base}
 
 
 def _leakage_cells(row: Leakage) -> dict[str, Any]:
@@ -244,7 +262,8 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
         kinds = [name for name in ("metric", "inference") if len({row[name] for row in rows} - {None}) > 1]
         bounds = {name for name in ("err_max", "trr_max") if any(row[name] is not None for row in rows)}
         figures = [name for name in LEAKAGE[4:] if not name.endswith("_max") or name in bounds]
-        names[-3:-3] = ["threat", "leak", *kinds, *figures]
+        others = [name for name in OTHERS if any(row[name] is not None for row in rows)]
+        names[-3:-3] = ["threat", "leak", *kinds, *figures, *others]
     left_out: list[str] = []
     table = _make_table(rows, title, names)
     for name in [name for name in LEAST_FIRST if name in names]:
@@ -269,21 +288,21 @@ def _make_table(rows: list[dict[str, Any]], title: str, names: list[str]) -> Tab
     for row in rows:
         again = row["run"] == before  # another threat model of the same run
         before, cells = row["run"], _cells(row)
-        table.add_row(*("" if again and name not in LEAKAGE else cells[name] for name in names))
+        table.add_row(*("" if again and name not in (*LEAKAGE, *OTHERS) else cells[name] for name in names))
     return table
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """What the terminal shows of a row, by column: shares without the leading zero, sizes in MiB."""
     cells = {name: NOTHING if value in (None, "") else str(value) for name, value in row.items()}
-    for name in ("hits@10", "err_base", "err_max", "trr_base", "trr_max"):
+    for name in ("hits@10", "err_base", "err_max", "trr_base", "trr_max", "value_base", "value_max"):
         cells[name] = NOTHING if row[name] is None else _share(row[name])
-    for name in ("mrr", "err", "trr"):
+    for name in ("mrr", "err", "trr", "value"):
         if row[name] is not None:
             half = max(row[name] - row[f"{name}_low"], row[f"{name}_high"] - row[name])
             cells[name] = f"{_share(row[name])} ±{_share(half)}"
     if row["reason"] is not None:
-        cells |= dict.fromkeys(LEAKAGE[4:], "n/a")
+        cells |= dict.fromkeys((*LEAKAGE[4:], *OTHERS[2:]), "n/a")
     for name in ("bytes_up", "bytes_down"):
         cells[name] = f"{row[name] / 2**20:,.2f}"
     return {
@@ -309,6 +328,10 @@ def figures(record: Record) -> dict[str, float]:
             where = f"{row.threat_model.replace('+', '_')}/leak_{row.leak:g}"
             named |= {f"err/{where}": row.err.value, f"trr/{where}": row.trr.value}
             named |= {f"err_advantage/{where}": row.err_advantage, f"trr_advantage/{where}": row.trr_advantage}
+    for one in over_victims(record.figures):
+        if not one.reason:
+            at = "" if one.leak is None else f"/leak_{one.leak:g}"
+            named[f"{one.attack}_{one.metric}/{one.threat_model.replace('+', '_')}{at}"] = one.estimate.value
     return {**named, "bytes_up": float(record.bytes.up), "bytes_down": float(record.bytes.down)}
 
 

@@ -10,7 +10,9 @@ from rich import box
 from rich.table import Table
 
 from attacks.evaluation import Leakage
+from attacks.figure import Figure
 from attacks.leakage import PAPER, STRONGEST, headline_rows
+from attacks.registry import ATTACKS
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
 from experiments.runs.record import DataRecord, Record
@@ -36,12 +38,12 @@ class Attacked(Protocol):
 
 def run_tables(record: Record) -> list[Table]:
     """Leakage (when the run was attacked), utility, and what it cost. Each fits 80 columns."""
-    return [*leakage_tables(record), _utility_table(record), _cost_table(record)]
+    return [*leakage_tables(record), *figure_tables(record.figures), _utility_table(record), _cost_table(record)]
 
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*protection_lines(record), *leakage_aid(record)]
+    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record.figures)]
 
 
 def protection_lines(record: Record) -> list[str]:
@@ -126,6 +128,40 @@ def leakage_tables(record: Attacked) -> list[Table]:
         if any(row.unlinked for row in shown):
             tables.append(_unlinked_table(shown))
     return tables
+
+
+def figure_tables(figures: Iterable[Figure]) -> list[Table]:
+    """For each attack and threat model the figures of every victim, whatever the attack."""
+    groups: dict[tuple[str, str, float | None], list[Figure]] = {}
+    for one in figures:
+        groups.setdefault((one.attack, one.threat_model, one.leak), []).append(one)
+    tables = []
+    for (attack, threat, leak), rows in groups.items():
+        at = "" if leak is None else f", leak {leak:g}"
+        title = f"{attack} under {threat}{at}, round {rows[0].round}: {THREAT_MODELS[threat].about}"
+        table = make_table(title, "victim", "metric", "figure", "base", "max")
+        for one in rows:
+            base = "–" if one.baseline is None else _short(one.baseline.value)
+            shown = ["n/a"] * 3 if one.reason else [interval(one.estimate), base, attainable(one.attainable)]
+            table.add_row(one.victim, one.metric, *shown, style="bold" if one.victim == ALL else None)
+        tables.append(table)
+    return tables
+
+
+def figure_reasons(figures: Iterable[Figure]) -> list[str]:
+    """Why victims of registered attacks were not attacked."""
+    missing = dict.fromkeys((one.attack, one.threat_model, one.victim, one.reason) for one in figures if one.reason)
+    return [f"{attack} under {threat}: {victim} was not attacked ({why})." for attack, threat, victim, why in missing]
+
+
+def attack_lines() -> list[str]:
+    """The registered attacks: what each needs, the threat models that give it, and what it measures."""
+    lines = []
+    for name, one in ATTACKS.items():
+        models = [model for model in THREAT_MODELS if one.needs.fit(THREAT_MODELS[model])]
+        lines += [f"{name}: {one.about}", f"  needs: {one.needs.words()}", f"  threat models: {', '.join(models)}"]
+        lines += [f"  {name}.{metric}: {about}" for metric, about in one.metrics.items()]
+    return lines
 
 
 MARGIN_AID = "± is the wider half of the 95 % interval in the record; the other half may be much narrower."

@@ -19,7 +19,9 @@ import torch
 
 import fkgsec
 from attacks.evaluation import Leakage
-from attacks.update_recovery import UpdateRecovery
+from attacks.figure import Figure
+from attacks.leakage import headline_rows, leakage_figures
+from attacks.update_recovery import UpdateRecovery, update_figures
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -83,6 +85,7 @@ class Record(msgspec.Struct, frozen=True):
         update_recovery: what of its change in the best round each victim's adversary knows; empty where nothing was attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
+        figures: of the registered attacks that have no rows of their own here, see `Record.all_figures`.
         withstands: which server each part of the protection withstands, and with how many colluders.
     """
 
@@ -103,6 +106,17 @@ class Record(msgspec.Struct, frozen=True):
     update_recovery: list[UpdateRecovery] = []
     guarantees: dict[str, Guarantee] = {}
     withstands: tuple[Withstands, ...] = ()
+    figures: list[Figure] = []
+
+    @property
+    def attacked(self) -> bool:
+        """Whether any attack was run."""
+        return bool(self.leakage or self.figures)
+
+    def all_figures(self) -> list[Figure]:
+        """What every attack found, the strongest reconstruction and update recovery among them, in one form."""
+        rows = [figure for row in headline_rows(self.leakage) for figure in leakage_figures(row)]
+        return [*rows, *(figure for row in self.update_recovery for figure in update_figures(row)), *self.figures]
 
     def __post_init__(self) -> None:
         if self.spec.temperature is None:
@@ -111,7 +125,11 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def make_record(
-    spec: Spec, result: FederationResult, leakage: list[Leakage], updates: Sequence[UpdateRecovery] = ()
+    spec: Spec,
+    result: FederationResult,
+    leakage: list[Leakage],
+    updates: Sequence[UpdateRecovery] = (),
+    figures: Sequence[Figure] = (),
 ) -> Record:
     """The record of a finished run and, when it was attacked, of what leaked."""
     graph, seed = result.graph, spec.seed
@@ -143,6 +161,7 @@ def make_record(
         update_recovery=list(updates),
         guarantees=guarantees_of(result),
         withstands=result.protection.withstands,
+        figures=list(figures),
     )
 
 

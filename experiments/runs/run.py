@@ -18,6 +18,8 @@ import pandas as pd
 from pyarrow import ArrowException
 
 from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
+from attacks.figure import Figure
+from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from attacks.update_recovery import UpdateRecovery, attack_updates
 from attacks.view import check_attackable
 from defenses.exchanges import make_exchange
@@ -177,7 +179,7 @@ def _trained(spec: Spec) -> FederationOptions:
 
 def _is_attack(record: Record, spec: Spec) -> bool:
     """Whether a record is of this attack, on whatever run."""
-    return bool(record.leakage) and record.spec.attack_options() == spec.attack_options()
+    return record.attacked and record.spec.attack_options() == spec.attack_options()
 
 
 def _earlier(folder: Path, spec: Spec, graph: FederatedGraph) -> Finished | None:
@@ -256,21 +258,23 @@ def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool)
     leakage: list[Leakage] = []
     scores = pd.DataFrame()
     updates: list[UpdateRecovery] = []
+    figures: list[Figure] = []
     if attack:
-        leakage, scores = attack_federation(result, spec.attack_options())
-        updates = attack_updates(
-            result,
-            spec.attack_options().threat or default_threats(spec.algorithm),
-            colluder=spec.colluder,
-            leak=max(spec.attack_options().leak),
-            seed=spec.attack_options().seed,
+        options = spec.attack_options()
+        wanted, threats = options.attack or DEFAULT, options.threat or default_threats(spec.algorithm)
+        if RECONSTRUCTION in wanted:
+            leakage, scores = attack_federation(result, options)
+        if UPDATE_RECOVERY in wanted:
+            updates = attack_updates(result, threats, colluder=spec.colluder, leak=max(options.leak), seed=options.seed)
+        figures = run_attacks(
+            result, wanted, threats=options.threat, leaks=options.leak, colluder=spec.colluder, seed=options.seed
         )
-    record = make_record(spec, result, leakage, updates)
+    record = make_record(spec, result, leakage, updates, figures)
     picture = draw_picture(record)
     _make_folder(folder)
     _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack
     write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    if attack:
+    if leakage:
         content = io.BytesIO()
         scores.to_parquet(content, index=False)
         write_atomically(folder / SCORES_FILE, content.getvalue())

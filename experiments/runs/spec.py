@@ -55,6 +55,7 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     metric: Metric = "paper"
     unlinked_heads: int = 200
     attack_seed: int | None = None
+    attack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -112,6 +112,7 @@ class Federation:
     victims: Table | None
     inferences: Table | None
     unlinked: Table | None
+    other_attacks: Table | None
     relations: tuple[Table, ...]
     curves: tuple[Chart, ...]
     convergence: Table

@@ -113,6 +113,7 @@ def _federation(
         victims=tables.victims(runs),
         inferences=tables.inferences(runs),
         unlinked=tables.unlinked(runs),
+        other_attacks=tables.other_attacks(runs),
         relations=tuple(table for run in runs if (table := tables.relations(run)) is not None),
         curves=tables.convergence_charts(identity, runs),
         convergence=tables.convergence_table(runs),
@@ -129,7 +130,7 @@ def _lead(runs: Sequence[Run]) -> list[str]:
     reached = {run.name for run, _ in attacked}
     if untouched := [run.name for run in runs if run.record.leakage and run.name not in reached]:
         lines.append(f"Nothing could be attacked in {', '.join(untouched)}; the reason is given with the run.")
-    if quiet := [run.name for run in runs if not run.record.leakage]:
+    if quiet := [run.name for run in runs if not run.record.attacked]:
         lines.append(f"Not attacked: {', '.join(quiet)}. What leaks there is not known.")
     return lines
 

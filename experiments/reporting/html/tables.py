@@ -186,6 +186,24 @@ def inferences(runs: Sequence[Run]) -> Table | None:
     return Table("Triples rebuilt (TRR) by inference", names, _by_risk(found)) if found else None
 
 
+def other_attacks(runs: Sequence[Run]) -> Table | None:
+    """Every victim's figures under attacks other than reconstruction, the greatest advantage first; None where there are none."""
+    found, notes = [], []
+    for run in runs:
+        for one in run.record.figures:
+            attack = attack_name(one.threat_model, one.leak)
+            if one.reason:
+                notes.append(f"{one.victim} in {run.name}, {one.attack} under {attack}: not attacked ({one.reason}).")
+                continue
+            bounds = (one.baseline.value if one.baseline else None, one.attainable)
+            cells = [Cell(NONE, NOT_MEASURED) if bound is None else Cell(percent(bound), bound) for bound in bounds]
+            first = (Cell(one.victim), Cell(run.name), Cell(one.attack), Cell(attack), Cell(one.metric))
+            found.append(((one.advantage,), (*first, Cell(share(one.estimate), one.estimate.value), *cells)))
+    names = ("victim", "run", "attack", "threat model", "metric", "figure", "base", "max")
+    caption = "Other attacks; what adds most to its base first"
+    return Table(caption, names, _by_risk(found), notes=tuple(dict.fromkeys(notes))) if found or notes else None
+
+
 def unlinked(runs: Sequence[Run]) -> Table | None:
     """The attack that is not told which rows are linked; None where it did not run."""
     found = []

@@ -136,9 +136,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def attack_name(threat_model: str, leak: float) -> str:
+def attack_name(threat_model: str, leak: float | None) -> str:
     """`collusion, leak 0.5`; the leak has no meaning without a colluder."""
-    return f"{threat_model}, leak {leak:g}" if THREAT_MODELS[threat_model].colluder else threat_model
+    return (
+        threat_model if leak is None or not THREAT_MODELS[threat_model].colluder else f"{threat_model}, leak {leak:g}"
+    )
 
 
 def base_of(row: Leakage, rate: Literal["err", "trr"]) -> float:

@@ -1,0 +1,142 @@
+"""An attack from outside the packages: one file, public names, and it stands in record, table, listing, report and gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from attacks import ATTACKS, headline_rows
+from attacks.figure import over_victims
+from experiments.cli.main import app
+from experiments.reporting.listing import figures, find_records, listing
+from experiments.runs.record import read_record
+from fkgsec.errors import SpecError
+from tests.extensions.shapes_attack import SHAPES
+
+TRAINED = [
+    "--size",
+    "300",
+    "--dim",
+    "8",
+    "--batch-size",
+    "64",
+    "--num-negatives",
+    "8",
+    "--rounds",
+    "8",
+    "--eval-every",
+    "4",
+]
+TRAINED += ["--learning-rate", "0.02"]
+SMALL = [*TRAINED, "--unlinked-heads", "0", "--leak", "1", "--attack", "shapes", "--attack", "reconstruction"]
+POLICY = """
+federations:
+  small: {{size: 300, dim: 8, batch_size: 64, num_negatives: 8, rounds: 8, eval_every: 4, learning_rate: 0.02, {defense}
+          leak: [1.0], unlinked_heads: 0}}
+limits:
+  shapes.auc: {{max: {most}, threat: server}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a package with the entry point were there, for one test."""
+    point = SimpleNamespace(name="shapes", load=lambda: SHAPES)
+    monkeypatch.setattr("fkgsec.registry.entry_points", lambda group: [point] if group == "fkgsec.attacks" else [])
+    monkeypatch.setattr(ATTACKS, "_parts", dict(ATTACKS._parts))
+    monkeypatch.setattr(ATTACKS, "_loaded", False)
+
+
+def fkgsec(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attacked")
+
+
+def test_it_fits_on_a_page() -> None:
+    assert len(Path(__file__).with_name("shapes_attack.py").read_text().splitlines()) <= 40
+
+
+def test_the_list_says_what_it_needs() -> None:
+    shown = fkgsec("attack", "--attack", "list")
+    assert "shapes" in shown
+    assert "needs: each victim's entities threat models: server, collusion" in shown
+    assert "shapes.auc: AUC of linked pairs" in shown
+    assert "reconstruction: names the victims' entities" in shown
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"attack 'shape' is unknown; allowed: .*shapes"):
+        ATTACKS["shape"]
+    assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
+
+
+def test_record_table_listing_and_report(folder: Path) -> None:
+    shown = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
+    assert "shapes under server, round" in shown
+    record = read_record(folder / "run/record.json")
+    found = [one for one in record.figures if one.attack == "shapes"]
+    assert [one.victim for one in found] == ["hospital-2", "hospital-3"]
+    for one in found:
+        assert (one.metric, one.threat_model, one.leak, one.reason) == ("auc", "server", None, None)
+        assert one.baseline is not None
+        assert one.estimate.low > one.baseline.value == 0.5
+        assert f"{one.estimate.value:.3f}" in shown
+    assert headline_rows(record.leakage)
+    assert {one.attack for one in record.all_figures()} == {"shapes", "reconstruction"}
+    assert not record.update_recovery  # was not asked for
+
+    (worst,) = over_victims(found)
+    assert figures(record)["shapes_auc/server"] == worst.estimate.value == max(one.estimate.value for one in found)
+    frame = listing(find_records([folder / "run"]).records)
+    row = frame[frame["attack"] == "shapes"].iloc[0]
+    assert (row["figure"], row["threat"], row["value"], row["value_base"]) == (
+        "auc",
+        "server",
+        worst.estimate.value,
+        0.5,
+    )
+    assert frame["attack"].isna().sum() == len(frame) - 1
+    assert "shapes" in fkgsec("results", str(folder / "run"))
+
+    fkgsec("report", str(folder / "run"), "--out", str(folder / "report.html"))
+    page = (folder / "report.html").read_text()
+    assert "Other attacks" in page
+    assert "shapes" in page
+    again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
+    assert "Finished before" in again
+
+
+def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
+    fkgsec("train", *TRAINED, "--out", str(folder / "trained"))
+    shown = fkgsec(
+        "attack", "--run", str(folder / "trained"), "--attack", "shapes", "--threat", "collusion", "--json", "-"
+    )
+    record = json.loads(shown[shown.index("{ ") :])
+    assert {(one["attack"], one["threat_model"], one["leak"]) for one in record["figures"]} == {
+        ("shapes", "collusion", 0.5)
+    }
+    assert record["leakage"] == []
+
+
+@pytest.mark.parametrize(
+    ("defense", "most", "status", "says"),
+    [("", 0.99, 0, "pass"), ("", 0.51, 1, "fail"), ("defense: 'psu,secagg',", 0.99, 1, "crossed in a sum only")],
+)
+def test_as_a_limit_of_the_gate(tmp_path: Path, defense: str, most: float, status: int, says: str) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY.format(defense=defense, most=most))
+    verdict = tmp_path / "verdict.md"
+    shown = fkgsec("check", f"{policy}", "--runs", f"{tmp_path / 'runs'}", "--markdown", f"{verdict}", status=status)
+    shown += verdict.read_text()
+    assert says in shown.lower()
+    assert "shapes.auc" in shown
