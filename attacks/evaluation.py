@@ -35,7 +35,7 @@ from attacks.registry import check_attacks
 from attacks.relation_guesses import BY_VECTOR, RelationGuesser
 from attacks.residual import count_sources
 from attacks.unlinked import Unlinked, measure_unlinked, sample_heads
-from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view, check_attackable
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import SpecError, ThreatModelError
@@ -121,6 +121,7 @@ def attack_federation(
     Raises:
         ThreatModelError: the threat model does not fit the run.
     """
+    check_attackable(result.graph, result.options.algorithm, options.colluder)
     rows: dict[tuple[str, float], list[Leakage]] = {}
     items: dict[tuple[str, float], list[pd.DataFrame]] = {}
     threats = options.threat or default_threats(result.options.algorithm)
