@@ -34,7 +34,7 @@ class SecureTable:
         names: object `[n]`, the name of each row, None where it does not know it.
         opened: sums of the attacked round and of others with other survivors, newest first; the first one has rows.
         leaked: int64, the rows whose holding and input the colluder handed over.
-        own_input: float64 `[n, W]`, what the colluder put into the first of `opened`; only `leaked` rows may be used.
+        own_input: float64 `[leaked, W]`, what the colluder put into the first of `opened` for these rows; None if it put nothing.
         all_leaked: whether these are all that the colluder holds.
         holdings: for each party the rows it holds, where alignment was in clear.
         known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
@@ -82,7 +82,7 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     residual, count = torch.from_numpy(total.copy()), holders.copy()
     in_sum = table.opened[0].survivors
     if table.own_input is not None and table.colluder in in_sum and table.colluder not in table.known:
-        own = table.own_input[table.leaked]
+        own = table.own_input
         residual[table.leaked] -= own
         count[table.leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
     exposed = _subtract_known(table, residual, count)

@@ -2,7 +2,8 @@
 
 An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice
 handed over. It never receives a victim's graph, names or tables that did not cross; the evaluator (`attacks.evaluation`)
-joins the truth afterwards.
+joins the truth afterwards. A view is sliced to its threat model: where the adversary may use some rows of a table, it holds these
+alone.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         aligned = alignments.get(party)
         origin = "uploaded" if rows is not None else "not uploaded"
         if rows is None and threat_model.victim_entities:
-            rows, origin = result.trained[place].entities[: client.num_trained_entities], "assumed known"
+            rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
         told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
         victim = VictimView(
             client.name,
@@ -260,7 +261,8 @@ def _secure_table(
         leaked = np.sort(np.array([row_of[vocabulary[number]] for number in ids], dtype=np.int64))
         names[leaked] = all_names[leaked]
         if opened and opened[0].round == result.best_round:
-            own_input = result.inputs[table].get(parties[place])
+            whole = result.inputs[table].get(parties[place])
+            own_input = None if whole is None else whole[torch.from_numpy(leaked)]
     holdings = {
         message.sender: np.array([row_of[name] for name in message.names[: message.num_uploaded]], dtype=np.int64)
         for message in transcript.messages(0)

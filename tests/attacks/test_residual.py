@@ -66,7 +66,7 @@ def make_table(
         names=np.array([f"row {row}" for row in range(holds.shape[1])], dtype=object),
         opened=opened,
         leaked=given_away,
-        own_input=None if colluder is None else torch.from_numpy(inputs[colluder]),
+        own_input=None if colluder is None else torch.from_numpy(inputs[colluder][given_away]),
         all_leaked=colluder is not None and leaked is None,
         holdings={parties[place]: np.nonzero(holds[place])[0] for place in told},
     )
