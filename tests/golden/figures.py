@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,10 @@ from experiments.cli.main import app
 from tests.golden.cases import BY_NAME
 
 DIGITS = 10
+# best.final.entities, best.final.private.entities; tables.0.entities, private.0.entities
+_KEPT = re.compile(
+    r"(best[.]final[.](?P<private>private[.])?|(tables|(?P<own>private))[.]\d+[.])(?P<table>entities|relations)"
+)
 _TINY_POLICY = """
 federations:
   tiny: {size: 300, dim: 8, batch_size: 64, num_negatives: 8, rounds: 3, eval_every: 1, learning_rate: 0.01, device: cpu,
@@ -285,10 +290,10 @@ def table_digests(file: Path) -> dict[str, str]:
     digests: dict[str, Any] = {}
     with safe_open(file, framework="pt") as handle:
         for name in sorted(handle.keys()):
-            parts = name.split(".")
-            kind = {"best": "", "best_private": "private ", "tables": "", "private": "private "}.get(parts[0])
-            if kind is not None and parts[-1] in ("entities", "relations"):
-                digest = digests.setdefault(kind + parts[-1], hashlib.sha256())
+            if found := _KEPT.fullmatch(name):
+                digest = digests.setdefault(
+                    f"{'private ' if found['private'] or found['own'] else ''}{found['table']}", hashlib.sha256()
+                )
                 digest.update(handle.get_tensor(name).numpy().tobytes())
     return {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 

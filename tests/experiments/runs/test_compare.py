@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +15,7 @@ from experiments.runs.compare import (
     folder_name,
 )
 from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored
 from fkgsec.errors import SpecError
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
@@ -55,7 +55,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     given = [*SMALL, "--case", "none", "--case", "fedr", "--case", "psu,secagg,dp:unit=row,clip=0.1,epsilon=10"]
     first = CliRunner().invoke(app, ["compare", *given, "--out", str(out)])
     assert first.exit_code == 0, first.output
-    comparison = msgspec.json.decode((out / COMPARISON_FILE).read_bytes(), type=Comparison)
+    comparison = decode_stored((out / COMPARISON_FILE).read_bytes(), Comparison)
     assert [case.name for case in comparison.cases] == ["none", "fedr", "psu,secagg,dp:unit=row,clip=0.1,epsilon=10"]
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     clear, relations, defended = (case.record for case in comparison.cases)
@@ -79,7 +79,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert written == {
         case: (out / folder_name(case) / "checkpoint.safetensors").stat().st_mtime_ns for case in written
     }
-    again = msgspec.json.decode((out / COMPARISON_FILE).read_bytes(), type=Comparison)
+    again = decode_stored((out / COMPARISON_FILE).read_bytes(), Comparison)
     assert [case.record.leakage for case in again.cases] == [case.record.leakage for case in comparison.cases]
 
 

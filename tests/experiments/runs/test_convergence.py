@@ -42,7 +42,7 @@ def test_relative_to_a_baseline(record: Record) -> None:
     other = msgspec.structs.replace(record, rounds=[record.rounds[0], *double])
     assert relative_cost(other, record, 0.98) == (300 + 20 * 60) / (300 + 20 * 30)
     assert relative_cost(record, record, 0.99) == 1
-    worse = [msgspec.structs.replace(entry, valid_mrr=0.1) for entry in record.rounds]
+    worse = [msgspec.structs.replace(entry, valid=0.1) for entry in record.rounds]
     assert relative_cost(msgspec.structs.replace(record, rounds=worse), record, 0.98) is None
-    unchecked = [msgspec.structs.replace(entry, valid_mrr=None) for entry in record.rounds]
+    unchecked = [msgspec.structs.replace(entry, valid=None) for entry in record.rounds]
     assert relative_cost(record, msgspec.structs.replace(record, rounds=unchecked), 0.98) is None
