@@ -18,9 +18,11 @@ from defenses.options import KINDS
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import MODELS
 
 _REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "algorithm": lambda: RECIPES,
+    "model": lambda: MODELS,
     "partition": lambda: PARTITIONS,
     "threat": lambda: THREAT_MODELS,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ from fkgsec.federation.loop import (
     Observer,
     load_federation,
     run_federation,
+    run_identities,
     run_identity,
 )
 from fkgsec.federation.messages import Channel, client_party
@@ -111,11 +112,11 @@ def execute(
     options = spec.federation_options()
     check_run(spec, graph, attack=attack)
     _make_folder(folder)
-    identity = run_identity(graph, options)
+    identities = run_identities(graph, options)
     if overwrite:
-        _clear_other_run(folder, identity)
+        _clear_other_run(folder, identities)
     elif (folder / CHECKPOINT).exists():
-        checkpoint.load(folder / CHECKPOINT, identity)  # before spec.json is written over
+        checkpoint.load(folder / CHECKPOINT, identities)  # before spec.json is written over
     target = folder
     if not overwrite and (folder / RECORD_FILE).exists():
         found = _read_finished(folder)
@@ -202,11 +203,11 @@ def _read_finished(folder: Path) -> Finished:
     return Finished(read_record(folder / RECORD_FILE), scores, folder, reused=True)
 
 
-def _clear_other_run(folder: Path, identity: str) -> None:
+def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
     """Remove what another run left in a folder, attacks on it too; the checkpoint of the same run stays."""
     try:
         if (folder / CHECKPOINT).exists():
-            checkpoint.load(folder / CHECKPOINT, identity)
+            checkpoint.load(folder / CHECKPOINT, identities)
             return
     except RunError:
         _remove(folder / CHECKPOINT)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.federation.messages import Entry
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
@@ -70,21 +72,50 @@ def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
         raise RunError(f"{path}: the checkpoint cannot be written ({error}); the last one is untouched") from error
 
 
-def load(path: Path, identity: str) -> tuple[dict[str, Tensor], Progress]:
-    """Read a checkpoint of this run. Raises `RunError` when it is damaged or belongs to another spec or other data."""
+def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor], Progress]:
+    """Read a checkpoint of this run.
+
+    Args:
+        identity: of the run; several where it has gone by others before.
+
+    Raises:
+        RunError: it is damaged or belongs to another spec or other data.
+    """
     try:
         with safe_open(path, framework="pt") as handle:
             progress = msgspec.json.decode((handle.metadata() or {})["progress"], type=Progress)
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-    if progress.schema != SCHEMA:
+    if progress.schema not in (1, SCHEMA):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA}")
-    if progress.identity != identity:
+    if progress.identity not in ({identity} if isinstance(identity, str) else identity):
         raise RunError(
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
         )
+    if progress.schema == 1:
+        tensors, progress.schema = {_renamed(name): tensor for name, tensor in tensors.items()}, SCHEMA
     return tensors, progress
+
+
+_SCHEMA_1 = (
+    (r"now_private\.", r"now.private."),
+    (r"best_private\.", r"best.final.private."),
+    (r"best\.", r"best.final."),
+    (r"best_input\.", r"best.inputs."),
+    (r"best_observed\.(\w+)\.(\w+)\.(\d+)$", r"best.observed.\2.\3.\1"),
+    (r"best_(\w+)\.", r"best.\1."),
+    (r"exchange\.rows\.(\w+)$", r"exchange.server.\1.rows"),
+)
+
+
+def _renamed(name: str) -> str:
+    """What a tensor of schema 1 is called now."""
+    for pattern, new in _SCHEMA_1:
+        found, count = re.subn(f"^{pattern}", new, name)
+        if count:
+            return found
+    return name
 
 
 def unfinished(path: Path, progress: Progress) -> RunError:

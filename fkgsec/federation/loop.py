@@ -10,7 +10,9 @@ It knows neither triples nor metrics: what is trained is a `Task`, what crosses 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from fkgsec.federation.options import RENAMED, FederationOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import FederationResult
+from fkgsec.federation.settings import fields_of
 from fkgsec.federation.task import TASKS, Task
 from fkgsec.randomness import generator
 
@@ -91,6 +94,10 @@ class Federation:
     def _seat(self, adversary: Adversary) -> None:
         """Give the adversary its party. Raises `SpecError` for a party that is not there."""
         if adversary.party == SERVER:
+            if self.exchange.sums:
+                raise SpecError(
+                    "adversary: a server that alters broadcasts is played in clear alone, not under secure sums"
+                )
             self.exchange.tamper_with(adversary.broadcast)
             return
         if adversary.party not in self.task.names:
@@ -196,8 +203,8 @@ class Best:
             trained=trained,
             final=federation.task.snapshot(),
             started=started,
-            inputs={table: dict(own) for table, own in exchange.inputs.items()},
-            known={table: _cloned(own) for table, own in exchange.known.items()},
+            inputs={table: dict(exchange.inputs.get(table, {})) for table in exchange.server},
+            known={table: _cloned(exchange.known.get(table, {})) for table in exchange.server},
             carried=exchange.carried(),
             observed={
                 table: {party: Observed(*map(_clone, one)) for party, one in exchange.observed(table).items()}
@@ -235,22 +242,36 @@ def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
     return {party: rows.clone() for party, rows in own.items()}
 
 
-def run_identity(graph: FederatedGraph, options: FederationOptions, adversary: Adversary | None = None) -> str:
+def run_identity(
+    graph: FederatedGraph, options: FederationOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
+) -> str:
     """What a checkpoint must agree with: data, options except the device, and the adversary.
 
     4 and 4.0 are one value, and settings at their defaults are left out, so that a new one does not make strangers of earlier
     runs. For their sake names that have changed go by the old ones, and what once was there for all algorithms stays.
+
+    Args:
+        spelled: settings to name although they are at their defaults.
     """
     encoded = msgspec.json.encode(msgspec.structs.replace(options, device="auto"))
     fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=FederationOptions))
     del fields["settings"]
     old = {new: name for name, new in RENAMED.items()}
-    given = {old.get(name, name): value for name, value in options.settings.given().items()}
+    named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
     kept = {name: value for name, value in fields.items() if value is not None}
-    kept = {"temperature": 1.0, "tau": 0.2} | kept | given
+    kept = {"temperature": 1.0, "tau": 0.2} | kept | {old.get(name, name): value for name, value in named.items()}
     kept["epsilon"] = kept.pop("init_epsilon")
     parts: list[Any] = [graph.hash, kept, *([adversary.identity()] if adversary else [])]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def run_identities(
+    graph: FederatedGraph, options: FederationOptions, adversary: Adversary | None = None
+) -> tuple[str, ...]:
+    """The run's identity, and those by which version 0.1 knew it where settings were given at their defaults."""
+    names = [one.name for one in fields_of(type(options.settings)) if one.name not in options.settings.given()]
+    choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
+    return tuple(run_identity(graph, options, adversary, spelled) for spelled in choices)
 
 
 def run_federation(
@@ -290,7 +311,7 @@ def run_federation(
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
     best: Best | None = None
     if path and path.exists():
-        best, progress = _restore(federation, path, progress.identity)
+        best, progress = _restore(federation, path)
     else:
         started = time.perf_counter()
         federation.align()
@@ -323,7 +344,7 @@ def load_federation(
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
     federation = Federation(graph, options, make_exchange, adversary)
-    best, progress = _restore(federation, path, run_identity(graph, options, adversary))
+    best, progress = _restore(federation, path)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, best, released)
@@ -395,9 +416,10 @@ def _save(path: Path, federation: Federation, best: Best | None, progress: Progr
     checkpoint.save(path, packing.pack(tree), progress)
 
 
-def _restore(federation: Federation, path: Path, identity: str) -> tuple[Best | None, Progress]:
+def _restore(federation: Federation, path: Path) -> tuple[Best | None, Progress]:
     """Put a checkpoint's state back; returns what the best round left, and where the run stands."""
-    tensors, progress = checkpoint.load(path, identity)
+    identities = run_identities(federation.graph, federation.options, federation.adversary)
+    tensors, progress = checkpoint.load(path, identities)
     federation.task.restore(packing.below("now.", tensors))
     transcript = federation.channel.transcript
     transcript.entries = list(progress.entries)

@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
@@ -22,7 +21,6 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.interference import INTERFERENCE, AlternatingTrainer, interference
 
 CPU = torch.device("cpu")
-replace = msgspec.structs.replace
 # Odd sizes, so that hardly a row or matrix begins where a vector unit would like it to.
 MATRICES = {"dim": 35, "rank": 2, "columns": 5}
 SETTINGS = {"fede-svd": MATRICES, "fede-svd+": MATRICES}
@@ -88,28 +86,30 @@ def test_alone_and_stacked_give_the_same_bits(
             assert torch.equal(rows, stacked.table(key)[name]), f"client {graph.name}, table {name}"
 
 
-@pytest.mark.parametrize("form", INTERFERENCE)
-def test_a_client_unlearns_alone_as_in_a_stack(form: str, uneven: FederatedGraph, options: FederationOptions) -> None:
+@pytest.mark.parametrize("variant", INTERFERENCE)
+def test_a_client_unlearns_alone_as_in_a_stack(
+    variant: str, uneven: FederatedGraph, options: FederationOptions
+) -> None:
     """The forget sets have 3, 8 and 13 triples."""
     options = replace(options, algorithm="fedlu", dim=15)
-    together, losses = unlearned(uneven.clients, [0, 1, 2], options, form)
+    together, losses = unlearned(uneven.clients, [0, 1, 2], options, variant)
     for key, graph in enumerate(uneven.clients):
-        alone, own_losses = unlearned([graph], [key], options, form)
+        alone, own_losses = unlearned([graph], [key], options, variant)
         assert [loss[0] for loss in own_losses] == [loss[key] for loss in losses]
         for name, rows in alone.table(0).items():
             assert torch.equal(rows, together.table(key)[name]), f"client {graph.name}, table {name}"
 
 
 def unlearned(
-    graphs: Sequence[ClientGraph], keys: Sequence[int], options: FederationOptions, form: str
+    graphs: Sequence[ClientGraph], keys: Sequence[int], options: FederationOptions, variant: str
 ) -> tuple[Party, list[dict[int, float]]]:
     """The clients after an epoch of retroactive interference, and the losses of its passes."""
     made = party(graphs, keys, options)
-    loss = functools.partial(interference, hard=True, soft=True, mu_soft=0.1, form=form)
+    loss = functools.partial(interference, hard=True, soft=True, mu_soft=0.1, variant=variant)
     forget = {client: TrainingSubset(graphs[client].train, np.arange(3 + 5 * key)) for client, key in enumerate(keys)}
     trainer = AlternatingTrainer(made.stacks[0], options, made.stacks[1], forget, loss)
     losses = []
-    for moves in INTERFERENCE[form]:
+    for moves in INTERFERENCE[variant]:
         trainer.moves = moves
         losses.append(trainer.train_round(1, list(forget)))
     return Party(made.stacks, trainer), losses

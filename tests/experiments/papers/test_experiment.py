@@ -554,7 +554,7 @@ def test_costs_relative_to_the_baseline(tmp_path: Path) -> None:
     slower = record_of(fedr, 0.4, bytes_a_round=2)
     # The baseline reaches 98 % of its 0.21, 0.2058, in round 3 (30 bytes); this run in its round 4 (8 bytes).
     mrrs = (None, 0.1, 0.1, 0.2, 0.207)
-    rounds = [msgspec.structs.replace(entry, valid_mrr=value) for entry, value in zip(slower.rounds, mrrs, strict=True)]
+    rounds = [msgspec.structs.replace(entry, valid=value) for entry, value in zip(slower.rounds, mrrs, strict=True)]
     results.add(msgspec.structs.replace(slower, rounds=rounds, best_round=4))
     table = table_of(experiment, results)
     found = {figure.metric: figure for figure in cell_of(table, "TransE FedR two").figures}
@@ -577,7 +577,7 @@ CHOOSING = TINY.replace(
 def validated(cell: Cell, spec: Spec, best: float | None, test: float) -> Record:
     """A record of one of a cell's candidates, kept in round 3 at this validation MRR."""
     record = record_of(cell, test, gamma=spec.gamma)
-    rounds = [*record.rounds[:3], msgspec.structs.replace(record.rounds[3], valid_mrr=best), *record.rounds[4:]]
+    rounds = [*record.rounds[:3], msgspec.structs.replace(record.rounds[3], valid=best), *record.rounds[4:]]
     return msgspec.structs.replace(record, rounds=rounds)
 
 

@@ -32,6 +32,7 @@ from experiments.unlearning.verdict import Thresholds, judge, widened
 from experiments.unlearning.verification import Verification
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.federation import result as results
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import Rows, Transcript, encode
 from fkgsec.kge.local.evaluation import ClientTables
@@ -305,7 +306,7 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "save_file", killed)
+        patch.setattr(results, "save_file", killed)
         with pytest.raises(KeyboardInterrupt):
             unlearn_run(run, forget, options, client="hospital-1", out=target)
     assert not target.exists()

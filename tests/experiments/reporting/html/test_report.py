@@ -581,13 +581,13 @@ def test_runs_on_different_data_are_kept_apart(runs: list[Run]) -> None:
 def test_no_test_triples_no_validation_and_no_bytes(runs: list[Run]) -> None:
     record = runs[0].record
     nothing = Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
-    entries = [msgspec.structs.replace(entry, valid_mrr=None, bytes_up=0, bytes_down=0) for entry in record.rounds]
+    entries = [msgspec.structs.replace(entry, valid=None, bytes_up=0, bytes_down=0) for entry in record.rounds]
     sent = msgspec.structs.replace(record.bytes, up=0, down=0)
     record = msgspec.structs.replace(record, utility={"mrr": nothing}, rounds=entries, bytes=sent)
     text = page_of(Run("bare", record)).text
     assert "No test triples. 0 MiB to the server" in text
     assert "Nothing was validated." in text
-    entries = [msgspec.structs.replace(entry, valid_mrr=0.1) for entry in entries]
+    entries = [msgspec.structs.replace(entry, valid=0.1) for entry in entries]
     text = page_of(Run("bare", msgspec.structs.replace(record, rounds=entries))).text
     assert "bare: exchanges nothing, so that it has no curve by bytes." in text
     assert "Validation MRR by bytes" not in text

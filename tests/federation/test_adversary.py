@@ -1,0 +1,129 @@
+"""Adversaries: each hook does what it says and nothing more, what they know, and runs that go on after a kill."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from defenses.exchanges import make_exchange as make_transport
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.messages import SERVER, Rows
+from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.recipes import Table
+from fkgsec.kge.local.training import TrainingSubset
+
+
+class Stop(Exception):
+    """Ends a run from inside."""
+
+
+class StopAfter(Observer):
+    def round_done(self, entry: RoundEntry) -> None:
+        if entry.round == 1:
+            raise Stop
+
+
+def tables(result: FederationResult) -> list[Tensor]:
+    return [one.entities for one in result.tables]
+
+
+def equal(one: FederationResult, other: FederationResult) -> bool:
+    return all(torch.equal(*pair) for pair in zip(tables(one), tables(other), strict=True))
+
+
+def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: FederationOptions) -> None:
+    for party in ("large", SERVER):
+        honest = run_federation(uneven, options, adversary=Adversary(party))
+        assert equal(honest, run_federation(uneven, options))
+
+
+def test_a_party_that_is_not_there_is_refused(uneven: FederatedGraph, options: FederationOptions) -> None:
+    with pytest.raises(SpecError, match="adversary: 'nobody' is no party; allowed: server, small, large, middle"):
+        run_federation(uneven, options, adversary=Adversary("nobody"))
+    secure = replace(options, defense="secagg")
+    with pytest.raises(SpecError, match="played in clear alone, not under secure sums"):
+        run_federation(uneven, secure, make_exchange=make_transport, adversary=Adversary(SERVER))
+
+
+class Forgetful(Adversary):
+    """Trains on its first triple alone, and notes what it was shown."""
+
+    def training_subset(self, own: ClientGraph) -> TrainingSubset:
+        self.shown = own
+        return TrainingSubset(own.train, np.arange(1))
+
+
+def test_a_client_trains_on_what_it_chooses_of_its_own(uneven: FederatedGraph, options: FederationOptions) -> None:
+    adversary = Forgetful("large")
+    chosen = run_federation(uneven, options, adversary=adversary)
+    assert adversary.shown.name == "large"
+    honest = run_federation(uneven, options)
+    assert not torch.equal(chosen.trained[1].entities, honest.trained[1].entities)
+    assert chosen.rounds[1].loss != honest.rounds[1].loss
+
+
+class Shouting(Adversary):
+    """The server sends one client its rows doubled."""
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        return 2 * rows if receiver == "client/small" and round else rows
+
+
+def test_the_server_sends_what_it_likes(uneven: FederatedGraph, options: FederationOptions) -> None:
+    options = replace(options, rounds=1)
+    honest, shouted = run_federation(uneven, options), run_federation(uneven, options, adversary=Shouting(SERVER))
+    assert torch.equal(shouted.tables[0].entities, 2 * honest.tables[0].entities)
+    assert torch.equal(shouted.tables[1].entities, honest.tables[1].entities)
+
+
+class Slowing(Adversary):
+    """Uploads less of what it learnt with every round, which a checkpoint must remember."""
+
+    def __init__(self, party: str) -> None:
+        super().__init__(party)
+        self.share = torch.ones(1)
+
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        self.share = self.share / 2
+        return received + self.share * (trained - received)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"share": self.share}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.share = tensors["share"]
+
+
+def test_its_state_outlives_a_kill(uneven: FederatedGraph, options: FederationOptions, tmp_path: Path) -> None:
+    options = replace(options, rounds=3)
+    whole = run_federation(uneven, options, adversary=Slowing("large"))
+    with pytest.raises(Stop):
+        run_federation(uneven, options, tmp_path, StopAfter(), 0, adversary=Slowing("large"))
+    with pytest.raises(RunError, match="belongs to a run with other options"):
+        run_federation(uneven, options, tmp_path)
+    assert equal(run_federation(uneven, options, tmp_path, adversary=Slowing("large")), whole)
+
+
+class Patient(Adversary):
+    def rounds_needed(self) -> Collection[int]:
+        return (2,)
+
+
+def test_the_transcript_keeps_what_is_named_and_the_broadcasts_before(
+    uneven: FederatedGraph, options: FederationOptions
+) -> None:
+    options = replace(options, rounds=6, eval_every=6)
+    plain = run_federation(uneven, options).transcript
+    named = run_federation(uneven, options, adversary=Patient("large")).transcript
+    assert set(plain.frames) == {0, 5, 6}
+    assert set(named.frames) == {0, 1, 2, 5, 6}
+    for number in (1, 5):
+        assert all(isinstance(one, Rows) and one.sender == SERVER for one in named.messages(number))
+    assert {one.receiver == SERVER for one in named.messages(2)} == {True, False}

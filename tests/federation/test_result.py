@@ -1,0 +1,116 @@
+"""Results: what they say of themselves, saved and loaded, and read from checkpoints of this version and the last."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors import safe_open
+
+from defenses.exchanges import make_exchange as make_transport
+from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
+from fkgsec.errors import DataError, RunError
+from fkgsec.federation import checkpoint, loop
+from fkgsec.federation.loop import CHECKPOINT, FederationResult, load_federation, run_federation, run_identity
+from fkgsec.federation.options import FederationOptions, replace
+
+
+def same(one: FederationResult, other: FederationResult) -> bool:
+    left, right = one.tensors(), other.tensors()
+    equal = left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return (
+        equal and one.rounds == other.rounds and one.row_names == other.row_names and one.best_round == other.best_round
+    )
+
+
+@pytest.mark.parametrize("changes", [{}, {"algorithm": "fedlu"}, {"algorithm": "feds"}, {"defense": "secagg"}])
+def test_a_saved_run_is_the_run(
+    changes: dict[str, str], uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+) -> None:
+    chosen = replace(options, **changes)
+    make = {"make_exchange": make_transport} if changes.get("defense") else {}
+    result = run_federation(uneven, chosen, tmp_path, **make)
+    result.save(tmp_path / "run.safetensors")
+    read = FederationResult.load(tmp_path / "run.safetensors", uneven, chosen)
+    assert same(read, result)
+    assert read.protection.remarks == result.protection.remarks
+    assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen, **make), result)
+
+
+def test_a_finished_run_is_read_without_the_loop(
+    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_federation(uneven, options, tmp_path)
+    monkeypatch.delattr(loop, "_round")
+    assert load_federation(tmp_path / CHECKPOINT, uneven, options).best_round > 0
+    tensors, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, options))
+    progress.finished = False
+    checkpoint.save(tmp_path / CHECKPOINT, tensors, progress)
+    with pytest.raises(RunError, match="stopped after round 2; finish it with the command that began it"):
+        load_federation(tmp_path / CHECKPOINT, uneven, options)
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
+def test_a_checkpoint_of_schema_1_is_read(
+    algorithm: str, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+) -> None:
+    """By the names that its tensors had, and by the identity that a setting given at its default made."""
+    chosen = replace(options, algorithm=algorithm)
+    result = run_federation(uneven, chosen, tmp_path)
+    with safe_open(tmp_path / CHECKPOINT, framework="pt") as handle:
+        tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+    old = {
+        "now.private.": "now_private.", "best.final.private.": "best_private.", "best.final.": "best.",
+        "best.inputs.": "best_input.", "exchange.server.entities.rows": "exchange.rows.entities",
+    }  # fmt: skip
+
+    def before(name: str) -> str:
+        for new, given in old.items():
+            if name.startswith(new):
+                return given + name.removeprefix(new)
+        return re.sub(r"^best\.(trained|started|known|carried)\.", r"best_\1.", name)
+
+    _, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, chosen))
+    progress.schema, progress.identity = 1, run_identity(uneven, chosen, None, ["evaluate"])
+    checkpoint.save(tmp_path / CHECKPOINT, {before(name): tensor for name, tensor in tensors.items()}, progress)
+    assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen), result)
+
+
+def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptions) -> None:
+    result = run_federation(uneven, options)
+    assert len(repr(result)) < 200
+    assert repr(result).startswith("FederationResult(fede, transe, 3 clients of uneven: round ")
+    lines = result.summary().splitlines()
+    assert lines[0] == "fede, transe, dimension 8, no defense"
+    assert any(line.startswith("test mrr: ") for line in lines)
+    assert any(line.startswith("bytes: ") for line in lines)
+    frame = result.to_frame()
+    assert list(frame.index) == [0, 1, 2]
+    assert frame.loc[2, "loss"] == result.rounds[2].loss
+
+
+def test_a_damaged_file_and_a_foreign_tensor_are_refused(
+    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+) -> None:
+    result = run_federation(uneven, options)
+    (tmp_path / "bad").write_bytes(b"nothing")
+    with pytest.raises(RunError, match="bad: damaged"):
+        FederationResult.load(tmp_path / "bad", uneven, options)
+    extra = dataclasses.replace(result, private=result.tables)
+    extra.save(tmp_path / "extra")
+    smaller = dataclasses.replace(uneven, clients=uneven.clients[:2])
+    with pytest.raises(RunError, match=r"extra: has \S+, which a run of fede does not have"):
+        FederationResult.load(tmp_path / "extra", smaller, options)
+
+
+def test_a_graph_without_clients_is_to_be_divided(options: FederationOptions) -> None:
+    graph = KnowledgeGraph.__new__(KnowledgeGraph)
+    with pytest.raises(DataError, match=r"KnowledgeGraph has no clients; divide it by fkgsec.partition\(\) first"):
+        run_federation(graph, options)  # type: ignore[arg-type]
+
+
+def test_rounds_keep_their_name_on_disk(uneven: FederatedGraph, options: FederationOptions) -> None:
+    entry = run_federation(uneven, options).rounds[-1]
+    assert msgspec.to_builtins(entry)["valid_mrr"] == entry.valid == entry.valid_mrr
