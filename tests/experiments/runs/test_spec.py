@@ -75,6 +75,25 @@ def test_a_wrong_option_is_not_put_on_a_line_of_the_file(tmp_path: Path) -> None
         make_spec(path, {"dim": 0})
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "algorithm",
+        "model",
+        "partition",
+        "threat",
+        "inference",
+        "metric",
+        "negative_sides",
+        "eval_sides",
+        "entity_scope",
+    ],
+)
+def test_options_that_are_words_say_which(name: str) -> None:
+    """An option whose words moved to a registry must not lose them: help, completion and errors live on them."""
+    assert len(allowed_words(name)) >= 2
+
+
 def test_settings_of_algorithms_are_options_with_their_words() -> None:
     assert allowed_words("proximal") == ("distance", "squared")
     assert make_spec(None, {"algorithm": "FedProx", "proximal": "Distance"}).settings.proximal == "distance"
