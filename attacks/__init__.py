@@ -1,10 +1,11 @@
 """What an adversary computes from a view, and the leakage figures that follow."""
 
-from attacks.evaluation import AttackOptions, Leakage, attack_federation
 from attacks.figure import Figure
-from attacks.leakage import headline_rows
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage, headline_rows
+from attacks.reconstruction.options import AttackOptions
+from attacks.reconstruction.unlinked import Unlinked
 from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-from attacks.unlinked import Unlinked
 from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
 
 __all__ = [

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.membership_figures import measure_membership
+from attacks.membership.figures import measure_membership
 from attacks.view import THREAT_MODELS, ThreatModel, VictimView, View, build_view
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError, ThreatModelError
@@ -129,7 +129,7 @@ class Attack:
         about: one line. metrics: what it measures, a line by name.
         run: from a view of the victims that can be attacked, and a generator of the attack's own, whatever it claims of them.
         score: figures of these claims, from the truth. Without both the attack is a family whose rows of their own stand in the
-            record, beside which `figures` are made (`attacks.leakage`, `attacks.update_recovery`).
+            record, beside which `figures` are made (`attacks.reconstruction.leakage`, `attacks.update_recovery`).
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
         items: what an estimate's sample is made of.
     """

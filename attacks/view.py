@@ -1,9 +1,9 @@
 """Threat models, and the view that an adversary has of a finished run under one of them.
 
 An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice
-handed over. It never receives a victim's graph, names or tables that did not cross; the evaluator (`attacks.evaluation`)
-joins the truth afterwards. A view is sliced to its threat model: where the adversary may use some rows of a table, it holds these
-alone.
+handed over. It never receives a victim's graph, names or tables that did not cross; the evaluator
+(`attacks.reconstruction.evaluation`) joins the truth afterwards. A view is sliced to its threat model: where the adversary may
+use some rows of a table, it holds these alone.
 """
 
 from __future__ import annotations
@@ -187,36 +187,45 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
         for table in RECIPES[result.options.algorithm].shared
         if result.inputs.get(table)
     }
-    claims = {table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()}
-    victims = []
-    for place, client in enumerate(clients):
-        if client.name == colluder:
-            continue
-        party = client_party(client.name)
-        rows, relations = (_uploaded(result, uploads, party, table) for table in ("entities", "relations"))
-        aligned = alignments.get(party)
-        origin = "uploaded" if rows is not None else "not uploaded"
-        if rows is None and threat_model.victim_entities:
-            rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
-        told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
-        victim = VictimView(
-            client.name,
-            rows,
-            relations,
-            None if told is None else np.array(told, dtype=object),
-            origin,
-        )
-        own = {table: found[party] for table, found in claims.items() if party in found}
-        if "entities" in own:
-            victim = replace(
-                victim, entities=own["entities"].embeddings, entity_names=own["entities"].names, origin="summed"
-            )
-        if "relations" in own:
-            victim = replace(victim, relations=own["relations"].embeddings)
-        victims.append(replace(victim, claims=own))
+    claims: dict[Table, dict[str, Claims]] = {
+        table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()
+    }
+    victims = [
+        _victim_view(result, threat_model, place, uploads, alignments.get(client_party(client.name)), claims)
+        for place, client in enumerate(clients)
+        if client.name != colluder
+    ]
     knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
     model = result.options.kge_model()
     return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), secure)
+
+
+def _victim_view(
+    result: FederationResult,
+    threat_model: ThreatModel,
+    place: int,
+    uploads: Mapping[tuple[str, str], Rows],
+    aligned: Alignment | None,
+    claims: Mapping[Table, Mapping[str, Claims]],
+) -> VictimView:
+    """What is seen of the client at a place."""
+    client = result.graph.clients[place]
+    party = client_party(client.name)
+    rows, relations = (_uploaded(result, uploads, party, table) for table in ("entities", "relations"))
+    origin = "uploaded" if rows is not None else "not uploaded"
+    if rows is None and threat_model.victim_entities:
+        rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
+    told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
+    names = None if told is None else np.array(told, dtype=object)
+    victim = VictimView(client.name, rows, relations, names, origin)
+    own = {table: found[party] for table, found in claims.items() if party in found}
+    if "entities" in own:
+        victim = replace(
+            victim, entities=own["entities"].embeddings, entity_names=own["entities"].names, origin="summed"
+        )
+    if "relations" in own:
+        victim = replace(victim, relations=own["relations"].embeddings)
+    return replace(victim, claims=own)
 
 
 def _uploaded(

@@ -15,7 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage
+from attacks.reconstruction.options import AttackOptions, default_threats
 from attacks.view import THREAT_MODELS, build_view, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from attacks.evidence import ModelEvidence
+from attacks.forgetting.evidence import ModelEvidence
 from experiments.runs.record import Environment, describe_environment, write_atomically
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec, make_spec

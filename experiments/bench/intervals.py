@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import typer
 
-from attacks.evaluation import AttackOptions, Leakage, attack_federation
-from attacks.leakage import headline_rows
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage, headline_rows
+from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
 from defenses.exchanges import make_exchange
 from experiments.cli.console import expected_errors

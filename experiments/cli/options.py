@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 import msgspec
 import typer
 
-from attacks.evaluation import AttackOptions
+from attacks.reconstruction.options import AttackOptions
 from defenses.options import KINDS
 from experiments.runs.spec import CONSORTIUM, RENAMED, Spec, allowed_words
 from fkgsec.data.catalogue import datasets

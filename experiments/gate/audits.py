@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from attacks.audits import Inference, infer_membership
+from attacks.membership.audits import Inference, infer_membership
 from defenses.exchanges import make_exchange
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.run import load_run

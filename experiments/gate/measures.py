@@ -15,11 +15,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.audits import Inference
-from attacks.evaluation import Leakage
 from attacks.figure import Figure, over_victims
-from attacks.leakage import headline_rows, items_of
-from attacks.membership_figures import MembershipResult
+from attacks.membership.audits import Inference
+from attacks.membership.figures import MembershipResult
+from attacks.reconstruction.leakage import Leakage, headline_rows, items_of
 from attacks.registry import ATTACKS, Attack
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import parse_defense

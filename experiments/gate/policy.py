@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from attacks.evaluation import default_threats
+from attacks.reconstruction.options import default_threats
 from attacks.registry import DEFAULT
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST

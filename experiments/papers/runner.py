@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from attacks.evaluation import AttackOptions
+from attacks.reconstruction.options import AttackOptions
 from experiments.cli.progress import Observe
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import PaperTable, draw_table, make_paper_table, table_lines

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Picture
 from rich.table import Table
 from scipy.special import stdtrit
 
-from attacks.leakage import paper_rows
+from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
 from experiments.reporting.picture import BLUE, GREY
 from experiments.reporting.tables import make_table

@@ -18,8 +18,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from attacks.evaluation import Leakage
 from attacks.figure import Figure, over_victims
+from attacks.reconstruction.leakage import Leakage
 from experiments.reporting.tables import make_table
 from experiments.runs.compare import COMPARISON_FILE, Case, over_all, pooled, read_comparison
 from experiments.runs.record import Record, read_record

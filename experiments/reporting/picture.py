@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attacks.evaluation import Leakage
-from attacks.leakage import headline_rows
+from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.view import ALL
 from experiments.runs.record import Record
 

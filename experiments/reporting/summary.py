@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from attacks.leakage import Leakage, inference_label
+from attacks.reconstruction.leakage import Leakage, inference_label
 from attacks.view import ALL
 from experiments.cli.console import expected_errors
 from experiments.runs.compare import Comparison, mixed_temperatures, over_all, pooled, read_comparison

@@ -9,9 +9,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
-from attacks.evaluation import Leakage
 from attacks.figure import Figure
-from attacks.leakage import PAPER, STRONGEST, headline_rows
+from attacks.reconstruction.leakage import PAPER, STRONGEST, Leakage, headline_rows
 from attacks.registry import ATTACKS
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS

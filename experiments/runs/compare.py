@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from attacks.evaluation import Leakage
-from attacks.leakage import headline_rows
+from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.update_recovery import UpdateRecovery
 from attacks.view import ALL, THREAT_MODELS
 from defenses.exchanges import make_exchange

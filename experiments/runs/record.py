@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 import fkgsec
-from attacks.evaluation import Leakage
 from attacks.figure import Figure
-from attacks.leakage import headline_rows, leakage_figures
+from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figures
 from attacks.update_recovery import UpdateRecovery, update_figures
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored

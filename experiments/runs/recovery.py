@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from attacks.evaluation import default_threats
+from attacks.reconstruction.options import default_threats
 from attacks.update_recovery import UpdateRecovery, attack_updates
 from experiments.reporting.tables import make_table
 from experiments.runs.run import load_run

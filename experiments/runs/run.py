@@ -17,8 +17,10 @@ import msgspec
 import pandas as pd
 from pyarrow import ArrowException
 
-from attacks.evaluation import AttackOptions, Leakage, attack_federation, default_threats
 from attacks.figure import Figure
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage
+from attacks.reconstruction.options import AttackOptions, default_threats
 from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from attacks.update_recovery import UpdateRecovery, attack_updates
 from attacks.view import check_attackable

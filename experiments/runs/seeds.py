@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from attacks.leakage import headline_rows
+from attacks.reconstruction.leakage import headline_rows
 from experiments.cli.progress import Observe
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import DataRecord, Environment, Record, read_if_of, write_atomically

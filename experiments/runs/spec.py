@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import typer
 
-from attacks.evaluation import AttackOptions, Metric
-from attacks.reconstruction import Inference
+from attacks.reconstruction.inference import Inference
+from attacks.reconstruction.options import AttackOptions, Metric
 from defenses.options import check_defense, parse_defense
 from experiments.runs.choices import allowed, spelled, spelled_defense
 from experiments.runs.documents import read_document

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.audits import Audited, Shadow, replace_train, train_shadow
-from attacks.evidence import AuditRun, Plant, read_run
+from attacks.forgetting.evidence import AuditRun, Plant, read_run
+from attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
 from defenses.exchanges import make_exchange
 from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attacks.forgetting import ROLES, Forgetting
-from attacks.relearning import RELEARN_LEVEL
+from attacks.forgetting.evaluation import ROLES, Forgetting
+from attacks.forgetting.relearning import RELEARN_LEVEL
 from experiments.reporting.pages import render_page
 from experiments.unlearning.unlearn import UNLEARNED_FILE
 from experiments.unlearning.verification import Verification

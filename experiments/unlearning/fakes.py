@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.audits import ClientModel, replace_train, to_local
-from attacks.relearning import relearning_models
+from attacks.forgetting.relearning import relearning_models
+from attacks.membership.audits import ClientModel, replace_train, to_local
 from defenses.exchanges import make_exchange
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult, run_federation

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from attacks.forgetting import ROLES
+from attacks.forgetting.evaluation import ROLES
 from experiments.runs.record import read_if_of
 from experiments.unlearning.verification import SCHEMA, Verification
 from fkgsec.estimate import Estimate

@@ -1,7 +1,8 @@
 """The verdict on an unlearning, from every membership attack and every paired test that was made on it.
 
-Two families of figures. A *measure* is a membership attack on one model of a client (`attacks.forgetting`): forgotten triples
-against never-seen ones. A *test* holds one model beside re-trainings that the auditor made itself (`attacks.evidence`).
+Two families of figures. A *measure* is a membership attack on one model of a client (`attacks.forgetting.evaluation`):
+forgotten triples against never-seen ones. A *test* holds one model beside re-trainings that the auditor made itself
+(`attacks.forgetting.evidence`).
 
 * *within*: the 95 % interval of a measure's distinguishability, max(AUC, 1 - AUC), ends below the threshold. Ranking forgotten
   triples below never-seen ones gives them away as well as remembering them, so both directions count.
@@ -43,8 +44,8 @@ from typing import Literal
 import msgspec
 from scipy.special import ndtri
 
-from attacks.evidence import Evidence, ModelEvidence
-from attacks.forgetting import Membership
+from attacks.forgetting.evaluation import Membership
+from attacks.forgetting.evidence import Evidence, ModelEvidence
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 

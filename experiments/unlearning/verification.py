@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import torch
 
-from attacks.audits import audited_triples
-from attacks.evidence import Evidence, weigh_evidence
-from attacks.forgetting import Forgetting, Results, measure_forgetting
+from attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
+from attacks.forgetting.evidence import Evidence, weigh_evidence
+from attacks.membership.audits import audited_triples
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment
 from experiments.runs.run import load_run

@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.evaluation import NO_NAME, AttackOptions, Leakage, attack_federation
+from attacks.reconstruction.evaluation import NO_NAME, attack_federation
+from attacks.reconstruction.leakage import Leakage
+from attacks.reconstruction.options import AttackOptions
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
 from attacks.view import ALL, THREAT_MODELS, View, build_view
 from defenses.exchanges import make_exchange

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.reconstruction import infer_entities, infer_relations, rank_pairs
+from attacks.reconstruction.inference import infer_entities, infer_relations, rank_pairs
 from attacks.view import THREAT_MODELS, ColluderKnowledge, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import ThreatModelError

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.evaluation import AttackOptions, attack_federation
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.options import AttackOptions
 from attacks.residual import Claims
 from attacks.view import THREAT_MODELS, View, build_view
 from defenses.exchanges import make_exchange

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.update_difference import moved_rows
+from attacks.forgetting.update_difference import moved_rows
 from attacks.update_recovery import UpdateRecovery, measure_updates
 from attacks.view import THREAT_MODELS, build_view
 from defenses.exchange import DefendedExchange

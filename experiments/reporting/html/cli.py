@@ -11,7 +11,7 @@ import pandas as pd
 import typer
 from pyarrow import ArrowException
 
-from attacks.leakage import Item
+from attacks.reconstruction.leakage import Item
 from attacks.view import ALL
 from experiments.cli.console import expected_errors
 from experiments.reporting.html.model import Run

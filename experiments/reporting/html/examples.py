@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attacks.evaluation import NO_NAME
+from attacks.reconstruction.evaluation import NO_NAME
 from experiments.reporting.html.model import Example, Examples, Run
 from experiments.reporting.html.tables import attacked_items
 from experiments.reporting.html.words import attack_name, share, triple_words

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 import fkgsec
-from attacks.evaluation import Leakage
+from attacks.reconstruction.leakage import Leakage
 from attacks.view import ALL
 from experiments.reporting.html import tables
 from experiments.reporting.html.examples import RULE, examples_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from attacks.evaluation import Leakage
+from attacks.reconstruction.leakage import Leakage
 from experiments.reporting.html.words import base_of
 from experiments.runs.compare import pooled
 from experiments.runs.record import Record

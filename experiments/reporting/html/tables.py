@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from attacks.evaluation import Leakage
-from attacks.leakage import STRONGEST, Item, headline_rows, inference_label, items_of
+from attacks.reconstruction.leakage import STRONGEST, Item, Leakage, headline_rows, inference_label, items_of
 from attacks.view import ALL, THREAT_MODELS
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.reporting.html.model import Cell, Chart, Run, Table

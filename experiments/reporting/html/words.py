@@ -6,7 +6,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from attacks.evaluation import Leakage
+from attacks.reconstruction.leakage import Leakage
 from attacks.residual import SOURCES
 from attacks.view import THREAT_MODELS
 from defenses.options import parse_defense

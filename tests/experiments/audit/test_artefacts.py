@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from attacks.evaluation import AttackOptions
+from attacks.reconstruction.options import AttackOptions
 from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
 from experiments.audit.cli import audit, export
 from experiments.audit.table_files import (

@@ -13,7 +13,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from typer.testing import CliRunner
 
-from attacks.leakage import items_of
+from attacks.reconstruction.leakage import items_of
 from experiments.cli.main import app
 from experiments.runs.record import SCHEMA, read_record
 from fkgsec.errors import RunError

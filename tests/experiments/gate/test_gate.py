@@ -14,9 +14,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attacks.audits import infer_membership
-from attacks.evaluation import Leakage
-from attacks.leakage import headline_rows
+from attacks.membership.audits import infer_membership
+from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.view import ALL
 from experiments.cli.console import print_tables
 from experiments.cli.main import app

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.leakage import INFERENCES
+from attacks.reconstruction.leakage import INFERENCES
 from experiments.cli.console import expected_errors
 from experiments.reporting.cli import results
 from experiments.reporting.listing import (

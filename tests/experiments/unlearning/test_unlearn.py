@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from attacks.audits import Attack
-from attacks.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
-from attacks.forgetting import OTHERS, Membership
-from attacks.membership_figures import compare_auc, measure_membership
+from attacks.forgetting.evaluation import OTHERS, Membership
+from attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
+from attacks.membership.audits import Attack
+from attacks.membership.figures import compare_auc, measure_membership
 from experiments.cli.console import expected_errors
 from experiments.runs.run import execute
 from experiments.runs.spec import Spec

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks.forgetting import Role
+from attacks.forgetting.evaluation import Role
 from experiments.bench.certificates import Certificates, table
 from experiments.reporting import summary
 from experiments.runs.stored import decode_stored

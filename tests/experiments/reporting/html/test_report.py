@@ -18,7 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.leakage import headline_rows, items_of
+from attacks.reconstruction.leakage import headline_rows, items_of
 from experiments.cli.main import app
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot, linear_ticks, log_ticks
 from experiments.reporting.html.cli import read_runs, report

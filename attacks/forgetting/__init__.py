@@ -1,0 +1,1 @@
+"""Whether a model that unlearned still remembers."""

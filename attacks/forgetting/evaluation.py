@@ -1,0 +1,308 @@
+"""Was it forgotten? What tells the forgotten triples apart in raw, re-trained and unlearned models, in every client's models.
+
+A figure of an unlearned model says little alone. Every one stands beside that of the model re-trained without the triples, which
+is what perfect forgetting looks like, and, where it is given, beside that of the raw one, which is what was to be forgotten.
+
+One audit for each client. A client that asked is asked about its own triples. One that asked for nothing is asked about
+those of the others that it could express (it holds both entities and the relation), since a forgotten triple may survive in a
+neighbour's model, which learnt from shared rows. Triples that some client goes on training on are left out of the membership
+attack: nobody asked that client. A client that asked is not asked about the others' triples.
+
+Threat models. Membership, distance, relearning: who holds a client's model, knows how it was trained and has similar data
+(`attacks.membership.statistics`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update
+difference: see `attacks.forgetting.update_difference`. Reconstruction: the threat models of `attacks.reconstruction.evaluation`.
+
+Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from attacks.forgetting.relearning import Relearning, measure_relearning
+from attacks.forgetting.update_difference import UpdateDifference, update_difference
+from attacks.membership.audits import (
+    Attack,
+    Audited,
+    ClientModel,
+    Shadow,
+    Statistics,
+    attack_statistics,
+    client_models,
+    contains,
+    known_triples,
+    pooled_statistics,
+    replace_train,
+)
+from attacks.membership.figures import (
+    MembershipResult,
+    ScoreDistance,
+    compare_auc,
+    measure_membership,
+    score_distance,
+)
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import PAPER
+from attacks.reconstruction.options import AttackOptions
+from fkgsec import estimate
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import ThreatModelError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.local.evaluation import utility
+from fkgsec.kge.ranking import filtered_ranks
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget
+
+Role = Literal["raw", "retrained", "unlearned"]
+ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
+Results = Mapping[str, FederationResult]
+OTHERS = "(others)"  # all clients that did not ask, together
+
+
+# What is measured.
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """Filtered link prediction: "mrr" and "hits@1" of each role. `triples` says of which: "forget" or "test".
+
+    Candidates and filter are the raw run's for all roles: its client's train, valid and test triples, forgotten ones included.
+    """
+
+    client: str
+    asked: bool
+    model: str
+    triples: str
+    figures: dict[str, dict[str, Estimate]]
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """One membership attack on one model, for each role.
+
+    Attributes:
+        client: a client, or `OTHERS`.
+        decisive: False for one of several clients that did not ask: they are few triples each, so that what is claimed of them is
+            claimed of all together, in the row of `OTHERS`, where a triple counts once.
+        excess: AUC of the unlearned model minus that of the re-trained one; None without figures.
+        reason: why there are no figures.
+    """
+
+    client: str
+    asked: bool
+    model: str
+    attack: Attack
+    figures: dict[str, MembershipResult]
+    excess: Estimate | None = None
+    reason: str | None = None
+    decisive: bool = True
+
+
+class Distance(msgspec.Struct, frozen=True):
+    """Kolmogorov-Smirnov distance of a role's scores of the forgotten triples to the re-trained model's."""
+
+    client: str
+    asked: bool
+    model: str
+    figures: dict[str, ScoreDistance]
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """Share of a victim's forgotten triples that the reconstruction attack rebuilds, linked pairs given (TRR's way)."""
+
+    client: str
+    threat_model: str
+    figures: dict[str, Estimate]
+
+
+class Forgetting(msgspec.Struct, frozen=True):
+    """Every figure. `counts` gives (forgotten, of these matched, controls) of each client; `notes` what was not measured."""
+
+    counts: dict[str, tuple[int, int, int]]
+    quality: list[Quality]
+    membership: list[Membership]
+    distances: list[Distance]
+    relearning: list[Relearning]
+    updates: list[UpdateDifference]
+    rebuilt: list[Rebuilt]
+    notes: list[str]
+
+
+def measure_forgetting(
+    results: Results,
+    graph: FederatedGraph,
+    forget: Forget,
+    audits: Sequence[Audited],
+    *,
+    shadows: Sequence[Shadow] = (),
+    seed: int = 0,
+    relearn_steps: int = 20,
+) -> Forgetting:
+    """Every figure for the given roles; "retrained" and "unlearned" must be there, "raw" may.
+
+    Args:
+        graph: the raw run's. audits: of `audited_triples`. shadows: none, or an even number from 4 on.
+        relearn_steps: steps of training on the forgotten triples; 0 leaves it out.
+    """
+    rebuilt, notes = _rebuilt(results, graph, forget, seed)
+    if "raw" not in results:
+        notes.append("no raw run was given: nothing before the request to compare with, and no level to relearn")
+    options = results["unlearned"].options
+    quality, membership, distances, relearning = [], [], [], []
+    aside: dict[str, list[tuple[Audited, Statistics]]] = {}
+    num_aside = sum(not audit.asked and audit.reason is None for audit in audits)
+    for audit in audits:
+        client = graph.clients[audit.place]
+        for name in client_models(results["unlearned"], audit.place):
+            models = {role: client_models(results[role], audit.place)[name] for role in ROLES if role in results}
+            quality += _quality(models, audit, name, client, options, seed)
+            if audit.reason:
+                membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
+            else:
+                statistics = attack_statistics(models, audit, name, shadows, options.sampling_temperature)
+                decisive = audit.asked or num_aside == 1
+                membership += _measured(
+                    audit.name, audit.asked, name, statistics, audit.forgotten, seed, decisive=decisive
+                )
+                if not decisive:
+                    aside.setdefault(name, []).append((audit, statistics))
+            if len(audit.forget):
+                distances.append(_distance(models, audit, name, seed))
+            if relearn_steps and audit.asked:
+                relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
+    membership += _pooled(graph, aside, seed)
+    asked = [audit for audit in audits if audit.asked]
+    return Forgetting(
+        {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
+        quality,
+        membership,
+        distances,
+        relearning,
+        [update_difference(results, graph, audit, seed) for audit in asked],
+        rebuilt,
+        notes,
+    )
+
+
+def _pooled(
+    graph: FederatedGraph, aside: Mapping[str, Sequence[tuple[Audited, Statistics]]], seed: int
+) -> list[Membership]:
+    """The rows of the clients that did not ask, together: for each model, each attack."""
+    membership = []
+    for name, parts in aside.items():
+        statistics, forgotten = pooled_statistics(graph, parts)
+        counts = int(forgotten.sum()), int((~forgotten).sum())
+        if min(counts) < 2:
+            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
+        else:
+            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
+    return membership
+
+
+def _quality(
+    models: Mapping[str, ClientModel],
+    audit: Audited,
+    name: str,
+    client: ClientGraph,
+    options: FederationOptions,
+    seed: int,
+) -> list[Quality]:
+    known = known_triples(client, options)
+    rows = []
+    for what, triples in (("forget", audit.forget), ("test", client.test)):
+        figures: dict[str, dict[str, Estimate]] = {}
+        for role, (model, tables) in models.items():
+            ranks = filtered_ranks(model, tables.entities, tables.relations, triples, known)
+            figures[role] = {k: v for k, v in utility(ranks, seed).items() if k in ("mrr", "hits@1")}
+        rows.append(Quality(audit.name, audit.asked, name, what, figures))
+    return rows
+
+
+def _measured(
+    client: str, asked: bool, name: str, statistics: Statistics, forgotten: np.ndarray, seed: int, *, decisive: bool
+) -> list[Membership]:
+    """A row for each attack."""
+    rows = []
+    for attack, by_role in statistics.items():
+        figures: dict[str, MembershipResult] = {
+            role: measure_membership(
+                statistic,
+                forgotten,
+                attack=attack,
+                control="held_out",
+                rng=generator(seed, "advantage", client, name, attack),
+            )
+            for role, statistic in by_role.items()
+        }
+        excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten)
+        rows.append(Membership(client, asked, name, attack, figures, excess, decisive=decisive))
+    return rows
+
+
+def _distance(models: Mapping[str, ClientModel], audit: Audited, name: str, seed: int) -> Distance:
+    reference = models["retrained"].scores(audit.forget)
+    figures: dict[str, ScoreDistance] = {
+        role: score_distance(
+            models[role].scores(audit.forget), reference, generator(seed, "distance", audit.place, name)
+        )
+        for role in models
+        if role != "retrained"
+    }
+    return Distance(audit.name, audit.asked, name, figures)
+
+
+# Reconstruction.
+
+
+def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int) -> tuple[list[Rebuilt], list[str]]:
+    """TRR on the forgotten triples alone, by the papers' inference, with a colluder that did not ask where there is one."""
+    names = [client.name for client in graph.clients]
+    colluder = next((name for name in names if name not in forget), names[0])
+    victims = [name for name in names if name in forget and name != colluder]
+    notes = [f"reconstruction of {colluder}'s triples was not measured: it plays the colluder"] * (colluder in forget)
+    right: dict[tuple[str, str], dict[str, Estimate]] = {}
+    for role, result in results.items():
+        try:
+            items = attack_federation(
+                replace(result, graph=_with_forgotten(result.graph, graph, forget)),
+                AttackOptions(colluder=colluder, inference=(PAPER,), unlinked_heads=0, seed=seed),
+                leak_draws=0,
+            )[1]
+        except ThreatModelError as error:
+            return [], [*notes, f"reconstruction was not measured: {error}"]
+        if "item" not in items:
+            notes.append(f"reconstruction from the {role} run was not measured: no rows of a victim crossed in it")
+            continue
+        triples = items[items["item"] == "triple"]
+        for victim in victims:
+            client = graph.clients[names.index(victim)]
+            wanted = set(_names(graph, client, forget[victim]))
+            own = triples.loc[triples["victim"] == victim]
+            for threat in sorted(set(own["threat_model"])):
+                found = own.loc[(own["threat_model"] == threat) & own["right"].astype(bool)]
+                hits = len(wanted & set(zip(found["head"], found["relation"], found["tail"], strict=True)))
+                right.setdefault((victim, threat), {})[role] = estimate.proportion(hits, len(wanted))
+    return [Rebuilt(victim, threat, figures) for (victim, threat), figures in right.items()], notes
+
+
+def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) -> FederatedGraph:
+    """The truth to hold a run against: its own triples and the forgotten ones, but those whose rows no longer cross."""
+    clients = []
+    for client in own.clients:
+        asked = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
+        asked = asked[~contains(client.train, asked)]
+        crossing = (asked[:, [0, 2]] < client.num_trained_entities).all(axis=1)
+        crossing &= asked[:, 1] < client.num_trained_relations
+        clients.append(replace_train(client, np.concatenate([client.train, asked[crossing]])))
+    return replace(graph, clients=tuple(clients))
+
+
+def _names(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> list[tuple[str, str, str]]:
+    entities, relations = graph.entities, graph.relations
+    return [(entities[h], relations[r], entities[t]) for h, r, t in client.to_global(triples)]

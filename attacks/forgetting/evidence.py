@@ -1,0 +1,437 @@
+"""Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what it would have noticed.
+
+    >>> limits = {"tolerance": 0.1, "alarm": 0.005}
+    >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, **limits, seed=0)    # doctest: +SKIP
+    >>> evidence.models[0].share            # of the forget set, still remembered        # doctest: +SKIP
+
+*References* are re-trained without the forget set, *shadows* with half of it (so that each triple has runs that saw it), *plants*
+with a known share of it left in: what the audit says of these is its own test. A party that unlearned knows none of them.
+
+For each model of a client that asked, and of all other clients together with each triple counted once:
+
+* the forgotten triples' *score* against the controls', *likelihood* and *reciprocal rank*, each paired with re-training;
+* their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
+  never-seen triples have the right mean and the wrong values;
+* their *upper tail*: whether some scores lie further above the mean difference than re-trainings' do. Memory of some that is
+  paid for by pushing all others down has the right mean (`attacks.forgetting.hidden`, which bounds it, too, and says from
+  where it is seen);
+* *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
+* *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
+* the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
+
+Threat model: the auditor holds the audited run's tables, knows how it was trained and has the data. It does not trust the party
+that unlearned, but that its data and options are those that the run's folder names.
+
+Legend: `n` audited triples of a client, `K` runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from attacks.forgetting.evaluation import OTHERS
+from attacks.forgetting.hidden import NOTICED, Hiding, hiding_noticed_from, measure_hiding
+from attacks.forgetting.paired import (
+    Memory,
+    Paired,
+    Runs,
+    distance_to_runs,
+    memory_of,
+    paired_difference,
+    planted,
+    remembered_share,
+)
+from attacks.forgetting.relearning import reciprocal_ranks, relearning_models
+from attacks.membership.audits import Audited, client_models, distinct_triples, known_triples, mean_by
+from attacks.membership.statistics import triple_losses
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import FederationResult
+from fkgsec.randomness import generator
+
+READINGS = {"score": True, "likelihood": False, "reciprocal rank": False}  # whether it is held against the controls
+SHARES = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+)  # that are planted to see from where on the audit notices them
+PLANTED_DRAWS = 10  # mixtures of each share from each reference
+
+
+# What is read off a run.
+
+
+class Reading(NamedTuple):
+    """Of one model of one client.
+
+    Attributes:
+        audited: each of `READINGS` of its audited triples, float64 `[n]`.
+        relearned: reciprocal rank of its forget set after relearning, `[k]`; None where that was left out.
+        test: reciprocal rank of its test triples, `[t]`.
+    """
+
+    audited: dict[str, np.ndarray]
+    relearned: np.ndarray | None
+    test: np.ndarray
+
+
+class AuditRun(NamedTuple):
+    """Readings of a run by (client's place, model), and by place which audited triples it was trained on, bool `[n]`."""
+
+    readings: dict[tuple[int, str], Reading]
+    trained_on: dict[int, np.ndarray]
+
+
+def read_run(
+    result: FederationResult,
+    graph: FederatedGraph,
+    audits: Sequence[Audited],
+    *,
+    seed: int,
+    relearn_steps: int,
+    trained_on: Mapping[int, np.ndarray] | None = None,
+) -> AuditRun:
+    """Everything that evidence needs of a run.
+
+    Args:
+        graph: the raw run's, which filters all ranks alike. seed: draws the batches of relearning, the same for every run.
+        relearn_steps: 0 leaves relearning out. trained_on: None: the run saw none of the audited triples.
+    """
+    readings = {}
+    for audit in audits:
+        client, options = graph.clients[audit.place], result.options
+        known = known_triples(client, options)
+        for name, one in client_models(result, audit.place).items():
+            losses = triple_losses(
+                one.model,
+                one.tables.entities,
+                one.tables.relations,
+                audit.triples,
+                temperature=options.sampling_temperature,
+            )
+            relearned = None
+            if relearn_steps and audit.asked:
+                *_, last = relearning_models(
+                    one,
+                    audit.forget,
+                    steps=relearn_steps,
+                    learning_rate=options.learning_rate,
+                    batch_size=options.batch_size,
+                    num_negatives=options.num_negatives,
+                    rng=generator(seed, "relearn", audit.place, name),
+                )
+                relearned = reciprocal_ranks(last, audit.forget, known)
+            ranks = reciprocal_ranks(one, audit.triples, known)
+            readings[audit.place, name] = Reading(
+                {"score": one.scores(audit.triples), "likelihood": -losses, "reciprocal rank": ranks},
+                relearned,
+                reciprocal_ranks(one, client.test, known),
+            )
+    none = {audit.place: np.zeros(len(audit.triples), dtype=bool) for audit in audits}
+    return AuditRun(readings, dict(trained_on) if trained_on is not None else none)
+
+
+class Plant(NamedTuple):
+    """A run that was trained with a known share of the forget set left in."""
+
+    share: float
+    run: AuditRun
+
+
+# What it says.
+
+
+class PairedTest(msgspec.Struct, frozen=True):
+    """One test: the audited run minus re-training. Above 0 it remembers; `p_value` is two-sided, of the upper tail one-sided."""
+
+    name: str
+    difference: Estimate
+    p_value: float
+
+
+class PlantedShare(msgspec.Struct, frozen=True):
+    """What the audit says of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
+
+    share: float
+    estimate: Estimate | None
+    p_value: float
+
+
+class ModelEvidence(msgspec.Struct, frozen=True):
+    """Of one model of a client that asked, or of `OTHERS`.
+
+    Attributes:
+        share: of the forget set that is remembered; None where the auditor's own runs show no memory to measure it by.
+        reading: what the share is read from.
+        noticed_from: the smallest planted share from which on at least `NOTICED` of mixtures are above the tolerance, or None.
+        planted: runs that were trained with a share left in.
+        reason: why there is nothing.
+        hidden: bound on the share that is remembered in full if all other triples were lowered to pay for it; None where the
+            auditor's runs do not separate trained-on triples from others, and in earlier records.
+        hiding_noticed_from: the smallest share that is noticed if it is kept and hidden from all means and distributions; None if
+            none is, and in earlier records.
+    """
+
+    client: str
+    asked: bool
+    model: str
+    tests: list[PairedTest]
+    share: Estimate | None = None
+    reading: str = ""
+    noticed_from: float | None = None
+    planted: list[PlantedShare] = []
+    reason: str | None = None
+    hidden: Estimate | None = None
+    hiding_noticed_from: float | None = None
+
+
+class UtilityChange(msgspec.Struct, frozen=True):
+    """Test MRR of a client's model, audited minus re-trained, in the units of MRR; `retrained` is the references' mean."""
+
+    client: str
+    model: str
+    difference: Estimate
+    retrained: float
+    p_value: float
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """All of it. `num_references`, `num_shadows`: the auditor's runs that it rests on."""
+
+    models: list[ModelEvidence]
+    test: list[UtilityChange]
+    num_references: int
+    num_shadows: int
+
+    @property
+    def num_tests(self) -> int:
+        """Tests that a verdict has to correct for; those of test MRR are an alarm apart."""
+        return sum(len(model.tests) for model in self.models)
+
+
+class _Case(NamedTuple):
+    """A model to be judged: which triples are forgotten ones, the auditor's runs, and the runs under audit."""
+
+    client: str
+    asked: bool
+    model: str
+    forgotten: np.ndarray
+    runs: dict[str, Runs]
+    audited: list[Reading]
+    references: list[Reading]
+
+
+def weigh_evidence(
+    audited: AuditRun,
+    references: Sequence[AuditRun],
+    shadows: Sequence[AuditRun],
+    plants: Sequence[Plant],
+    graph: FederatedGraph,
+    audits: Sequence[Audited],
+    *,
+    tolerance: float,
+    alarm: float,
+    seed: int,
+) -> Evidence:
+    """Hold a run against re-trainings.
+
+    Args:
+        references: at least three. shadows: at least two, of complementary halves, or none (then no share is measured).
+        tolerance, alarm: the share that a verdict tolerates and the p-value below which it certifies nothing; `noticed_from` is
+            about the one, `hiding_noticed_from` about both. seed: of the planted mixtures.
+    """
+    models = []
+    for case in _cases(audited, references, shadows, plants, graph, audits):
+        if not isinstance(case, _Case):
+            models.append(case)
+            continue
+        hiding = [measure_hiding(one.audited["score"], case.runs["score"], case.forgotten) for one in case.audited]
+        tests, *of_plants = (_tests(case, one, own) for one, own in zip(case.audited, hiding, strict=True))
+        reading, memory = _sharpest(case, len(references))
+        if memory is None:
+            models.append(ModelEvidence(case.client, case.asked, case.model, tests))
+            continue
+        share, *shares = (_share(case, one.audited[reading], reading, memory) for one in case.audited)
+        models.append(
+            ModelEvidence(
+                case.client,
+                case.asked,
+                case.model,
+                tests,
+                share,
+                reading,
+                _noticed_from(case, reading, memory, len(references), tolerance, seed) if case.asked else None,
+                [
+                    PlantedShare(plant.share, estimate, min(test.p_value for test in own))
+                    for plant, estimate, own in zip(plants, shares, of_plants, strict=True)
+                ],
+                hidden=hiding[0].share,
+                hiding_noticed_from=_hiding_noticed_from(case, tolerance, alarm, seed) if case.asked else None,
+            )
+        )
+    return Evidence(models, _test_changes(audited, references, audits), len(references), len(shadows))
+
+
+def _cases(
+    audited: AuditRun,
+    references: Sequence[AuditRun],
+    shadows: Sequence[AuditRun],
+    plants: Sequence[Plant],
+    graph: FederatedGraph,
+    audits: Sequence[Audited],
+) -> Iterator[_Case | ModelEvidence]:
+    own, candidates = [*references, *shadows], [audited, *(plant.run for plant in plants)]
+    names = {audit.place: [name for place, name in audited.readings if place == audit.place] for audit in audits}
+    aside = [audit for audit in audits if not audit.asked and audit.reason is None]
+    for audit in audits:
+        for name in names[audit.place] if audit.asked else ():
+            if audit.reason:
+                yield ModelEvidence(audit.name, True, name, [], reason=audit.reason)
+                continue
+            key = audit.place, name
+            trained_on = np.stack([run.trained_on[audit.place] for run in own])
+            runs = {
+                what: Runs(np.stack([run.readings[key].audited[what] for run in own]), trained_on) for what in READINGS
+            }
+            yield _Case(
+                audit.name,
+                True,
+                name,
+                audit.all_forgotten,
+                runs,
+                [run.readings[key] for run in candidates],
+                [run.readings[key] for run in references],
+            )
+    for name in names[aside[0].place] if aside else ():
+        case = _together(name, aside, own, candidates, graph)
+        counts = int(case.forgotten.sum()), int((~case.forgotten).sum())
+        if min(counts) < 2:
+            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+            yield ModelEvidence(OTHERS, False, name, [], reason=reason)
+        else:
+            yield case
+
+
+def _together(
+    name: str, aside: Sequence[Audited], own: Sequence[AuditRun], candidates: Sequence[AuditRun], graph: FederatedGraph
+) -> _Case:
+    """The clients that did not ask as one: each triple by the mean over the clients that can express it, in units of how much
+    a client's re-trainings scatter."""
+    first, which = distinct_triples(
+        np.concatenate([graph.clients[audit.place].to_global(audit.triples) for audit in aside])
+    )
+    trained_on = np.concatenate([np.stack([run.trained_on[audit.place] for run in own]) for audit in aside], axis=1)
+    runs: dict[str, Runs] = {}
+    audited: list[dict[str, np.ndarray]] = [{} for _ in candidates]
+    for what in READINGS:
+        values, theirs = [], []
+        for audit in aside:
+            one = np.stack([run.readings[audit.place, name].audited[what] for run in own])
+            unseen = np.where(np.stack([run.trained_on[audit.place] for run in own]), np.nan, one)
+            scale = math.sqrt(float(np.nanmean(np.nanvar(unseen, axis=0, ddof=1)))) or 1.0
+            values.append(one / scale)
+            theirs.append(np.stack([run.readings[audit.place, name].audited[what] for run in candidates]) / scale)
+        runs[what] = Runs(
+            np.stack([mean_by(which, row) for row in np.concatenate(values, axis=1)]), trained_on[:, first]
+        )
+        for place, row in enumerate(np.concatenate(theirs, axis=1)):
+            audited[place][what] = mean_by(which, row)
+    forgotten = np.concatenate([audit.all_forgotten for audit in aside])[first]
+    return _Case(OTHERS, False, name, forgotten, runs, [Reading(one, None, np.empty(0)) for one in audited], [])
+
+
+def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
+    made = [
+        (
+            name + (", against controls" if controls else ""),
+            paired_difference(audited.audited[name], case.runs[name], case.forgotten, against_controls=controls),
+        )
+        for name, controls in READINGS.items()
+    ]
+    made.append(("spread, against controls", hiding.spread))
+    tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in made]
+    tests.append(PairedTest("upper tail", hiding.tail.estimate(), hiding.tail_p_value))
+    if audited.relearned is not None:
+        values = np.stack([one.relearned for one in case.references if one.relearned is not None])
+        runs = Runs(values, np.zeros(values.shape, dtype=bool))
+        whole = np.ones(len(audited.relearned), dtype=bool)
+        one = paired_difference(audited.relearned, runs, whole, against_controls=False)
+        tests.append(PairedTest("relearned", one.estimate(), one.p_value))
+    if case.references:
+        members = case.forgotten
+        scores = np.stack([one.audited["score"][members] for one in case.references])
+        apart = distance_to_runs(audited.audited["score"][members], scores)
+        tests.append(PairedTest("distance", apart.estimate(), apart.p_value if apart.value > 0 else 1.0))
+    return tests
+
+
+def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
+    """The reading that measures a share with the least error, judged by the auditor's references alone."""
+    best: tuple[float, str, Memory | None] = (math.inf, "", None)
+    for name, controls in READINGS.items():
+        memory = memory_of(case.runs[name], case.forgotten)
+        if memory is None:
+            continue
+        errors = [
+            _against(case, case.runs[name].values[k], case.runs[name].without(k), controls).error
+            for k in range(num_references)
+        ]
+        best = min(best, (float(np.mean(errors)) / memory.value, name, memory), key=lambda one: one[0])
+    return best[1], best[2]
+
+
+def _against(case: _Case, values: np.ndarray, runs: Runs, controls: bool) -> Paired:
+    return paired_difference(values, runs, case.forgotten, against_controls=controls)
+
+
+def _share(case: _Case, values: np.ndarray, reading: str, memory: Memory) -> Estimate:
+    return remembered_share(_against(case, values, case.runs[reading], READINGS[reading]), memory)
+
+
+def _noticed_from(
+    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
+) -> float | None:
+    """The smallest of `SHARES` from which on all are noticed: the interval of a mixture's share ends above the tolerance."""
+    runs, noticed_from = case.runs[reading], None
+    for share in reversed(SHARES):
+        rng = generator(seed, "planted", case.client, case.model, f"{share}")
+        noticed = 0
+        for k in range(num_references):
+            rest = runs.without(k)
+            for _ in range(PLANTED_DRAWS):
+                values = planted(runs, k, case.forgotten, share, rng)
+                found = remembered_share(_against(case, values, rest, READINGS[reading]), memory)
+                noticed += found.high > tolerance
+        if noticed < NOTICED * num_references * PLANTED_DRAWS:
+            break
+        noticed_from = share
+    return noticed_from
+
+
+def _hiding_noticed_from(case: _Case, tolerance: float, alarm: float, seed: int) -> float | None:
+    rng = generator(seed, "hidden", case.client, case.model)
+    return hiding_noticed_from(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng)
+
+
+def _test_changes(audited: AuditRun, references: Sequence[AuditRun], audits: Sequence[Audited]) -> list[UtilityChange]:
+    names = {audit.place: audit.name for audit in audits}
+    changes = []
+    for (place, model), reading in audited.readings.items():
+        if len(reading.test) < 2:
+            continue
+        values = np.stack([run.readings[place, model].test for run in references])
+        runs, whole = Runs(values, np.zeros(values.shape, dtype=bool)), np.ones(len(reading.test), dtype=bool)
+        one = paired_difference(reading.test, runs, whole, against_controls=False)
+        changes.append(UtilityChange(names[place], model, one.estimate(), float(values.mean()), one.p_value))
+    return changes

@@ -1,0 +1,206 @@
+"""Memory of some forgotten triples that the others were lowered for.
+
+    >>> rng = np.random.default_rng(0)
+    >>> forgotten = np.arange(800) < 600
+    >>> runs = Runs(rng.normal(size=(6, 800)), np.zeros((6, 800), dtype=bool))
+    >>> runs.trained_on[4, :300] = runs.trained_on[5, 300:600] = True         # two runs saw a half of them each
+    >>> runs.values[4, :300] += 6; runs.values[5, 300:600] += 6               # which adds 6 deviations
+    >>> audited = rng.normal(size=800) - np.where(forgotten, 1.5, 0)          # lowered, but for a fifth
+    >>> audited[:120] += 7.5                                                  # so that the mean is re-training's
+    >>> bool(0.15 < hidden_share(audited, runs, forgotten).value < 0.25)
+    True
+
+Whoever keeps a part of the forget set and lowers the rest until all means are a re-trained model's (MRR, AUC, even the
+distribution of scores) is not seen by any test of means. What is left to see: some triples far above what re-training gives
+them, others far below. Here are the tests of that, from which share on they notice it, and a bound on the share that is
+remembered *whatever* was done to the other triples: no more can be remembered in full than lie where trained-on triples do and
+others rarely.
+
+Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's, as in `attacks.forgetting.paired`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import t as student
+
+from attacks.forgetting.paired import Paired, Runs, paired_difference
+from fkgsec.estimate import Estimate
+
+LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold
+HIDDEN_SHARES = (
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+)  # that are planted and hidden to see from where on this is noticed
+HIDDEN_DRAWS = 5  # of each share in each re-training
+NOTICED = 0.95  # of these, for a share to count as noticed
+
+
+def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
+    """Each value less the mean of the (other) runs that never saw the triple, as values again.
+
+    Scaled to one variance: a mean of few runs scatters more than one of many.
+    """
+    total, count = runs.outside()
+    rest = np.maximum(count - ~runs.trained_on, 1)
+    others = (total - np.where(runs.trained_on, 0, runs.values)) / rest
+    return (audited - total / count) * np.sqrt(count / (count + 1)), Runs(
+        (runs.values - others) * np.sqrt(rest / (rest + 1)), runs.trained_on
+    )
+
+
+def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
+    """How far each value lies from the mean of the (other) runs that never saw the triple, either way, as values again.
+
+    A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
+    predicts some of them well and others badly.
+    """
+    own, others = residuals(audited, runs)
+    return np.abs(own), Runs(np.abs(others.values), runs.trained_on)
+
+
+def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
+    """How much further above their own mean the highest differences to re-training lie than re-trainings' do.
+
+    Each triple's difference to the mean of the (other) runs that never saw it, less the mean of these over the forgotten
+    triples, in units of the runs' scatter; of it, what exceeds 1; the mean over the forgotten triples, held against the same of
+    each run. Read it one-sided.
+
+    Args: as for `paired_difference`.
+    """
+    own, others = residuals(audited, runs)
+    scatter = math.sqrt(float(np.mean(others.values**2, where=~runs.trained_on)))
+    if scatter == 0:  # runs that agree in all: any difference is one
+        scatter = 1.0
+
+    def beyond(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        usable = forgotten & ~seen
+        middle = float(residual[usable].mean()) if usable.any() else 0.0
+        return np.maximum((residual - middle) / scatter - 1, 0)
+
+    tails = np.stack([beyond(one, seen) for one, seen in zip(others.values, runs.trained_on, strict=True)])
+    audited_tail = beyond(own, np.zeros(len(audited), dtype=bool))
+    return paired_difference(audited_tail, Runs(tails, runs.trained_on), forgotten, against_controls=False)
+
+
+def exceedances(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float) -> tuple[np.ndarray, Runs]:
+    """Whether each residual is higher than all but a share `level` of those of forgotten triples that a run never saw; 0 or 1."""
+    own, others = residuals(audited, runs)
+    threshold = np.quantile(others.values[~runs.trained_on & forgotten], 1 - level)
+    return (own > threshold).astype(float), Runs((others.values > threshold).astype(float), runs.trained_on)
+
+
+def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Estimate | None:
+    """The largest share of the forget set that can be remembered as if it had been trained on, whatever became of the rest.
+
+    The share of forgotten triples above a threshold over that of trained-on ones, as if nothing but memory came to lie there; so
+    a re-trained model has not 0 but what its own scatter looks like. The threshold is the one of `LEVELS` at which the bound for
+    the auditor's own re-trainings is least, on average.
+
+    Returns:
+        Its interval covers which remembered triples happen to lie above the threshold and how trainings differ in it. None where
+        fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
+    """
+    seen = runs.trained_on & forgotten
+    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
+    if informed.sum() < 2 or not ignorant.any():
+        return None
+    best: tuple[float, Estimate | None] = (math.inf, None)
+    for level in LEVELS:
+        above, others = exceedances(audited, runs, forgotten, level)
+        rates = np.array([row[own].mean() for row, own in zip(others.values, seen, strict=True) if own.any()])
+        if rates.mean() > level:
+            expected = np.mean([_bound(row[forgotten], rates).high for row in others.values[ignorant]])
+            best = min(best, (float(expected), _bound(above[forgotten], rates)), key=lambda one: one[0])
+    return best[1]
+
+
+def _bound(above: np.ndarray, rates: np.ndarray) -> Estimate:
+    """The share whose memory would put so many of the triples `[n]` above a threshold, if trainings put `rates` `[K]` there."""
+    rate, number = float(rates.mean()), len(above)
+    share = float(above.mean()) / rate
+    binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
+    between = share * float(rates.std(ddof=1)) * math.sqrt(1 + 1 / len(rates)) / rate
+    half = math.hypot(float(ndtri(0.975)) * binomial, float(student.ppf(0.975, len(rates) - 1)) * between)
+    return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
+
+
+def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Values `[n]` of a run that remembers a random share of the forget set and hides it from every mean.
+
+    Those of `run`, which saw no triple, dealt out anew among the forgotten ones: the highest to those that are kept, in the order
+    of runs that were trained on them, the others in their own order to the rest. Their distribution stays.
+    """
+    values = runs.values[run].copy()
+    rows = np.nonzero(forgotten)[0]
+    candidates = np.nonzero(forgotten & runs.trained_on.any(axis=0))[0]
+    kept = rng.permutation(candidates)[: round(share * len(rows))]
+    rest = np.setdiff1d(rows, kept)
+    drawn = (runs.trained_on[:, kept] * rng.random((len(runs.values), len(kept)))).argmax(axis=0)  # any that saw it
+    ordered = np.sort(values[rows])
+    own = values[rest]
+    values[kept[np.argsort(runs.values[drawn, kept])]] = ordered[len(rest) :]
+    values[rest[np.argsort(own)]] = ordered[: len(rest)]
+    return values
+
+
+class Hiding(NamedTuple):
+    """What a model shows if some triples are remembered and others lowered: `upper_tail` and, against the controls, the mean of
+    `deviations`, each with its p-value; and `hidden_share`."""
+
+    spread: Paired
+    tail: Paired
+    share: Estimate | None
+
+    @property
+    def tail_p_value(self) -> float:
+        """One-sided: a tail that is too short is no memory."""
+        return self.tail.p_value / 2 if self.tail.value > 0 else 1.0
+
+    def noticed(self, tolerance: float, alarm: float) -> bool:
+        """Whether a p-value is below `alarm`, or more than `tolerance` of the forget set may be remembered."""
+        least = min(self.spread.p_value, self.tail_p_value)
+        return least < alarm or (self.share is not None and self.share.high > tolerance)
+
+
+def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hiding:
+    """All of it. Args: as for `paired_difference`."""
+    own, others = deviations(audited, runs)
+    return Hiding(
+        paired_difference(own, others, forgotten, against_controls=True),
+        upper_tail(audited, runs, forgotten),
+        hidden_share(audited, runs, forgotten),
+    )
+
+
+def hiding_noticed_from(
+    runs: Runs, forgotten: np.ndarray, *, tolerance: float, alarm: float, rng: np.random.Generator
+) -> float | None:
+    """The smallest of `HIDDEN_SHARES` from which on `rearranged` re-trainings are noticed; None: not even the largest.
+
+    Args:
+        tolerance, alarm: see `Hiding.noticed`. rng: draws which triples are kept.
+    """
+    noticed_from = None
+    unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
+    for share in reversed(HIDDEN_SHARES):
+        noticed = [
+            measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten).noticed(
+                tolerance, alarm
+            )
+            for run in unseeing
+            for _ in range(HIDDEN_DRAWS)
+        ]
+        if not noticed or np.mean(noticed) < NOTICED:
+            break
+        noticed_from = share
+    return noticed_from

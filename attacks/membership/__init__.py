@@ -1,0 +1,1 @@
+"""Telling triples that a model was trained on from others."""

@@ -1,0 +1,389 @@
+"""Membership audits: which triples a client's models are asked about, what the models say of them, and shadow federations.
+
+Audited triples are members (trained on, or trained on and then forgotten) and controls: triples of the same relation and of like
+degree that no client ever trained on (`attacks.membership.controls`). Attacks are those of `attacks.membership.statistics`;
+their adversary holds a client's model, knows how it was trained and has similar data, of which it trains shadow federations.
+
+Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.stats import rankdata
+
+from attacks.membership.controls import matched_controls
+from attacks.membership.figures import MembershipResult, measure_membership
+from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses, triple_scores
+from attacks.view import ALL
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import DataError
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import KgeModel
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import sides_of
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, retaining
+
+Attack = Literal["loss", "calibrated", "lira", "u-lira"]
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """The triples that one client's models are asked about, in its local ids.
+
+    Attributes:
+        place: of the client in the graph. asked: whether it asked for forgetting.
+        forget: int64 `[n, 3]`, all of them.
+        members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
+            control, and these controls (`attacks.membership.controls`, "held_out").
+        reason: why there is no membership attack.
+        unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
+    """
+
+    place: int
+    name: str
+    asked: bool
+    forget: np.ndarray
+    members: np.ndarray
+    controls: np.ndarray
+    reason: str | None = None
+    unmatched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
+
+    @property
+    def triples(self) -> np.ndarray:
+        """Members, then controls, then forgotten triples without a control, int64 `[m + c + u, 3]`."""
+        return np.concatenate([self.members, self.controls, self.unmatched])
+
+    @property
+    def compared(self) -> int:
+        """How many of `triples` are members or controls: m + c, the first ones."""
+        return len(self.members) + len(self.controls)
+
+    @property
+    def forgotten(self) -> np.ndarray:
+        """Which of the members and controls are forgotten ones, bool `[m + c]`."""
+        return np.arange(self.compared) < len(self.members)
+
+    @property
+    def all_forgotten(self) -> np.ndarray:
+        """Which of `triples` are forgotten ones, bool `[m + c + u]`."""
+        return np.concatenate([self.forgotten, np.ones(len(self.unmatched), dtype=bool)])
+
+
+def audited_triples(
+    graph: FederatedGraph,
+    retained: FederatedGraph,
+    forget: Forget,
+    seed: int,
+    *,
+    pools: Mapping[str, np.ndarray] | None = None,
+    unmatched: bool = False,
+) -> list[Audited]:
+    """What each client is asked about.
+
+    Args:
+        graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
+        seed: draws the controls.
+        pools: by client, local ids: what controls are drawn from; None: each client's test triples.
+        unmatched: whether forgotten triples without a control are audited, too (by what needs none).
+    """
+    own: dict[str, Audited] = {}
+    for place, client in enumerate(graph.clients):
+        if client.name not in forget:
+            continue
+        triples = np.asarray(forget[client.name], dtype=np.int64)
+        kept = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
+        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *kept]))
+        members = controls = np.empty((0, 3), dtype=np.int64)
+        reason = None
+        try:
+            matched = matched_controls(
+                graph.clients[place],
+                triples,
+                generator(seed, "controls", place),
+                seen_elsewhere=elsewhere,
+                pool=None if pools is None else pools.get(client.name, triples[:0]),
+            )
+            gone = ~contains(elsewhere, triples[matched.rows])
+            members, controls = triples[matched.rows][gone], matched.triples[gone]
+        except DataError as error:  # no control is like these triples; the other figures need none
+            reason = str(error)
+        rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
+        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason, rest))
+    audits = []
+    for place, client in enumerate(graph.clients):
+        if client.name in own:
+            audits.append(own[client.name])
+            continue
+        parts = [
+            [
+                to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
+                for audit in own.values()
+            ]
+            for name in ("forget", "members", "controls", "unmatched")
+        ]
+        forgotten, members, controls, rest = (np.unique(np.concatenate(part), axis=0) for part in parts)
+        forgotten = forgotten[~contains(client.train, forgotten)]
+        members, controls, rest = (part[~contains(client.triples, part)] for part in (members, controls, rest))
+        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest)))
+    return audits
+
+
+def _enough(audit: Audited) -> Audited:
+    if audit.reason is None and min(len(audit.members), len(audit.controls)) < 2:
+        got = f"{len(audit.members)} forgotten triples with {len(audit.controls)} controls; it takes 2 of each"
+        return replace(audit, reason=got)
+    return audit
+
+
+def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
+    """Those of the triples `[n, 3]` in global ids that the client can express, in its local ids, int64 `[k, 3]`."""
+    entity, relation = np.full(len(graph.entities), -1), np.full(len(graph.relations), -1)
+    entity[client.entity_ids] = np.arange(client.num_entities)
+    relation[client.relation_ids] = np.arange(client.num_relations)
+    local = np.stack([entity[triples[:, 0]], relation[triples[:, 1]], entity[triples[:, 2]]], axis=1)
+    return local[(local >= 0).all(axis=1)]
+
+
+def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
+    codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.isin(codes[len(triples) :], codes[: len(triples)])
+
+
+def known_triples(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
+    """What a client's figures are filtered by: its train, valid and test triples."""
+    return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
+
+
+class ClientModel(NamedTuple):
+    """One of a client's models: a scoring function and its rows."""
+
+    model: KgeModel
+    tables: ClientTables
+
+    def scores(self, triples: np.ndarray) -> np.ndarray:
+        """float64 `[n]`, see `attacks.membership.statistics.triple_scores`."""
+        return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
+
+
+def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
+    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
+    where the recipe has none, its rows as they were before the last broadcast."""
+    options = result.options
+    shared = ClientModel(options.kge_model(), result.tables[place])
+    if not RECIPES[options.algorithm].shared:
+        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
+    if result.private:
+        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
+    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}
+
+
+# Shadow models.
+
+
+class Shadow(NamedTuple):
+    """One shadow federation.
+
+    Attributes:
+        member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
+        trained: scores of these triples by (place, model), float64 `[m + c]`.
+        unlearned: the same after the shadow forgot what it was trained on; empty where that was not asked.
+    """
+
+    member: dict[int, np.ndarray]
+    trained: dict[tuple[int, str], np.ndarray]
+    unlearned: dict[tuple[int, str], np.ndarray]
+
+
+def train_shadow(
+    graph: FederatedGraph,
+    retained: FederatedGraph,
+    audits: Sequence[Audited],
+    options: FederationOptions,
+    number: int,
+    seed: int,
+    unlearn: Callable[[FederationResult, Forget], FederationResult] | None = None,
+    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
+) -> Shadow:
+    """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
+
+    Shadows 2 k and 2 k + 1 take complementary halves, so that an even number of them has every triple in as often as out. Half of
+    the controls is trained on too: what a model gives a trained control is what it would have given this triple.
+
+    Args:
+        number: which shadow. seed: the shadows differ from the attacked run and from each other in it.
+        unlearn: how the attacked model forgot; None leaves `Shadow.unlearned` empty.
+        train: how federations are trained where there is a defense.
+
+    Source: Carlini et al. 2022 (halves), Hayes et al. 2024 (U-LiRA: "in" means trained on and then unlearnt).
+    """
+    clients, chosen = list(retained.clients), {}
+    for audit in audits:
+        if not audit.asked:
+            continue
+        order = generator(seed, "shadow", number // 2, audit.name).permutation(len(audit.triples))
+        chosen[audit.name] = audit.triples[(order % 2 == 0) == (number % 2 == 0)]
+        client = retained.clients[audit.place]
+        clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
+    shadow_graph = replace(retained, clients=tuple(clients))
+    own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
+    result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
+    asked = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
+    inside = np.concatenate(asked)
+    member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
+    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
+    return Shadow(member, _shadow_scores(result, audits), _shadow_scores(after, audits) if after else {})
+
+
+def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
+    """The same client with another train split."""
+    return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
+
+
+def _shadow_scores(result: FederationResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
+    return {
+        (audit.place, name): one.scores(audit.triples)
+        for audit in audits
+        for name, one in client_models(result, audit.place).items()
+    }
+
+
+# What attacks say.
+
+
+Statistics = dict[Attack, dict[str, np.ndarray]]
+
+
+def attack_statistics(
+    models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
+) -> Statistics:
+    """What each attack says of each member and control, float64 `[m + c]`, larger where it looks trained on."""
+    triples = audit.triples[: audit.compared]
+    statistics: Statistics = {
+        "loss": {
+            role: loss_threshold(
+                triple_losses(model, tables.entities, tables.relations, triples, temperature=temperature)
+            )
+            for role, (model, tables) in models.items()
+        }
+    }
+    if not shadows:
+        return statistics
+    scores = {role: one.scores(triples) for role, one in models.items()}
+    compared = slice(audit.compared)
+    member = np.stack([shadow.member[audit.place][compared] for shadow in shadows])
+    trained = np.stack([shadow.trained[audit.place, name][compared] for shadow in shadows])
+    statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
+    statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
+    if all(shadow.unlearned for shadow in shadows):
+        unlearned = np.stack([shadow.unlearned[audit.place, name][compared] for shadow in shadows])
+        statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
+    return statistics
+
+
+def pooled_statistics(
+    graph: FederatedGraph, parts: Sequence[tuple[Audited, Statistics]]
+) -> tuple[Statistics, np.ndarray]:
+    """Several clients as one, and which triples are members.
+
+    Each triple goes by its share of ranks within a client, since scores differ between models, and by the mean of these over the
+    clients that can express it. So it counts once however many clients speak of it: what they say is not independent.
+
+    Two clients that can both express 40 of 60 triples give 60 observations, not 100.
+    """
+    triples = [graph.clients[audit.place].to_global(audit.triples[: audit.compared]) for audit, _ in parts]
+    first, which = distinct_triples(np.concatenate(triples))
+    statistics: Statistics = {
+        attack: {
+            role: mean_by(
+                which, np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
+            )
+            for role in by_role
+        }
+        for attack, by_role in parts[0][1].items()
+    }
+    return statistics, np.concatenate([audit.forgotten for audit, _ in parts])[first]
+
+
+def distinct_triples(triples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each distinct triple of `[k, 3]`, int64 `[d]`, ascending; and for each row the place of its triple among
+    these, int64 `[k]`."""
+    _, first, which = np.unique(triples, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[which.reshape(-1)]
+
+
+def mean_by(which: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Mean of the values `[k]` of each group, float64 `[d]`."""
+    return np.bincount(which, weights=values) / np.bincount(which)
+
+
+# A run that nobody asked to forget anything.
+
+
+class Inference(NamedTuple):
+    """Membership inference on one kind of model, "local" or "global", of one client, or of `attacks.view.ALL` together."""
+
+    client: str
+    model: str
+    attack: Attack
+    result: MembershipResult
+
+
+def infer_membership(
+    result: FederationResult,
+    *,
+    seed: int,
+    num_shadows: int = 0,
+    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
+) -> list[Inference]:
+    """Which training triples can be told from never-seen ones by the models that clients are left with?
+
+    Members are as many random training triples of each client as it has test triples, at most half of them.
+
+    Args:
+        seed: draws members, controls and shadows. num_shadows: 0, or an even number from 4 on. train: see `train_shadow`.
+
+    Raises:
+        DataError: no client has enough triples that match.
+    """
+    graph = result.graph
+    members: Forget = {}
+    for place, client in enumerate(graph.clients):
+        distinct = np.unique(client.train, axis=0)
+        count = min(len(client.test), len(distinct) // 2)
+        if count:
+            members[client.name] = distinct[generator(seed, "members", place).permutation(len(distinct))[:count]]
+    without = retaining(graph, members)
+    audits = audited_triples(graph, without, members, seed) if members else []
+    audits = [audit for audit in audits if audit.reason is None]
+    if not audits:
+        raise DataError(f"{graph.name}: no client has training triples with matched never-seen ones")
+    shadows = [train_shadow(graph, without, audits, result.options, k, seed, train=train) for k in range(num_shadows)]
+    found: list[Inference] = []
+    parts: dict[str, list[tuple[Audited, Statistics]]] = {}
+
+    def measure(client: str, model: str, statistics: Statistics, member: np.ndarray) -> None:
+        for attack, by_role in statistics.items():
+            rng = generator(seed, "advantage", client, model, attack)
+            measured = measure_membership(by_role["raw"], member, attack=attack, control="held_out", rng=rng)
+            found.append(Inference(client, model, attack, measured))
+
+    for audit in audits:
+        for name, model in client_models(result, audit.place).items():
+            statistics = attack_statistics({"raw": model}, audit, name, shadows, result.options.sampling_temperature)
+            measure(audit.name, name, statistics, audit.forgotten)
+            parts.setdefault(name, []).append((audit, statistics))
+    for name, of_all in parts.items():
+        measure(ALL, name, *pooled_statistics(graph, of_all))
+    return found

@@ -1,0 +1,168 @@
+"""Membership inference: what an adversary computes of a model to tell the triples that it was trained on.
+
+Each attack gives every audited triple a number, larger where it looks more like a trained one; `attacks.membership.figures`
+joins these with the truth.
+
+Threat model: the adversary has a model (its tables, or what answers a triple with a score) and candidate triples.
+`loss_threshold` needs nothing else. `calibrated` and `likelihood_ratio` also need shadow models, so data like the client's and
+the way it was trained. Against an unlearned model, a shadow model that is "in" was trained on the triple *and then unlearned
+it*, one that is "out" never saw it (U-LiRA, Hayes et al. 2024); shadow models that merely trained on it look for a memory that
+unlearning may have turned into another trace.
+
+Legend: `n` audited triples, `S` shadow models, `N` entities.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.arrays import finite, mask
+from fkgsec.errors import SpecError
+from fkgsec.kge.loss import negative_sampling_loss
+from fkgsec.kge.models import KgeModel
+from fkgsec.kge.ranking import SCORE_BLOCK_BYTES, sides_of
+
+Shadows = Literal["online", "offline"]
+Variance = Literal["pooled", "per_triple"]
+
+
+def triple_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
+    """The model's score of each triple, float64 `[n]`; larger is more plausible.
+
+    Args:
+        entities `[N, W]`, relations `[M, V]`: embedding rows. triples: int64 `[n, 3]`, in the ids of these rows.
+    """
+    head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
+    return model.score(entities[head], relations[relation], entities[tail]).double().cpu().numpy()
+
+
+def triple_losses(
+    model: KgeModel,
+    entities: Tensor,
+    relations: Tensor,
+    triples: np.ndarray,
+    *,
+    temperature: float = 1.0,
+    block_bytes: int = SCORE_BLOCK_BYTES,
+) -> np.ndarray:
+    """The training loss of each triple against every other entity on both sides, float64 `[n]`:
+    `negative_sampling_loss`, mean over the sides.
+
+    Args: as `triple_scores`; temperature: alpha of the self-adversarial weights; block_bytes: bound on scores held at once.
+
+    Source: fedr.txt B.2. Differs: all entities are negatives, so that nothing is drawn, and true ones stay among them, since
+    the adversary does not know which are.
+    """
+    losses = np.zeros(len(triples))
+    step = max(1, block_bytes // (8 * len(entities)))
+    for side in sides_of("both"):
+        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        for low in range(0, len(triples), step):
+            chosen = torch.tensor(triples[low : low + step]).to(entities.device)
+            queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
+            scores = model.score_all(queries, entities).double()
+            true = chosen[:, candidate, None]
+            with_true = torch.cat([scores.gather(1, true), scores], dim=1)
+            counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)  # once, as the positive
+            loss = negative_sampling_loss(with_true, counts, temperature=temperature)
+            losses[low : low + step] += loss.cpu().numpy() / 2
+    return losses
+
+
+def loss_threshold(losses: np.ndarray) -> np.ndarray:
+    """A triple is a trained one if its loss is low: minus the loss, float64 `[n]`. Give minus scores to attack by score.
+
+    Source: Yeom et al. 2018, the threshold adversary.
+    """
+    return -finite("losses", losses, 1)
+
+
+def calibrated(scores: np.ndarray, shadow_scores: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """The score minus what models that never saw the triple give it on average, float64 `[n]`.
+
+    Some triples score high in any model, since others imply them; what is above that is due to training on the triple itself.
+
+    Args:
+        scores: `[n]` of the attacked model. shadow_scores: `[S, n]`, the same triples under the shadow models.
+        member: bool `[S, n]`, which shadow model is "in" for which triple; each triple needs one that is "out".
+
+    Source: Watson et al. 2022, difficulty calibration.
+    """
+    scores, shadow_scores, member = _shadows(scores, shadow_scores, member)
+    return scores - _mean(shadow_scores, ~member, "out")
+
+
+def likelihood_ratio(
+    scores: np.ndarray,
+    shadow_scores: np.ndarray,
+    member: np.ndarray,
+    *,
+    mode: Shadows = "online",
+    variance: Variance = "pooled",
+) -> np.ndarray:
+    """LiRA: how much likelier the score is if the triple was trained on than if it was not, float64 `[n]`.
+
+    Args:
+        scores, shadow_scores, member: as for `calibrated`. Scores are logits of the triple's probability sigma(s), which is the
+            scale that LiRA asks for.
+        mode: "online" compares a Gaussian of the triple's "in" scores with one of its "out" scores; "offline" needs no
+            "in" models and asks how far the score lies above the "out" ones (so triples that were pushed down come last, and
+            with the pooled variance the order is that of `calibrated`).
+        variance: "pooled", one for all triples, for fewer than some 64 shadow models; "per_triple" needs two on each side.
+
+    Source: Carlini et al. 2022, Algorithm 1 and its offline variant. Differs: offline gives the standardised score, whose normal
+    probability is the paper's figure: the same order without rounding to 1. The pooled variance is within triples; the
+    published code takes that of all scores, which counts their difficulty as noise.
+
+    Raises:
+        SpecError: an unknown mode or variance. ValueError: too few shadow models for a triple, or they all give one score.
+    """
+    for name, value, allowed in (("mode", mode, get_args(Shadows)), ("variance", variance, get_args(Variance))):
+        if value not in allowed:
+            raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+    scores, shadow_scores, member = _shadows(scores, shadow_scores, member)
+    mean_out, deviation_out = _gaussians(shadow_scores, ~member, "out", variance)
+    from_out = (scores - mean_out) / deviation_out
+    if mode == "offline":
+        return from_out
+    mean_in, deviation_in = _gaussians(shadow_scores, member, "in", variance)
+    from_in = (scores - mean_in) / deviation_in
+    return (from_out**2 - from_in**2) / 2 + np.log(deviation_out / deviation_in)
+
+
+def _gaussians(
+    shadow_scores: np.ndarray, chosen: np.ndarray, what: str, variance: Variance
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of the chosen scores of each triple, `[n]` each."""
+    mean = _mean(shadow_scores, chosen, what, needed=2 if variance == "per_triple" else 1)
+    squares = np.where(chosen, (shadow_scores - mean) ** 2, 0).sum(axis=0)
+    freedom = chosen.sum(axis=0) - 1
+    if variance == "pooled":
+        squares, freedom = np.full_like(squares, squares.sum()), np.full_like(freedom, max(1, freedom.sum()))
+    if not (squares > 0).all():
+        raise ValueError(
+            f'shadow_scores: column {int(np.argmin(squares))} has no spread among the shadow models that are "{what}"; '
+            f"train more of them, on different data or from different seeds"
+        )
+    return mean, np.sqrt(squares / freedom)
+
+
+def _mean(shadow_scores: np.ndarray, chosen: np.ndarray, what: str, needed: int = 1) -> np.ndarray:
+    count = chosen.sum(axis=0)
+    if (count < needed).any():
+        place = int(np.argmin(count))
+        raise ValueError(
+            f'member: each triple needs at least {needed} shadow models that are "{what}"; column {place} has {count[place]}'
+        )
+    return np.where(chosen, shadow_scores, 0).sum(axis=0) / count
+
+
+def _shadows(scores: np.ndarray, shadow_scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, ...]:
+    scores, shadow_scores = finite("scores", scores, 1), finite("shadow_scores", shadow_scores, 2)
+    if shadow_scores.shape[1] != len(scores):
+        raise ValueError(f"shadow_scores must have {len(scores)} columns, as scores; got {shadow_scores.shape[1]}")
+    return scores, shadow_scores, mask("member", member, shadow_scores.shape)

@@ -1,0 +1,1 @@
+"""Rebuilding a victim's entities and triples from what crossed."""

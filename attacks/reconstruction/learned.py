@@ -1,0 +1,120 @@
+"""Learned relations: a linear classifier trained on what the colluder hands over, applied to linked pairs of the victim's rows.
+
+    learner = learn_relations(view.model, view.colluder, seed=0)
+    names = learner.predict(heads, tails)            # relation names [P] for the victim's rows [P, W]
+    weights = learner.log_posterior(heads, tails)    # float32 [P, m], to be combined with other evidence
+
+Relations stay at home under FedE, so the colluder's relation rows need not fit the geometry of the victim's entities, and
+comparing with them (`attacks.reconstruction.inference.infer_relations`) understates what leaks. Entity rows are shared: which
+relation links a pair can be learnt from the pairs of which the colluder knows it.
+
+Knowledge: the colluder's triples with both ends leaked, and its rows of these. Nothing else of the view is used.
+Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relation`, standardised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from attacks.view import ColluderKnowledge
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+MAX_TRIPLES = 20_000  # more are subsampled
+MAX_SEEN = 200_000  # triples seen in all passes, so that the time does not grow with the data
+MOST_PASSES, LEAST_PASSES = 40, 10
+BATCH_SIZE = 200
+L2 = 30.0  # penalty on the weights, against the sum of the losses of all triples
+PAIRS_AT_ONCE = 16_384
+SMALLEST = 1e-30  # a probability in float32 can be rounded to 0
+
+
+@dataclass(frozen=True, eq=False)
+class RelationLearner:
+    """A trained classifier of pairs, or what stands for it.
+
+    Attributes:
+        relation_names `[m]`: what the classes stand for.
+        constant: the class of every pair where there was nothing to tell classes apart by.
+        num_triples: that it was trained on.
+        note: why there was not; None where a classifier was trained on all triples, or how many of them were taken.
+    """
+
+    model: KgeModel
+    relation_names: np.ndarray
+    scaler: StandardScaler | None
+    classifier: MLPClassifier | None
+    constant: int
+    num_triples: int
+    note: str | None
+
+    def log_posterior(self, heads: Tensor, tails: Tensor) -> np.ndarray:
+        """Log-probability of each relation for each pair of entity rows `[P, W]`, float32 `[P, m]`.
+
+        All zeros where nothing was learnt. A relation
+        without a triple between leaked entities gets the probability of a single triple.
+        """
+        if self.classifier is None or self.scaler is None:
+            return np.zeros((len(heads), len(self.relation_names)), dtype=np.float32)
+        absent = -np.log(self.num_triples + len(self.relation_names))
+        found = np.full((len(heads), len(self.relation_names)), absent, dtype=np.float32)
+        for start in range(0, len(heads), PAIRS_AT_ONCE):
+            block = slice(start, start + PAIRS_AT_ONCE)
+            features = self.scaler.transform(pair_features(self.model, heads[block], tails[block]))
+            probability = np.asarray(self.classifier.predict_proba(features))
+            found[block, self.classifier.classes_] = np.log(np.maximum(probability, SMALLEST))
+        return found
+
+    def predict(self, heads: Tensor, tails: Tensor) -> np.ndarray:
+        """The relation name of each pair of entity rows `[P, W]`, names `[P]`."""
+        if self.classifier is None:
+            return np.full(len(heads), self.relation_names[self.constant], dtype=object)
+        return self.relation_names[self.log_posterior(heads, tails).argmax(axis=1)]
+
+
+def pair_features(model: KgeModel, heads: Tensor, tails: Tensor) -> np.ndarray:
+    """h, t, their product by component, and the relation vector that fits the pair best: float32 `[P, 4 W]`."""
+    parts = [heads, tails, heads * tails, model.best_relation(heads, tails)]
+    return torch.cat(parts, dim=1).float().numpy()
+
+
+def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> RelationLearner:
+    """Train on the colluder's triples that have both ends among its leaked entities.
+
+    Args:
+        seed: of the subsample, the first weights and the order of batches.
+
+    Where these triples are none or all of one relation there is nothing to learn, and every pair gets the relation that is most
+    frequent in what the colluder knows.
+    """
+    triples = colluder.triples[(colluder.triples[:, [0, 2]] >= 0).all(axis=1)]
+    majority = int(np.bincount(colluder.triples[:, 1], minlength=len(colluder.relation_names)).argmax())
+    if len(np.unique(triples[:, 1])) < 2:
+        known = "one relation" if len(triples) else "no triple"
+        note = f"the colluder knows {known} between leaked entities, so that nothing was learnt and the majority relation taken"
+        return RelationLearner(model, colluder.relation_names, None, None, majority, 0, note)
+    rng, note = generator(seed, "learned relations"), None
+    if len(triples) > MAX_TRIPLES:
+        note = f"learnt from {MAX_TRIPLES:,} of the colluder's {len(triples):,} triples between leaked entities"
+        triples = triples[np.sort(rng.choice(len(triples), MAX_TRIPLES, replace=False))]
+    ends = [colluder.entities[torch.from_numpy(triples[:, column])] for column in (0, 2)]
+    features, labels = pair_features(model, *ends), triples[:, 1]
+    scaler, batch_size = StandardScaler().fit(features), min(BATCH_SIZE, len(labels))
+    features = np.asarray(scaler.transform(features))
+    classifier = MLPClassifier(
+        hidden_layer_sizes=(),  # softmax regression by Adam
+        alpha=L2 * batch_size / len(labels),  # which scikit-learn divides by the batch
+        batch_size=batch_size,  # pyright: ignore[reportArgumentType]
+        learning_rate_init=3e-3,
+        random_state=int(rng.integers(2**31)),
+    )
+    classes = np.unique(labels)
+    for _ in range(int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))):
+        classifier.partial_fit(features, labels, classes=classes)
+    return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, len(labels), note)

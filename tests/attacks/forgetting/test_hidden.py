@@ -1,0 +1,143 @@
+"""Memory of some that others were lowered for: on planted values, where it is known what is remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attacks.forgetting.hidden import (
+    deviations,
+    hidden_share,
+    hiding_noticed_from,
+    measure_hiding,
+    rearranged,
+    upper_tail,
+)
+from attacks.forgetting.paired import Runs, memory_of, paired_difference, remembered_share
+
+NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
+FORGOTTEN = np.arange(NUM_FORGOTTEN + NUM_CONTROLS) < NUM_FORGOTTEN
+
+
+def make_runs(rng: np.random.Generator, shift: float = 0.5) -> tuple[np.ndarray, Runs]:
+    """Difficulties, and four re-trainings and four shadows, each shifted as a whole; a triple gains where it was trained on."""
+    difficulty = rng.normal(size=len(FORGOTTEN)) * 4
+    trained_on = np.zeros((8, len(FORGOTTEN)), dtype=bool)
+    for pair in range(2):
+        half = rng.permutation(len(FORGOTTEN)) % 2 == 0
+        trained_on[4 + 2 * pair], trained_on[5 + 2 * pair] = half, ~half
+    values = difficulty + rng.normal(size=trained_on.shape) + shift * rng.normal(size=(8, 1)) + GAIN * trained_on
+    return difficulty, Runs(values, trained_on)
+
+
+def audited(rng: np.random.Generator, difficulty: np.ndarray, share: float, shift: float = 0.5) -> np.ndarray:
+    """A run that remembers the first of the forgotten triples."""
+    remembered = np.arange(len(difficulty)) < round(share * NUM_FORGOTTEN)
+    return difficulty + rng.normal(size=len(difficulty)) + shift * rng.normal() + GAIN * remembered
+
+
+def compensated(rng: np.random.Generator, difficulty: np.ndarray, share: float) -> np.ndarray:
+    """A run that remembers the first of the forgotten triples in full; the others are lowered until the mean is re-training's."""
+    values = audited(rng, difficulty, 0.0, shift=0.0)
+    kept = np.arange(NUM_FORGOTTEN) < round(share * NUM_FORGOTTEN)
+    values[:NUM_FORGOTTEN] += np.where(kept, GAIN, -GAIN * share / (1 - share))
+    return values
+
+
+def test_scores_pushed_to_a_level_have_the_right_mean_and_are_seen_by_their_spread() -> None:
+    rng = np.random.default_rng(5)
+    difficulty, runs = make_runs(rng)
+    values = audited(rng, difficulty, 0.0, shift=0.0)
+    level = values.copy()
+    level[FORGOTTEN] = rng.permutation(values[FORGOTTEN])
+    assert paired_difference(level, runs, FORGOTTEN, against_controls=True).p_value > 0.01
+    for tried, seen in ((level, True), (values, False)):
+        found = paired_difference(*deviations(tried, runs), FORGOTTEN, against_controls=True)
+        assert (found.p_value < 1e-4) == seen
+
+
+def test_memory_that_others_pay_for_shows_in_the_upper_tail() -> None:
+    """A fifth keeps a good part of its memory and all others are pushed down until the mean is a re-trained model's."""
+    rng = np.random.default_rng(5)
+    difficulty, runs = make_runs(rng)
+    values = audited(rng, difficulty, 0.0, shift=0.0)
+    values[:NUM_FORGOTTEN] += np.where(np.arange(NUM_FORGOTTEN) < NUM_FORGOTTEN // 5, 2.0, -0.5)
+    for against_controls in (True, False):
+        assert paired_difference(values, runs, FORGOTTEN, against_controls=against_controls).p_value > 0.05
+    tail = upper_tail(values, runs, FORGOTTEN)
+    assert tail.value > 0
+    assert tail.p_value / 2 < 1e-3
+
+
+def test_the_upper_tail_of_re_trainings_is_taken_for_a_memory_as_rarely_as_promised() -> None:
+    rng = np.random.default_rng(6)
+    found = 0
+    for _ in range(200):
+        difficulty, runs = make_runs(rng)
+        tail = upper_tail(audited(rng, difficulty, 0.0), runs, FORGOTTEN)
+        found += tail.value > 0 and tail.p_value / 2 < 0.05
+    assert found <= 18  # 10 expected; 18 is the 99 % point of 200 at 5 %
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+def test_the_bound_on_a_hidden_share_covers_it_where_the_mean_shows_none(share: float) -> None:
+    """Sixty worlds. A share by means is 0 there; the bound ends below the true share at most as often as a 97.5 % one may."""
+    rng = np.random.default_rng(7)
+    below, bounds, by_means = 0, [], []
+    for _ in range(60):
+        difficulty, runs = make_runs(rng)
+        values = compensated(rng, difficulty, share)
+        bound, memory = hidden_share(values, runs, FORGOTTEN), memory_of(runs, FORGOTTEN)
+        assert bound is not None
+        assert memory is not None
+        difference = paired_difference(values, runs, FORGOTTEN, against_controls=True)
+        by_means.append(remembered_share(difference, memory).value)
+        below += bound.high < share
+        bounds.append(bound.high)
+    assert abs(float(np.mean(by_means))) < 0.03
+    assert below <= 5  # 1.5 expected; 5 is the 99 % point of 60 at 2.5 %
+    assert np.mean(bounds) < 0.1 + 1.5 * share
+
+
+def test_a_re_training_is_within_the_bound_of_a_tenth() -> None:
+    rng = np.random.default_rng(8)
+    bounds = []
+    for _ in range(60):
+        difficulty, runs = make_runs(rng)
+        bound = hidden_share(audited(rng, difficulty, 0.0), runs, FORGOTTEN)
+        assert bound is not None
+        bounds.append(bound.high)
+    assert np.mean(np.array(bounds) > 0.1) <= 0.05
+
+
+def test_where_training_adds_nothing_no_bound_is_claimed() -> None:
+    rng = np.random.default_rng(9)
+    difficulty, runs = make_runs(rng)
+    values = audited(rng, difficulty, 0.0)
+    assert hidden_share(values, Runs(runs.values[:4], runs.trained_on[:4]), FORGOTTEN) is None
+    idle = Runs(runs.values - GAIN * runs.trained_on, runs.trained_on)
+    bound = hidden_share(values, idle, FORGOTTEN)
+    assert bound is None or bound.high > 0.5
+
+
+def test_dealing_scores_out_anew_leaves_their_distribution_and_is_noticed() -> None:
+    rng = np.random.default_rng(10)
+    _, runs = make_runs(rng)
+    values = rearranged(runs, 0, FORGOTTEN, 0.3, np.random.default_rng(1))
+    np.testing.assert_array_equal(np.sort(values[FORGOTTEN]), np.sort(runs.values[0][FORGOTTEN]))
+    np.testing.assert_array_equal(values[~FORGOTTEN], runs.values[0][~FORGOTTEN])
+    assert paired_difference(values, runs.without(0), FORGOTTEN, against_controls=True).p_value > 0.05
+    assert measure_hiding(values, runs.without(0), FORGOTTEN).noticed(tolerance=0.1, alarm=0.005)
+    assert not measure_hiding(runs.values[0], runs.without(0), FORGOTTEN).noticed(tolerance=0.1, alarm=0.005)
+
+
+def test_the_share_from_which_on_hiding_is_noticed_is_measured() -> None:
+    rng = np.random.default_rng(11)
+    _, runs = make_runs(rng)
+    found = hiding_noticed_from(runs, FORGOTTEN, tolerance=0.1, alarm=0.005, rng=np.random.default_rng(1))
+    assert found is not None
+    assert found <= 0.2
+    seen = measure_hiding(rearranged(runs, 1, FORGOTTEN, found, np.random.default_rng(2)), runs.without(1), FORGOTTEN)
+    assert seen.noticed(tolerance=0.1, alarm=0.005)
+    blind = hiding_noticed_from(runs, FORGOTTEN, tolerance=0.99, alarm=0.0, rng=np.random.default_rng(1))
+    assert blind is None

@@ -1,0 +1,113 @@
+"""Paired figures: on planted values, where it is known what is remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attacks.forgetting.paired import (
+    Runs,
+    distance_to_runs,
+    memory_of,
+    paired_difference,
+    planted,
+    remembered_share,
+)
+
+NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
+FORGOTTEN = np.arange(NUM_FORGOTTEN + NUM_CONTROLS) < NUM_FORGOTTEN
+
+
+def make_runs(rng: np.random.Generator, shift: float = 0.5) -> tuple[np.ndarray, Runs]:
+    """Difficulties, and four re-trainings and four shadows, each shifted as a whole; a triple gains where it was trained on."""
+    difficulty = rng.normal(size=len(FORGOTTEN)) * 4
+    trained_on = np.zeros((8, len(FORGOTTEN)), dtype=bool)
+    for pair in range(2):
+        half = rng.permutation(len(FORGOTTEN)) % 2 == 0
+        trained_on[4 + 2 * pair], trained_on[5 + 2 * pair] = half, ~half
+    values = difficulty + rng.normal(size=trained_on.shape) + shift * rng.normal(size=(8, 1)) + GAIN * trained_on
+    return difficulty, Runs(values, trained_on)
+
+
+def audited(rng: np.random.Generator, difficulty: np.ndarray, share: float, shift: float = 0.5) -> np.ndarray:
+    """A run that remembers the first of the forgotten triples."""
+    remembered = np.arange(len(difficulty)) < round(share * NUM_FORGOTTEN)
+    return difficulty + rng.normal(size=len(difficulty)) + shift * rng.normal() + GAIN * remembered
+
+
+def test_a_fifth_is_found_where_group_against_group_sees_nothing() -> None:
+    rng = np.random.default_rng(0)
+    difficulty, runs = make_runs(rng)
+    values = audited(rng, difficulty, 0.2)
+    assert paired_difference(values, runs, FORGOTTEN, against_controls=True).p_value < 0.02
+    forgotten, controls = values[FORGOTTEN], values[~FORGOTTEN]
+    auc = (forgotten[:, None] > controls[None]).mean()
+    assert abs(auc - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("against_controls", [True, False])
+def test_re_trainings_are_told_apart_as_rarely_as_promised(against_controls: bool) -> None:
+    """200 worlds, each with one more re-training; a training's own shift is in the error."""
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(200):
+        difficulty, runs = make_runs(rng)
+        values = audited(rng, difficulty, 0.0)
+        found += paired_difference(values, runs, FORGOTTEN, against_controls=against_controls).p_value < 0.05
+    assert found <= 18  # 10 expected; 18 is the 99 % point of 200 at 5 %
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_the_share_is_measured_and_its_interval_covers(share: float) -> None:
+    rng = np.random.default_rng(2)
+    covered, values = 0, []
+    for _ in range(60):
+        difficulty, runs = make_runs(rng)
+        memory = memory_of(runs, FORGOTTEN)
+        assert memory is not None
+        difference = paired_difference(audited(rng, difficulty, share), runs, FORGOTTEN, against_controls=True)
+        estimate = remembered_share(difference, memory)
+        covered += estimate.low <= share <= estimate.high
+        values.append(estimate.value)
+    assert covered >= 53
+    assert np.mean(values) == pytest.approx(share, abs=0.03)
+
+
+def test_a_mixture_is_as_a_run_that_remembers_that_share() -> None:
+    rng = np.random.default_rng(3)
+    _, runs = make_runs(rng, shift=0.0)
+    memory = memory_of(runs, FORGOTTEN)
+    assert memory is not None
+    for share in (0.1, 0.5, 1.0):
+        values = planted(runs, 0, FORGOTTEN, share, rng)
+        assert (values != runs.values[0]).sum() == round(share * NUM_FORGOTTEN)
+        difference = paired_difference(values, runs.without(0), FORGOTTEN, against_controls=True)
+        assert remembered_share(difference, memory).value == pytest.approx(share, abs=0.1)
+
+
+def test_no_memory_gives_no_share() -> None:
+    rng = np.random.default_rng(4)
+    _, runs = make_runs(rng)
+    idle = Runs(runs.values - GAIN * runs.trained_on, runs.trained_on)
+    assert memory_of(idle, FORGOTTEN) is None
+    assert memory_of(Runs(runs.values[:4], runs.trained_on[:4]), FORGOTTEN) is None
+
+
+def test_distance_is_that_beyond_what_re_trainings_have_to_each_other() -> None:
+    rng = np.random.default_rng(6)
+    difficulty = rng.normal(size=400)
+    references = difficulty + rng.normal(size=(5, 400))
+    same = distance_to_runs(difficulty + rng.normal(size=400), references)
+    moved = distance_to_runs(difficulty + rng.normal(size=400) + 1.5, references)
+    assert same.p_value > 0.01
+    assert moved.p_value < 1e-3
+    assert moved.value > 0.2
+
+
+def test_too_few_runs_or_triples_are_named() -> None:
+    rng = np.random.default_rng(7)
+    _, runs = make_runs(rng)
+    with pytest.raises(ValueError, match="each triple needs two runs that never saw it, of three or more; got 2 runs"):
+        paired_difference(runs.values[0], Runs(runs.values[:2], runs.trained_on[:2]), FORGOTTEN, against_controls=True)
+    with pytest.raises(ValueError, match=r"it takes two forgotten triples \(and two controls\); got \[700, 0\]"):
+        paired_difference(runs.values[0], runs, np.ones(700, dtype=bool), against_controls=True)

@@ -1,0 +1,192 @@
+"""The strongest of several inferences, what an adversary could reach at all, and zeros that have a reason."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage, headline_rows, items_of, paper_rows, strongest
+from attacks.reconstruction.options import AttackOptions
+from attacks.view import ALL, THREAT_MODELS, build_view
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec.estimate import exact, proportion
+from fkgsec.federation.loop import run_federation
+
+NONE = np.zeros((0, 3), dtype=np.int64)
+
+
+def made(inference: str, right: int, n: int = 300, **fields) -> Leakage:
+    """A row by hand: `right` of `n` triples; half of the entities named, a tenth by chance."""
+    base = exact(fields.pop("base", 0.0), n)
+    row = Leakage(
+        "reconstruction", "collusion", "paper", inference, "a", "b", 1.0, 9, proportion(n // 2, n), exact(0.1, n), 0.4,
+        proportion(right, n), base, base, right / n - base.value,
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **fields)
+
+
+@pytest.fixture(scope="module")
+def attacked(trained_runs) -> tuple[list[Leakage], pd.DataFrame]:
+    return attack_federation(trained_runs["fede"], AttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
+
+
+class TestAttainable:
+    @pytest.mark.parametrize("threat", ["collusion", "identifiers"])
+    def test_against_names_and_relations_of_view_and_truth(self, trained_runs, threat: str) -> None:
+        result = trained_runs["fede"]
+        graph, shares = result.graph, {}
+        for leak in (0.3, 1.0):
+            view = build_view(result, THREAT_MODELS[threat], colluder=graph.clients[0].name, leak=leak, seed=0)
+            known, relations = set(view.colluder.entity_names), set(view.colluder.relation_names)
+            rows, _ = attack_federation(result, AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0))
+            for client in graph.clients[1:]:
+                held = [graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]]
+                named = [name in known or threat == "identifiers" for name in held]
+                triples = [
+                    (graph.entities[h], graph.relations[r], graph.entities[t])
+                    for h, r, t in client.to_global(client.train)
+                ]
+                rebuilt = [r in relations and (threat == "identifiers" or {h, t} <= known) for h, r, t in triples]
+                for row in rows:
+                    if row.victim == client.name:
+                        assert row.err_attainable == pytest.approx(np.mean(named))
+                        assert row.trr_attainable == pytest.approx(np.mean(rebuilt))
+                        shares[leak, client.name] = (row.err_attainable, row.trr_attainable)
+        if threat == "collusion":
+            for client in graph.clients[1:]:
+                assert 0 < shares[0.3, client.name][1] < shares[0.3, client.name][0] < shares[1.0, client.name][0] < 1
+
+    @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
+    def test_no_figure_and_no_baseline_is_above_it(self, trained_runs, algorithm: str) -> None:
+        threats = ("collusion", "identifiers" if algorithm == "fede" else "collusion+entities")
+        rows, _ = attack_federation(trained_runs[algorithm], AttackOptions(threat=threats, leak=(0.2, 1.0)))
+        reached = 0
+        for row in rows:
+            if not row.reason:
+                reached += row.err_attainable > 0
+                assert max(row.err.value, row.err_baseline.value) <= row.err_attainable + 1e-12
+                assert max(row.trr.value, row.trr_baseline.value, row.trr_prior.value) <= row.trr_attainable + 1e-12
+        assert reached > 10
+
+
+class TestZeroWithAReason:
+    def test_where_no_relation_is_shared(self) -> None:
+        """Divided by relations: names are told, no triple can be."""
+        graph = generate_consortium(clients=2, size=500, seed=3)
+        clients = []
+        for place, client in enumerate(graph.clients):
+            triples = client.to_global(client.train)
+            clients.append(ClientGraph.from_global(client.name, triples[triples[:, 1] % 2 == place], NONE, NONE))
+        divided = FederatedGraph("divided", graph.entities, graph.relations, tuple(clients))
+        options = FederationOptions(
+            dim=8, rounds=1, local_epochs=1, eval_every=1, patience=0, num_negatives=4, learning_rate=0.05, device="cpu"
+        )
+        rows, _ = attack_federation(run_federation(divided, options), AttackOptions(leak=(1.0,), unlinked_heads=0))
+        assert {row.threat_model for row in rows} == {"collusion", "identifiers"}
+        for row in rows:
+            assert (row.trr.value, row.trr_attainable, row.reason) == (0, 0, None)
+            assert row.remark.startswith("no relation is shared with the colluder")
+            assert row.err_attainable > 0.2
+
+    def test_a_leak_too_small_to_know_anything_says_so(self, trained_runs) -> None:
+        rows, _ = attack_federation(trained_runs["fede"], AttackOptions(threat=("collusion",), leak=(1e-6,)))
+        assert {row.trr_attainable for row in rows} == {0}
+        for row in headline_rows(rows):
+            assert "so TRR is 0 by construction" in row.remark
+            assert "no relation is shared" not in row.remark
+
+    def test_no_remark_where_triples_can_be_rebuilt(self, trained_runs) -> None:
+        rows, _ = attack_federation(trained_runs["fede"], AttackOptions(leak=(1.0,), unlinked_heads=0))
+        assert {row.remark for row in rows} == {None}
+
+
+class TestStrongest:
+    def test_is_the_largest_and_ties_go_to_the_first(self) -> None:
+        best = strongest([made("cosine", 60), made("score", 90), made("names", 90)])
+        assert (best.inference, best.trr_by, best.trr.value, best.trr_compared) == ("strongest", "score", 0.3, 5)
+        assert best.trr == proportion(90, 300, compared=5)
+        assert best.trr_advantage == best.trr.value
+        assert (best.err, best.err_by) == (made("cosine", 0).err, "attack")
+
+    def test_is_never_below_a_baseline(self) -> None:
+        best = strongest([made("cosine", 60, base=0.25), made("score", 30, base=0.25)])
+        assert (best.trr.value, best.trr_advantage, best.trr_by) == (0.25, 0, "majority")
+        assert best.trr.low < 0.25 < best.trr.high
+        drawn = strongest([made("cosine", 60, err=proportion(3, 300))])
+        assert (drawn.err.value, drawn.err_advantage, drawn.err_by) == (0.1, 0, "baseline")
+
+    def test_of_a_victim_that_could_not_be_attacked_the_reason_stays(self) -> None:
+        best = strongest([made("cosine", 0, reason="nothing crossed"), made("score", 0, reason="nothing crossed")])
+        assert (best.inference, best.reason, best.trr_by) == ("strongest", "nothing crossed", None)
+
+    @pytest.mark.parametrize("alike", [0.0, 0.9])
+    def test_its_interval_covers_the_best_rate_and_one_without_correction_does_not(self, alike: float) -> None:
+        """Five attacks of one true rate on the same items, each item told by luck that they share with chance `alike`."""
+        rng, rate, n, draws, names = np.random.default_rng(0), 0.3, 300, 2000, [*"abcde"]
+        covered = plain = 0
+        for _ in range(draws):
+            own, shared = rng.random((len(names), n)), rng.random(n)
+            right = np.where(rng.random(n) < alike, shared, own) < rate
+            best = strongest([made(name, int(count), n) for name, count in zip(names, right.sum(axis=1), strict=True)])
+            uncorrected = proportion(int(right.sum(axis=1).max()), n)
+            covered += best.trr.low <= rate <= best.trr.high
+            plain += uncorrected.low <= rate <= uncorrected.high
+        assert covered / draws >= 0.95
+        assert plain / draws < (0.91 if alike == 0 else 0.945)
+
+    def test_headlines_are_the_strongest_and_older_records_have_their_own(self) -> None:
+        older = [made("cosine", 60)]
+        assert headline_rows(older) == older == paper_rows(older)
+        rows = [*older, made("score", 90)]
+        best = strongest(rows)
+        assert headline_rows([*rows, best]) == [best]
+        assert paper_rows([*rows, best]) == older
+        fields = msgspec.to_builtins(older[0])
+        for name in ("err_attainable", "trr_attainable", "remark", "err_by", "trr_by", "trr_compared"):
+            fields.pop(name)
+        assert msgspec.convert(fields, Leakage) == older[0]
+
+
+class TestOnRuns:
+    def test_one_row_for_each_inference_and_one_for_the_best(self, attacked) -> None:
+        rows, _ = attacked
+        by_attack: dict[tuple, dict[str, Leakage]] = {}
+        for row in rows:
+            by_attack.setdefault((row.threat_model, row.leak, row.victim), {})[row.inference] = row
+        assert len(by_attack) == 2 * 2 * 3
+        for group in by_attack.values():
+            best = group.pop("strongest")
+            assert list(group)[:3] == ["cosine", "score", "names"]
+            most = max(row.trr.value for row in group.values())
+            assert best.trr.value == max(most, best.trr_baseline.value, best.trr_prior.value)
+            assert len({row.err for row in group.values()}) == 1
+            assert best.trr_compared == len(group) + 2
+            assert best.trr_advantage >= 0 <= best.err_advantage
+
+    def test_items_are_those_of_each_rows_inference(self, attacked) -> None:
+        rows, scores = attacked
+        for row, item in itertools.product(rows, ("entity", "triple")):
+            if row.trr_by in ("majority", "prior") and item == "triple":
+                continue
+            items, figure = items_of(scores, row, item), row.err if item == "entity" else row.trr
+            assert len(items) == figure.n
+            assert items["right"].mean() == pytest.approx(figure.value)
+            assert not [name for name in items if name.startswith(("right_", "guessed_relation_"))]
+            if item == "triple":
+                ends = (items["guessed_head"] == items["head"]) & (items["guessed_tail"] == items["tail"])
+                assert (items["right"] == (ends & (items["guessed_relation"] == items["relation"]))).all()
+
+    def test_names_are_those_of_the_colluders_triples(self, attacked) -> None:
+        """Where names are read, naive Bayes on guessed names is the prior itself."""
+        rows, _ = attacked
+        for row in rows:
+            if row.inference == "names" and row.threat_model == "identifiers":
+                assert row.trr.value == pytest.approx(row.trr_prior.value)
+                assert row.trr.value > 0
+            if row.inference == "names" and row.threat_model == "collusion" and row.victim == ALL and row.leak == 1:
+                assert row.trr.value > row.trr_prior.value
