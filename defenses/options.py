@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_type_hints
 import msgspec
 
 from fkgsec.errors import SpecError
+from fkgsec.exchange import Delivery, check_fit
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
 from protocols.core.prg import CipherName
@@ -161,6 +162,16 @@ class Defense(msgspec.Struct, frozen=True):
                 raise SpecError(f"{given} does not apply to {where} noise; leave it out")
 
     @property
+    def delivers(self) -> Delivery:
+        """What the server gets of a round's uploads."""
+        return "sum" if self.secagg else "single uploads"
+
+    @property
+    def knows_holdings(self) -> bool:
+        """Whether the server learns who holds each row."""
+        return self.psu is None
+
+    @property
     def distributed_noise(self) -> Noise | None:
         """The integer noise that clients add inside secure aggregation, or None."""
         if self.dp is None or self.secagg is None:
@@ -222,28 +233,21 @@ def parse_defense(text: str) -> Defense:
 
 
 def check_defense(options: FederationOptions) -> None:
-    """Raises `SpecError` for a defense that is no defense, or one of an algorithm that exchanges nothing."""
+    """Raises `SpecError` for a defense that is no defense, or one that does not fit what the algorithm exchanges."""
     if options.defense and parse_defense(options.defense) == Defense():
         raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")
     if options.defense and not RECIPES[options.algorithm].shared:
         raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
     if not options.defense:
         return
-    recipe, defense = RECIPES[options.algorithm], parse_defense(options.defense)
-    for part in (recipe.codec, recipe.aggregation):
-        if part in _NEEDS_UPLOADS:
-            raise SpecError(f"defense: {options.algorithm} {_NEEDS_UPLOADS[part]}; no defense fits it")
-    if recipe.codec == "top-k" and (defense.psu or defense.dp):
-        raise SpecError(
-            f"defense: {options.algorithm} takes secagg and suppress only: psu hides which rows are shared, and dp would not "
-            "cover which rows changed most"
-        )
-
-
-_NEEDS_UPLOADS = {
-    "low-rank": "sends factors, whose sum is not the factors of the sum",
-    "affinity": "weighs single uploads against each other, which a sum hides",
-}
+    defense = parse_defense(options.defense)
+    check_fit(
+        options.algorithm,
+        delivers=defense.delivers,
+        knows_holdings=defense.knows_holdings,
+        hides_choice=defense.dp is None,
+        transport=f"defense {options.defense!r}",
+    )
 
 
 def _check(right: bool, name: str, value: object, allowed: str) -> None:

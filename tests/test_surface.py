@@ -46,5 +46,5 @@ def test_exported_names_of_attacks() -> None:
 
 
 def test_exported_names_of_defenses() -> None:
-    assert defenses.__all__ == ["DefendedExchange", "Defense", "check_defense", "make_exchange", "parse_defense"]
+    assert defenses.__all__ == ["DefendedTransport", "Defense", "check_defense", "make_transport", "parse_defense"]
     assert all(hasattr(defenses, name) for name in defenses.__all__)

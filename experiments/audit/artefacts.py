@@ -24,7 +24,7 @@ from experiments.runs.record import DataRecord, Environment, describe_data, desc
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.exchange import Observed
+from fkgsec.exchange import Observed
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.options import FederationOptions

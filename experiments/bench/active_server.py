@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,107 +22,99 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from defenses.bound_broadcasts import BoundBroadcasts
+from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
 from defenses.broadcasts import BroadcastError
-from defenses.exchange import DefendedExchange
-from defenses.exchanges import make_exchange
-from defenses.sparse import SparseSums
+from defenses.transport import DefendedTransport, make_transport
 from experiments.cli.progress import unobserved
 from experiments.runs.compare import compare
 from experiments.runs.recovery import Unlearning, error_text
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.exchange import Exchange, MakeExchange, Received, Uploaded
-from fkgsec.federation.messages import Channel, client_party
-from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.exchange import MakeTransport, Received, Uploaded
+from fkgsec.federation.messages import client_party
+from fkgsec.federation.recipes import Table
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 FAR = 1e9  # a value that no training brings back within the clip
 
 
-class UncheckedBroadcasts(BoundBroadcasts):
-    """Clients that take what they are sent, and sessions that do not depend on it."""
+class Forgetful(SentBroadcasts):
+    """A history that does not depend on what was sent."""
 
-    def extend(self, party: str, what: str, round: int, commitment: bytes) -> None:
+    def extend(self, what: str, round: int, commitment: bytes) -> None:
         """Nothing is remembered."""
 
-    def check(self, round: int, table: Table, party: str, rows: Tensor, largest: np.ndarray | float) -> None:
+
+class UncheckedBroadcasts(ReceivedBroadcasts):
+    """A client that takes what it is sent, and whose sessions do not depend on it."""
+
+    def extend(self, what: str, round: int, commitment: bytes) -> None:
+        """Nothing is remembered."""
+
+    def check(self, round: int, table: Table, rows: Tensor, largest: np.ndarray | float) -> None:
         """Nothing is refused."""
 
-    def require_rows(self, round: int, table: Table, parties: Collection[str]) -> None:
+    def require_rows(self, round: int, table: Table) -> None:
         """Nothing is refused."""
+
+
+class UnprotectedTransport(DefendedTransport):
+    """A transport whose clients check nothing."""
+
+    sent_log, received_log = Forgetful, UncheckedBroadcasts
 
 
 def active_server(
     target: str, *, at: int, value: float = FAR, unprotected: bool = False, withheld: bool = False
-) -> MakeExchange:
-    """An exchange whose server sends every client but the target (a party) `value` throughout, after round `at`.
+) -> MakeTransport:
+    """A transport whose server sends every client but the target (a party) `value` throughout, after round `at`.
 
     The target is sent the server's table; `withheld`: no rows, and the commitment to what the others were sent, as if it sat the
     next round out. Then with `value` 0 nothing is refused, and entities of ComplEx and RotatE stay at zeros.
     """
+    base: Any = UnprotectedTransport if unprotected else DefendedTransport
 
-    def make(
-        channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
-    ) -> Exchange:
-        """The exchange of the run, its server replaced by the active one."""
-        sparse = RECIPES[options.algorithm].codec == "top-k"
-        kind = _active(SparseSums if sparse else DefendedExchange, target, at, value, withheld)
-        exchange = kind(channel, options, parties, tables, run)
-        if unprotected:
-            exchange._bound = UncheckedBroadcasts(channel, parties, whole=exchange.defense.psu is not None)
-        return exchange
-
-    return make
-
-
-def _active(base: Any, target: str, at: int, value: float, withheld: bool) -> Any:
     class Active(base):
         """See `active_server`."""
 
         def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+            """Of a table of `value`, to all but the target, where rows are withheld from it."""
             if withheld and round == at:
                 self.server[table].rows = torch.full_like(self.server[table].rows, value)
                 parties = [party for party in parties if party != target]
             return super().broadcast(round, table, parties)
 
-        def _table_for(self, round: int, table: Table, party: str) -> Tensor:
-            own = super()._table_for(round, table, party)
+        def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
             if round != at or party == target:
-                return own
-            far, width = own.clone(), self.server[table].rows.shape[1]
+                return content
+            far, width = content.clone(), self.server[table].rows.shape[1]
             far[:, :width] = value  # what follows is FedS's count
             return far
 
         def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+            """Afterwards it knows what those it sent `value` put in."""
             outcome = super().upload(round, table, rows)
             if round == at + 1:
-                encoding = self._encodings[table]
-                shape = tuple(self.server[table].rows.shape)
+                encoding, shape = self.terms.encodings[table], tuple(self.server[table].rows.shape)
                 part = torch.from_numpy(encoding.decode(encoding.encode(np.full(shape, value)).values))
                 self.known[table] = {party: part for party in rows if party != target}
             return outcome
 
-    return Active
+    made: Any = Active
+    return made
 
 
-def echoing_others(
-    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
-) -> Exchange:
-    """An exchange in which an unlearning is not refused, and clients that did not ask send back what the server sent them."""
+class EchoingOthers(DefendedTransport):
+    """A transport in which an unlearning is not refused, and clients that did not ask send back what the server sent them."""
 
-    class Echoing(DefendedExchange):
-        """See `echoing_others`."""
+    @property
+    def sums(self) -> bool:
+        """Denied, so that the others do not train."""
+        return False
 
-        def __init__(self, *parts: Any) -> None:
-            super().__init__(*parts)
-            self.sums = False
-
-        def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
-            return list(range(len(self.parties)))
-
-    return Echoing(channel, options, parties, tables, run)
+    def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        """All."""
+        return list(range(len(self.parties)))
 
 
 def main() -> None:
@@ -136,8 +128,8 @@ def main() -> None:
     party, lines = client_party(target.name), []
     for case in ("psu,secagg", "secagg", "psu,secagg,suppress:t=2", "fedr/psu,secagg", "fedlu/psu,secagg"):
         for server, exchange, unlearning in (
-            ("follows the protocol", make_exchange, forget),
-            ("follows the protocol; others echo", echoing_others, forget),
+            ("follows the protocol", make_transport, forget),
+            ("follows the protocol; others echo", EchoingOthers, forget),
             ("active", active_server(party, at=3), None),
             ("active; clients do not check", active_server(party, at=3, unprotected=True), None),
         ):
@@ -152,7 +144,7 @@ def _rows(
     case: str,
     server: str,
     target: str,
-    exchange: MakeExchange,
+    exchange: MakeTransport,
     unlearning: Unlearning | None,
 ) -> list[str]:
     """What the server alone knows of the target's change, a row for the last round and one for an unlearning."""
@@ -163,7 +155,7 @@ def _rows(
             ).cases
         except BroadcastError as error:
             return [f"| {case} | {server} | 4 | ends: {error} | | | |"]
-    rounds = [("4", done.record.update_recovery)] if unlearning is None or exchange is make_exchange else []
+    rounds = [("4", done.record.update_recovery)] if unlearning is None or exchange is make_transport else []
     rounds += [("unlearning", done.unlearned)] if unlearning else []
     return [
         f"| {case} | {server} | {number} | {row.cosine.value:.3f} | {row.base_cosine.value:.3f} | "

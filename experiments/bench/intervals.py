@@ -17,7 +17,7 @@ from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.cli.console import expected_errors
 from experiments.runs.spec import CONSORTIUM, Spec
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -35,7 +35,7 @@ def figures_of(result: FederationResult, leak: float, seed: int) -> Leakage:
 def train(spec: Spec, seed: int) -> FederationResult:
     """The same division of the same data, trained from another seed."""
     options = msgspec.structs.replace(spec, seed=seed).federation_options()
-    return run_federation(spec.load_graph(), options, make_exchange=make_exchange)
+    return run_federation(spec.load_graph(), options, make_exchange=make_transport)
 
 
 def main(

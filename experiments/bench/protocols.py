@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.bench.rounds import bench_graph, best_of, time_round
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
@@ -158,7 +158,7 @@ def defense_table(repeats: int) -> Table:
         "psu,secagg,dp:unit=row,clip=0.1,epsilon=10",
     ):
         options = FederationOptions(defense=defense, device="cpu")
-        seconds = time_round(Federation(graph, options, make_exchange), repeats)
+        seconds = time_round(Federation(graph, options, make_transport), repeats)
         clear = clear or seconds
         table.add_row(defense or "none", f"{seconds:.2f}", f"{seconds - clear:+.2f} s")
     return table

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from attacks.membership.audits import Inference, infer_membership
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.run import load_run
 from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
@@ -75,7 +75,7 @@ def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
     def train(graph: FederatedGraph, options: FederationOptions) -> FederationResult:
         """A shadow federation, watched."""
         with observe(options, f"membership on {folder}: shadow {next(numbers)} of {num_shadows}") as observer:
-            return run_federation(graph, options, observer=observer, make_exchange=make_exchange)
+            return run_federation(graph, options, observer=observer, make_exchange=make_transport)
 
     return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.update_recovery import UpdateRecovery
 from attacks.view import ALL, THREAT_MODELS
-from defenses.exchanges import make_exchange
 from defenses.options import check_defense
+from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.reporting.tables import INFERENCE_TITLE, attainable, inferences_of, make_table, protection_lines
@@ -31,7 +31,7 @@ from experiments.runs.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.exchange import MakeExchange
+from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
@@ -96,7 +96,7 @@ def compare(
     observe: Observe,
     overwrite: bool = False,
     unlearning: Unlearning | None = None,
-    exchange: MakeExchange = make_exchange,
+    exchange: MakeTransport = make_transport,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 

@@ -1,7 +1,7 @@
 """Update recovery in a comparison: of each case's last attacked round, and of a round in which clients unlearn afterwards.
 
 asked = Unlearning(forget, UnlearnOptions(method="finetune"))
-updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_exchange, observer)
+updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_transport, observer)
 console.print(recovery_table([("psu,secagg", "unlearning", updates)]))
 """
 
@@ -22,7 +22,7 @@ from experiments.reporting.tables import make_table
 from experiments.runs.run import load_run
 from experiments.runs.spec import Spec
 from fkgsec.estimate import Estimate
-from fkgsec.federation.exchange import MakeExchange
+from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import Observer
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
@@ -48,7 +48,7 @@ class Unlearning(NamedTuple):
 
 
 def recovered_from_unlearning(
-    run: Path, spec: Spec, unlearning: Unlearning, exchange: MakeExchange, observer: Observer | None
+    run: Path, spec: Spec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer | None
 ) -> list[UpdateRecovery]:
     """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does."""
     _, result = load_run(run, exchange=exchange)

@@ -24,8 +24,8 @@ from attacks.reconstruction.options import AttackOptions, default_threats
 from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from attacks.update_recovery import UpdateRecovery, attack_updates
 from attacks.view import check_attackable
-from defenses.exchanges import make_exchange
 from defenses.options import KINDS, parse_defense
+from defenses.transport import make_transport
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.spec import Spec
@@ -34,8 +34,8 @@ from experiments.runs.writing import refused
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import split_leak_warning
 from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import MakeTransport
 from fkgsec.federation import checkpoint
-from fkgsec.federation.exchange import MakeExchange
 from fkgsec.federation.loop import (
     CHECKPOINT,
     CHECKPOINT_EVERY_S,
@@ -85,7 +85,7 @@ def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
     if attack:
         check_attackable(graph, spec.algorithm, spec.colluder)
     parties = [client_party(client.name) for client in graph.clients]
-    make_exchange(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
+    make_transport(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
 
 
 def execute(
@@ -97,7 +97,7 @@ def execute(
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     overwrite: bool = False,
-    exchange: MakeExchange = make_exchange,
+    exchange: MakeTransport = make_transport,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -233,7 +233,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def load_run(
-    folder: Path, observer: Observer | None = None, exchange: MakeExchange = make_exchange
+    folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
 ) -> tuple[Spec, FederationResult]:
     """A finished run, from its checkpoint.
 

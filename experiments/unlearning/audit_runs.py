@@ -16,7 +16,7 @@ import numpy as np
 
 from attacks.forgetting.evidence import AuditRun, Plant, read_run
 from attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
@@ -59,7 +59,7 @@ class Auditor(NamedTuple):
         options = self.candidate.unlearning.options
 
         def forgetting(result: FederationResult, forget: Forget) -> FederationResult:
-            return unlearn(result, forget, options, make_exchange=make_exchange)
+            return unlearn(result, forget, options, make_exchange=make_transport)
 
         shadows, runs = [], []
         for number in range(count):
@@ -131,4 +131,4 @@ class Auditor(NamedTuple):
         except OSError as error:
             raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
         with self.observe(options, name) as observer:
-            return run_federation(graph, options, folder, observer, CHECKPOINT_EVERY_S, make_exchange)
+            return run_federation(graph, options, folder, observer, CHECKPOINT_EVERY_S, make_transport)

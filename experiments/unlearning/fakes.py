@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks.forgetting.relearning import relearning_models
 from attacks.membership.audits import ClientModel, replace_train, to_local
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.kge.local.evaluation import ClientTables
@@ -64,7 +64,7 @@ def _trained_on(case: Case, more: dict[int, np.ndarray]) -> FederationResult:
     clients = list(retained.clients)
     for place, triples in more.items():
         clients[place] = replace_train(clients[place], np.concatenate([clients[place].train, triples]))
-    result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_exchange=make_exchange)
+    result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_exchange=make_transport)
     return case.claiming(result)
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment, guarantees_of, write_atomically
 from experiments.runs.run import SPEC_FILE, load_run
@@ -135,7 +135,7 @@ def _make(
     # Re-training has the run's rounds; all else is a single one.
     seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
     with observe(seen, f"{options.method} on {run}") as observer:
-        result = unlearn(raw, forget, options, observer=observer, make_exchange=make_exchange)
+        result = unlearn(raw, forget, options, observer=observer, make_exchange=make_transport)
     unlearning = Unlearning(
         schema=SCHEMA,
         identity=run_identity(raw.graph, raw.options),

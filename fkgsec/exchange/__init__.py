@@ -17,9 +17,9 @@ What an aggregation needs and a transport does not deliver is refused before any
 from fkgsec.exchange import affinity, low_rank, top_k
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
 from fkgsec.exchange.codec import CODECS, Codec
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload, Uploaded, all_excluded
+from fkgsec.exchange.parts import Delivered, Delivery, Holding, Observed, Received, Upload, Uploaded, all_excluded
 from fkgsec.exchange.server import SharedTable
-from fkgsec.exchange.transport import MakeTransport, Transport
+from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 
 __all__ = [
     "AGGREGATIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "Aggregation",
     "Codec",
     "Delivered",
+    "Delivery",
     "Holding",
     "MakeTransport",
     "Observed",
@@ -37,6 +38,7 @@ __all__ = [
     "Uploaded",
     "affinity",
     "all_excluded",
+    "check_fit",
     "low_rank",
     "top_k",
 ]

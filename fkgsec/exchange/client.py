@@ -57,6 +57,7 @@ class TableClient:
         self.party, self.holding = party, holding
         self.table: Table = table
         self.codec = codec.client(holding, options, aggregation.answers)
+        self.chooses_rows = codec.chooses_rows
         self.guard: Guard | None = None
         self.received = torch.empty(0, 0)  # its rows as last received
 

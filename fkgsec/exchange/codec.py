@@ -21,7 +21,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
 from fkgsec.exchange.table import SharedTable
-from fkgsec.federation.messages import SERVER, AnyMessage, Rows
+from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.registry import Registry
@@ -48,6 +48,10 @@ class Content(NamedTuple):
     rows: Tensor
     values: Tensor
     scale: Tensor | float = 1.0
+
+    def at(self, places: Tensor) -> Content:
+        """Of a whole table, the client's rows, which are at `places` int64 `[n]`."""
+        return Content(torch.arange(len(places)), self.rows[places], self.values[places], self.scale)
 
 
 class ClientCodec:
@@ -76,20 +80,21 @@ class ClientCodec:
             rows: what `encode` was given. summed: the client's part of an opened sum, float64, its weight included.
         """
 
-    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
-        """What a broadcast says of the client's rows.
+    def shape(self, message: AnyMessage) -> tuple[int, int]:
+        """Rows and width that a broadcast says it has."""
+        return (message.num_rows, message.width) if isinstance(message, Rows | SparseRows) else (0, 0)
 
-        Args:
-            places: int64 `[n]`, the client's among the rows of the message, where that is of the whole table.
+    def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
+        """What a broadcast says of the client's rows, or of a whole table of `num_rows`.
 
         Raises:
-            RunError: another message than these rows can have.
+            RunError: another message than such rows can have.
         """
         if not isinstance(message, Rows):
             raise RunError(f"{message.receiver} was to be sent rows of {message.table}; got {message.label}")
-        rows = message.unpack() if places is None else message.unpack()[places]
-        if len(rows) not in (self.num_rows, self.num_uploaded):
-            raise RunError(f"{message.receiver} was sent {len(rows)} rows of {message.table}; {self.num_rows} expected")
+        rows, expected = message.unpack(), (num_rows,) if num_rows else (self.num_rows, self.num_uploaded)
+        if len(rows) not in expected:
+            raise RunError(f"{message.receiver} was sent {len(rows)} rows of {message.table}; {expected[0]} expected")
         return Content(torch.arange(len(rows)), rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
@@ -117,6 +122,14 @@ class ServerCodec:
     def begin(self) -> None:
         """Called once the first rows are set, and after a resume before `load`."""
         return
+
+    def partial(self, round: int) -> bool:
+        """Whether uploads of the round leave out some of the rows that others have."""
+        return False
+
+    def crossed(self, message: AnyMessage) -> Tensor:
+        """Which of the receiver's rows a broadcast is of, int64 `[k]`."""
+        return torch.arange(len(self.shared.holdings[message.receiver]))
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
         """The rows of an upload. Raises `RunError` for an unknown sender and for another message than it can send."""

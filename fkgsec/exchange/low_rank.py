@@ -96,17 +96,23 @@ class LowRankClient(ClientCodec):
         assert self._change is not None
         return LowRankRows.pack(round, party, SERVER, table, self._change)
 
-    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
+    def shape(self, message: AnyMessage) -> tuple[int, int]:
+        """Rows, and the width that their factors make."""
+        if isinstance(message, LowRankRows):
+            return message.num_rows, message.height * message.columns
+        return super().shape(message)
+
+    def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
         """Rows in round 0, the factors of their changes afterwards; a change is as large as a whole row of values can make it."""
         if message.round == 0:
-            return super().read(message, places)
+            return super().read(message, num_rows)
         if not isinstance(message, LowRankRows):
             raise RunError(f"{message.receiver} was to be sent low-rank rows of {message.table}; got {message.label}")
-        factors = Factors(*(part if places is None else part[places] for part in message.unpack()))
-        if len(factors.values) != self.num_rows:
-            raise RunError(f"{message.receiver} was sent {len(factors.values)} rows; {self.num_rows} expected")
+        factors, expected = Factors(*message.unpack()), num_rows or self.num_rows
+        if len(factors.values) != expected:
+            raise RunError(f"{message.receiver} was sent {len(factors.values)} rows; {expected} expected")
         change = factors.rows()
-        return Content(torch.arange(self.num_rows), factors.flattened(), change, change.shape[1] ** 0.5)
+        return Content(torch.arange(expected), factors.flattened(), change, change.shape[1] ** 0.5)
 
     def take(self, round: int, content: Content) -> Received:
         """The rows that the server has now."""

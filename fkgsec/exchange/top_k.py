@@ -114,7 +114,7 @@ class TopKClient(ClientCodec):
         self.history = torch.where(contribution.chosen[:, None], rows, self.history)
         self._summed = None if summed is None else (round, summed)
 
-    def read(self, message: AnyMessage, places: Tensor | None = None) -> Content:
+    def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
         """Rows that it is to take over; or, between synchronised rounds, sums and, last, of how many uploads."""
         if isinstance(message, SparseRows):
             if message.num_rows != self.num_rows:
@@ -191,6 +191,16 @@ class TopKServer(ServerCodec):
             party: Observed(table.rows[table.uploaded(party)], torch.zeros(number, dtype=torch.bool))
             for party, number in table.num_uploaded.items()
         }
+
+    def partial(self, round: int) -> bool:
+        """Between synchronised rounds."""
+        return not _schedule(self.options, round)
+
+    def crossed(self, message: AnyMessage) -> Tensor:
+        """Which of the receiver's rows a broadcast is of: those that it names, else all shared ones."""
+        if isinstance(message, SparseRows):
+            return message.unpack()[0]
+        return torch.nonzero(self._shared[message.receiver])[:, 0]
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
         """Chosen rows, or all shared ones without saying which."""

@@ -10,7 +10,6 @@ of its channel. Another transport is a subclass (`defenses.transport`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -41,6 +40,7 @@ class Transport:
 
     Attributes:
         delivers: what the server gets of a round's uploads.
+        codec, aggregation: of the recipe.
         server: the tables as the server has them.
         inputs: by table and party what each participant put into the last sum; see `FederationResult.inputs`.
         known: what the server knows beforehand of participants' parts of that sum; see `FederationResult.known`.
@@ -50,7 +50,6 @@ class Transport:
     """
 
     delivers: Delivery = "single uploads"
-    knows_holdings: ClassVar[bool] = True  # whether the server learns who holds each row
 
     def __init__(
         self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
@@ -68,28 +67,8 @@ class Transport:
         self.inputs: dict[Table, dict[str, Tensor]] = {}
         self.known: dict[Table, dict[str, Tensor]] = {}
 
-    def describe(self) -> str:
-        """What it is called in errors."""
-        return "a transport in clear"
-
     def _check_fit(self) -> None:
-        """Compare what the parts need, carry and deliver."""
-        recipe = RECIPES[self.options.algorithm]
-        needs, answers = self.aggregation.needs, self.aggregation.answers
-        if needs == "single uploads" and self.delivers == "sum":
-            raise SpecError(
-                f"{recipe.name}: aggregation {recipe.aggregation!r} needs single uploads; {self.describe()} delivers their sum "
-                "alone"
-            )
-        if answers not in self.codec.carries:
-            raise SpecError(
-                f"{recipe.name}: aggregation {recipe.aggregation!r} answers with {answers}; codec {recipe.codec!r} carries "
-                f"{', '.join(sorted(self.codec.carries))}"
-            )
-        if self.codec.chooses_rows and not self.knows_holdings:
-            raise SpecError(
-                f"{recipe.name}: codec {recipe.codec!r} needs to know who holds each row; {self.describe()} hides it"
-            )
+        check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")
 
     def tamper_with(self, tamper: Tamper) -> None:
         """Let an adversary run the server's broadcasts."""
@@ -229,8 +208,8 @@ class Transport:
     # What it says of itself.
 
     def observed(self, table: Table) -> dict[str, Observed]:
-        """What the server knows of each client's rows; empty where each upload says all of it in one message."""
-        return self.servers[table].codec.observed()
+        """What the server knows of each client's rows; empty under sums, and where one message says all of it."""
+        return {} if self.sums else self.servers[table].codec.observed()
 
     def rounds_worth_noting(self) -> set[int]:
         """The rounds whose opened sums an adversary still has a use for, beside the best and the last."""
@@ -244,6 +223,40 @@ class Transport:
             rounds: how many rounds of uploads this exchange carries; None: as many as the options allow.
         """
         return before
+
+
+def check_fit(
+    algorithm: str, *, delivers: Delivery, knows_holdings: bool = True, hides_choice: bool = True, transport: str
+) -> None:
+    """Compare what the parts of an algorithm need and carry with what a transport delivers.
+
+    Args:
+        knows_holdings: whether the server learns who holds each row. hides_choice: whether which rows of a client cross says
+            nothing that the transport promises to hide. transport: what it is called in errors.
+
+    Raises:
+        SpecError: they do not fit.
+    """
+    recipe = RECIPES[algorithm]
+    codec, aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
+    if aggregation.needs == "single uploads" and delivers == "sum":
+        raise SpecError(
+            f"{algorithm}: aggregation {recipe.aggregation!r} needs single uploads; {transport} delivers their sum alone"
+        )
+    if aggregation.answers not in codec.carries:
+        carried = ", ".join(sorted(codec.carries))
+        raise SpecError(
+            f"{algorithm}: aggregation {recipe.aggregation!r} answers with {aggregation.answers}; codec {recipe.codec!r} "
+            f"carries {carried}"
+        )
+    if codec.chooses_rows and not knows_holdings:
+        raise SpecError(
+            f"{algorithm}: codec {recipe.codec!r} needs a server that knows who holds each row; {transport} hides it"
+        )
+    if codec.chooses_rows and not hides_choice:
+        raise SpecError(
+            f"{algorithm}: codec {recipe.codec!r} chooses rows by their values; the noise of {transport} covers values alone"
+        )
 
 
 def header(message: AnyMessage) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attacks.update_recovery import attack_updates, cosines, relative_error
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
@@ -21,7 +21,7 @@ OPTIONS = FederationOptions(
 
 def trained(clients: int = 3, **settings: object) -> FederationResult:
     graph = generate_consortium(clients=clients, size=300 * clients, seed=1)
-    return run_federation(graph, msgspec.structs.replace(OPTIONS, **settings), make_exchange=make_exchange)
+    return run_federation(graph, msgspec.structs.replace(OPTIONS, **settings), make_exchange=make_transport)
 
 
 def test_by_hand() -> None:

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.exchange import DefendedExchange
+from defenses.transport import DefendedTransport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.exchange import Holding, Uploaded
+from fkgsec.exchange import Holding, Uploaded
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.messages import Channel, Opened
 from fkgsec.federation.options import FederationOptions
@@ -34,7 +34,7 @@ class Upload(NamedTuple):
     opened: list[Opened]
 
 
-class RememberingExchange(DefendedExchange):
+class RememberingTransport(DefendedTransport):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.uploads: list[Upload] = []
@@ -50,7 +50,7 @@ class RememberingExchange(DefendedExchange):
 
 class Run(NamedTuple):
     result: FederationResult
-    exchange: RememberingExchange
+    exchange: RememberingTransport
 
 
 @pytest.fixture
@@ -80,10 +80,10 @@ def remembered() -> Callable[..., Run]:
     """Run a federation; returns its result, and its exchange with all uploads."""
 
     def run(graph: FederatedGraph, options: FederationOptions, **arguments: object) -> Run:
-        made: list[RememberingExchange] = []
+        made: list[RememberingTransport] = []
 
-        def make(*parts: Any) -> RememberingExchange:
-            made.append(RememberingExchange(*parts))
+        def make(*parts: Any) -> RememberingTransport:
+            made.append(RememberingTransport(*parts))
             return made[-1]
 
         return Run(run_federation(graph, options, make_exchange=make, **arguments), made[0])
@@ -92,14 +92,14 @@ def remembered() -> Callable[..., Run]:
 
 
 @pytest.fixture
-def by_hand(options: FederationOptions) -> Callable[..., RememberingExchange]:
+def by_hand(options: FederationOptions) -> Callable[..., RememberingTransport]:
     """An aligned exchange of entities between parties that hold given names, after the first broadcast."""
 
     def build(
         defense: str, held: Mapping[str, Sequence[str]], *, width: int = 3, **changes: object
-    ) -> RememberingExchange:
+    ) -> RememberingTransport:
         changed = msgspec.structs.replace(options, defense=defense, **changes)
-        exchange = RememberingExchange(Channel(), changed, list(held), ["entities"], "by hand")
+        exchange = RememberingTransport(Channel(), changed, list(held), ["entities"], "by hand")
         exchange.align("entities", {party: Holding(list(names), len(names)) for party, names in held.items()})
         names = exchange.server["entities"].names
         rows = np.random.default_rng(7).normal(size=(len(names), width)).astype(np.float32)

@@ -18,11 +18,9 @@ from torch import Tensor
 
 from attacks.update_recovery import UpdateRecovery, measure_updates
 from attacks.view import THREAT_MODELS, build_view
-from defenses.bound_broadcasts import BoundBroadcasts
 from defenses.broadcasts import BroadcastError
-from defenses.exchange import DefendedExchange
-from defenses.exchanges import make_exchange
-from experiments.bench.active_server import UncheckedBroadcasts, active_server
+from defenses.transport import DefendedTransport, make_transport
+from experiments.bench.active_server import UnprotectedTransport, active_server
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation
@@ -130,7 +128,7 @@ def test_the_same_run_of_an_honest_server_gives_nothing_away(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, defense="psu,secagg", rounds=3, eval_every=3)
-    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    result = run_federation(graph(5), options, make_exchange=make_transport)
     assert not any(result.known.values())
     row = recovered(result)
     assert row.relative_error.value > 0.5
@@ -207,7 +205,7 @@ def test_one_changed_value(
     receiver = f"client/{graph(3).clients[1].name}"
 
     def make(channel: Channel, *others: Any) -> Any:
-        return make_exchange(Tampering(channel.transcript, receiver, 1, value), *others)
+        return make_transport(Tampering(channel.transcript, receiver, 1, value), *others)
 
     if value == 0.5:  # the client says that it was sent something else than the server and the others say
         last = run_federation(graph(3), options, make_exchange=make).rounds[2]
@@ -219,12 +217,11 @@ def test_one_changed_value(
         run_federation(graph(3), options, make_exchange=make)
 
 
-class SplitForSitters(DefendedExchange):
+class SplitForSitters(DefendedTransport):
     """After round 1 the server sends other tables to those who will sit round 2 out."""
 
-    def _table_for(self, round: int, table: Table, party: str) -> Tensor:
-        rows = super()._table_for(round, table, party)
-        return rows + 0.125 if round == 1 and party in self.sitters else rows
+    def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
+        return content + 0.125 if round == 1 and party in self.sitters else content
 
 
 def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
@@ -246,13 +243,18 @@ def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
         assert result.rounds[round].excluded.keys() == others
         assert result.rounds[round].num_survivors == 0  # of three with a threshold of three
     assert not result.rounds[2].excluded
-    run_federation(graph(5), options, make_exchange=make_exchange)  # and of an honest server none ends
+    run_federation(graph(5), options, make_exchange=make_transport)  # and of an honest server none ends
 
 
 def drawn(graph: FederatedGraph, options: FederationOptions, round: int) -> set[str]:
     """The participants of a round."""
-    federation = Federation(graph, options, make_exchange)
+    federation = Federation(graph, options, make_transport)
     return {federation.parties[place] for place in federation.participants(round)}
+
+
+def histories(transport: DefendedTransport) -> set[bytes]:
+    """What the parties believe that they were sent."""
+    return {transport.central.log.digest, *(client.log.digest for client in transport.defended.values())}
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "feds", "fedep"])
@@ -264,11 +266,11 @@ def test_clients_that_receive_nothing_are_told_the_commitment(
     made = []
 
     def make(*parts: Any) -> Any:
-        made.append(make_exchange(*parts))
+        made.append(make_transport(*parts))
         return made[-1]
 
     result = run_federation(graph(5), options, make_exchange=make)
-    assert len(set(made[0]._bound.history.values())) == 1
+    assert len(histories(made[0])) == 1
     told = [entry for entry in result.transcript.entries if entry.kind == "broadcast-root" and entry.round == 2]
     assert len(told) == (0 if algorithm == "fede" else 2)
     assert all(entry.num_bytes > 32 for entry in told)
@@ -283,7 +285,7 @@ def test_a_resumed_run_goes_on_with_its_history(
     made: list[Any] = []
 
     def make(*parts: Any) -> Any:
-        made.append(make_exchange(*parts))
+        made.append(make_transport(*parts))
         return made[-1]
 
     run_federation(graph(4), options, make_exchange=make)
@@ -299,15 +301,15 @@ def test_a_resumed_run_goes_on_with_its_history(
     with pytest.raises(Killed):
         run_federation(graph(4), options, tmp_path, Killer(), checkpoint_every_s=0, make_exchange=make)
     run_federation(graph(4), options, tmp_path, make_exchange=make)
-    assert made[2]._bound.history == made[0]._bound.history
-    assert made[1]._bound.history != made[0]._bound.history
+    assert histories(made[2]) == histories(made[0])
+    assert histories(made[1]) != histories(made[0])
 
 
 def test_first_rows_beyond_the_clip_are_refused(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     with pytest.raises(SpecError, match=r"secagg: clip must be at least 1\.5, which the first rows of entities reach"):
-        run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_exchange=make_exchange)
+        run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_exchange=make_transport)
 
 
 def test_unchecked_clients_are_what_the_defense_adds(
@@ -316,15 +318,8 @@ def test_unchecked_clients_are_what_the_defense_adds(
     """The hook takes the defense away and nothing else: the same figures come out of an honest run."""
     options = replace(options, defense="secagg")
 
-    def make(channel: Channel, given: FederationOptions, parties: Any, *others: Any) -> Any:
-        exchange = make_exchange(channel, given, parties, *others)
-        assert isinstance(exchange, DefendedExchange)
-        assert type(exchange._bound) is BoundBroadcasts
-        exchange._bound = UncheckedBroadcasts(channel, parties, whole=False)
-        return exchange
-
-    with_it = run_federation(graph(3), options, make_exchange=make_exchange)
-    without = run_federation(graph(3), options, make_exchange=make)
+    with_it = run_federation(graph(3), options, make_exchange=make_transport)
+    without = run_federation(graph(3), options, make_exchange=UnprotectedTransport)
     for one, other in zip(with_it.tables, without.tables, strict=True):
         torch.testing.assert_close(one.entities, other.entities, rtol=0, atol=0)
     assert np.array_equal(with_it.test_ranks[0], without.test_ranks[0])

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from defenses.exchange import DefendedExchange
-from defenses.exchanges import make_exchange
 from defenses.privacy import RingNoise, clip_changes
+from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
@@ -46,16 +45,16 @@ def federation_of(tail: int, options: FederationOptions) -> FederatedGraph:
 class Trained(NamedTuple):
     """An aligned exchange, what each party trained in its first round, and where the head stands in the server's table."""
 
-    exchange: DefendedExchange
+    exchange: DefendedTransport
     rows: dict[str, Tensor]
     head: int
 
 
 def train(tail: int, options: FederationOptions) -> Trained:
-    federation = Federation(federation_of(tail, options), options, make_exchange)
+    federation = Federation(federation_of(tail, options), options, make_transport)
     federation.align()
     federation.task.trainer.train_round(1, range(3))
-    assert isinstance(federation.exchange, DefendedExchange)
+    assert isinstance(federation.exchange, DefendedTransport)
     rows = {
         party: federation.task.stack.rows("entities", place).detach().clone()
         for place, party in enumerate(federation.parties)
@@ -75,7 +74,7 @@ class Worlds(NamedTuple):
 def clipped_head(world: Trained) -> np.ndarray:
     """The victim's upload of the head without its noise."""
     assert world.exchange.defense.dp is not None
-    received = world.exchange._received["entities"]["client/victim"]
+    received = world.exchange.clients["entities"]["client/victim"].received.numpy()
     return clip_changes(world.rows["client/victim"].numpy(), received, world.exchange.defense.dp)[HEAD]
 
 
@@ -93,16 +92,17 @@ def furthest_worlds(options: FederationOptions) -> Worlds:
 
 def local_score(world: Trained, trial: int) -> np.ndarray:
     """What the server receives of the victim's head."""
-    return world.exchange._private(trial, "entities", "client/victim", world.rows["client/victim"])[HEAD]
+    client = world.exchange.clients["entities"]["client/victim"]
+    return client.contribute(trial, world.rows["client/victim"]).rows[HEAD].numpy()
 
 
 def summed_score(world: Trained, trial: int) -> np.ndarray:
     """What the server learns of the head: the sum of all three, less what the colluder put in."""
-    values = {party: world.exchange._private(trial, "entities", party, own) for party, own in world.rows.items()}
-    held = world.exchange._held["entities"]
-    world.exchange._encode(trial, "entities", {party: (held[party][: len(own)], own) for party, own in values.items()})
-    inputs = world.exchange.inputs["entities"]
-    return (inputs["client/victim"] + inputs["client/honest"])[world.head].numpy()
+    parts = {}
+    for party, own in world.rows.items():
+        kept = world.exchange.clients["entities"][party].contribute(trial, own)
+        parts[party] = world.exchange.defended[party].part(trial, "entities", kept, own.shape[1]).values
+    return (parts["client/victim"] + parts["client/honest"])[world.head]
 
 
 def audit(worlds: Worlds, score: Callable[[Trained, int], np.ndarray], trials: range) -> AuditBound:
@@ -117,8 +117,8 @@ def audit(worlds: Worlds, score: Callable[[Trained, int], np.ndarray], trials: r
 def noise_of(worlds: Worlds, share: float) -> None:
     """Leave that share of the noise in both worlds."""
     for world in (worlds.out, worlds.inside):
-        noise = world.exchange._noise["entities"]
-        world.exchange._noise["entities"] = changed(noise, sigma=noise.sigma * share)
+        noise = world.exchange.terms.noise["entities"]
+        world.exchange.terms.noise["entities"] = changed(noise, sigma=noise.sigma * share)
 
 
 MECHANISMS = {
@@ -136,7 +136,7 @@ def audited(mechanism: str, num_trials: int, options: FederationOptions) -> tupl
     )
     worlds = furthest_worlds(options)
     assert worlds.distance == pytest.approx(2 * CLIP, rel=1e-3)  # opposite directions, both clipped
-    noise = worlds.out.exchange._noise["entities"]
+    noise = worlds.out.exchange.terms.noise["entities"]
     if isinstance(noise, RingNoise):
         assert noise.guarantee.smallest_cohort == 2
     claim = noise.guarantee.epsilon

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from defenses.broadcasts import BroadcastError, Claim, decode_claims, encode_claims
-from defenses.exchange import DefendedExchange
+from defenses.transport import DefendedTransport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.messages import Channel, ProtocolMessage, client_party
@@ -84,7 +84,7 @@ def test_a_bad_claim_of_what_was_sent_leaves_one_client_out(
 ) -> None:
     exchange = by_hand(defense, {party: ["common", f"own {place}"] for place, party in enumerate(PARTIES)})
     if change is None:  # it signs what it says
-        exchange._bound.history[BAD] = b"x" * 32
+        exchange.defended[BAD].log.digest = b"x" * 32
     else:
         spoil(exchange.channel, "broadcast-claim", change, {1})
     outcome = exchange.upload(1, "entities", {party: torch.ones(2, 3) for party in PARTIES})
@@ -96,7 +96,7 @@ def test_a_bad_claim_of_what_was_sent_leaves_one_client_out(
 def test_where_half_say_otherwise_nobody_is_singled_out(by_hand: Callable) -> None:
     exchange = by_hand("secagg", {party: ["common"] for party in PARTIES[:4]})
     for party in PARTIES[:2]:
-        exchange._bound.history[party] = b"x" * 32
+        exchange.defended[party].log.digest = b"x" * 32
     with pytest.raises(BroadcastError, match=r"sent client 2, client 3 other tables than client 0 .* or .* lied about"):
         exchange.upload(1, "entities", {party: torch.ones(1, 3) for party in PARTIES[:4]})
 
@@ -132,9 +132,9 @@ def test_the_record_names_the_client_and_a_round_of_too_few_goes_on(
 # The k-regular graph.
 
 
-def exchange_of(num_clients: int, defense: str, options: FederationOptions) -> DefendedExchange:
+def exchange_of(num_clients: int, defense: str, options: FederationOptions) -> DefendedTransport:
     parties = [f"client {number}" for number in range(num_clients)]
-    return DefendedExchange(Channel(), msgspec.structs.replace(options, defense=defense), parties, ["entities"], "run")
+    return DefendedTransport(Channel(), msgspec.structs.replace(options, defense=defense), parties, ["entities"], "run")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_graph_that_is_too_thin_is_refused(num_clients: int, settings: str, na
 
 
 def test_what_a_graph_withstands_is_stated(options) -> None:
-    lines = exchange_of(1000, "secagg:neighbours=20,colluders=50,dropout=0.01", options).statement()
+    lines = exchange_of(1000, "secagg:neighbours=20,colluders=50,dropout=0.01", options).protection().remarks
     assert (
         "secagg: 20 neighbours of 999; with 50 colluders at random places and dropout 0.01 a session exposes an upload with "
         "probability at most 2^-44 and fails with at most 3.4e-05"

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.broadcasts import BroadcastError
-from defenses.exchange import DefendedExchange
-from defenses.exchanges import make_exchange
+from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -37,7 +36,7 @@ def federated(
     graph: FederatedGraph, options: FederationOptions, change: Callable[[Any], AnyMessage]
 ) -> FederationResult:
     def make(channel: Channel, *others: Any) -> Any:
-        return make_exchange(Changing(channel.transcript, change), *others)
+        return make_transport(Changing(channel.transcript, change), *others)
 
     return run_federation(graph, options, make_exchange=make)
 
@@ -157,11 +156,11 @@ def test_after_a_pause_a_client_takes_over_all_that_was_renewed(by_hand: Callabl
     assert received["a"].taken.all()
     with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
         exchange.upload(2, "entities", {party: torch.ones(2, 3) for party in "abc"})
-    exchange._sent_rows["entities"][:] = False  # a round whose sum failed
+    exchange.central.crossed["entities"][:] = False  # a round whose sum failed
     received = exchange.broadcast(2, "entities", ["a", "c"])
     assert not received["a"].taken.any()
     assert received["c"].taken.all()
-    exchange._sent_rows["entities"][:] = False
+    exchange.central.crossed["entities"][:] = False
     assert not exchange.broadcast(3, "entities", ["a", "c"])["c"].taken.any()
 
 
@@ -172,7 +171,7 @@ def test_honest_rounds_send_every_participant_rows(
 ) -> None:
     """With few participants, dropouts and failed rounds nobody refuses."""
     options = replace(options, algorithm=algorithm, defense=defense, participation=0.6, rounds=5, eval_every=5)
-    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    result = run_federation(graph(5), options, make_exchange=make_transport)
     assert {entry.num_survivors for entry in result.rounds[1:]} >= {0, 3}
     assert not any(entry.excluded for entry in result.rounds)
 
@@ -183,14 +182,14 @@ def test_unlearning_begins_from_what_was_sent_last(
 ) -> None:
     """Who sat the last rounds out takes over the table that the others have, and it can be no other one."""
     options = replace(options, algorithm="fedep", defense=defense, participation=0.6, rounds=2, eval_every=2)
-    result = run_federation(graph(5), options, make_exchange=make_exchange)
+    result = run_federation(graph(5), options, make_exchange=make_transport)
     asking = result.graph.clients[0]
     forget, how = {asking.name: asking.train[:5]}, UnlearnOptions(method="finetune", decay_epochs=1)
-    unlearned = unlearn(result, forget, how, make_exchange=make_exchange)
+    unlearned = unlearn(result, forget, how, make_exchange=make_transport)
     assert unlearned.rounds[1].num_survivors == 3
     assert not unlearned.rounds[1].excluded
 
-    class Other(DefendedExchange):
+    class Other(DefendedTransport):
         """Round 0 of the unlearning sends all the same other table."""
 
         def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> Any:
@@ -204,13 +203,14 @@ def test_unlearning_begins_from_what_was_sent_last(
 def test_what_clients_were_sent_is_read_back_or_refused(by_hand: Callable) -> None:
     exchange = by_hand("secagg", {party: ["x", "y"] for party in "abc"})
     exchange.broadcast(1, "entities", ["a", "b"])
-    kept: Tensor = exchange._bound.tensor()
+    kept: Tensor = exchange._histories()
     again = by_hand("secagg", {party: ["x", "y"] for party in "abc"})
-    again._bound.load(kept)
-    assert again._bound.history == exchange._bound.history
+    again._load_histories(kept)
+    assert torch.equal(again._histories(), kept)
+    again.defended["a"].log.require_rows(2, "entities")
     with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
-        again._bound.require_rows(2, "entities", ["a", "c"])
+        again.defended["c"].log.require_rows(2, "entities")
     with pytest.raises(RunError, match="train the run again"):
-        again._bound.load(torch.zeros(4, 32, dtype=torch.uint8))
+        again._load_histories(torch.zeros(4, 32, dtype=torch.uint8))
     with pytest.raises(RunError, match="what was sent is of a, b, c, server; expected a, b, server"):
-        by_hand("secagg", {party: ["x", "y"] for party in "ab"})._bound.load(kept)
+        by_hand("secagg", {party: ["x", "y"] for party in "ab"})._load_histories(kept)

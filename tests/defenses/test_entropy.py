@@ -17,15 +17,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from attacks.view import THREAT_MODELS, build_view
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from experiments.runs.record import encode_record
 from experiments.runs.run import execute
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.exchange import Exchange
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, encode
 from fkgsec.federation.options import FederationOptions
@@ -182,7 +182,7 @@ def audited(folder: Path, **fields: Any) -> tuple[FederationResult, set[int | by
     spec = Spec(**(SMALL | fields))
     graph = spec.load_graph()
     finished = execute(spec, graph, folder, attack=True)
-    result = run_federation(graph, spec.federation_options(), folder, make_exchange=make_exchange)
+    result = run_federation(graph, spec.federation_options(), folder, make_exchange=make_transport)
     views = [
         build_view(result, threat, colluder=graph.clients[0].name, leak=1.0, seed=spec.attack_options().seed)
         for threat in THREAT_MODELS.values()
@@ -223,7 +223,7 @@ def test_values_do_not_depend_on_what_protocols_draw_but_for_noise(
     defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
-    one, other = (run_federation(graph(3), options, make_exchange=make_exchange) for _ in range(2))
+    one, other = (run_federation(graph(3), options, make_exchange=make_transport) for _ in range(2))
     assert one.row_names == other.row_names
     same = [
         torch.equal(a.entities, b.entities) and torch.equal(a.relations, b.relations)
@@ -261,7 +261,7 @@ class Tapped:
         self.channels: list[Channel] = []
         self.sent: list[dict[tuple[str, str], bytes]] = []
 
-    def __call__(self, channel: Channel, *others: Any) -> Exchange:
+    def __call__(self, channel: Channel, *others: Any) -> Transport:
         sent, send = {}, channel.send
 
         def keep(message: AnyMessage) -> AnyMessage:
@@ -272,7 +272,7 @@ class Tapped:
         channel.send = keep
         self.channels.append(channel)
         self.sent.append(sent)
-        return make_exchange(channel, *others)
+        return make_transport(channel, *others)
 
 
 @pytest.mark.parametrize("every_s", [0.0, 1e9], ids=["after a checkpoint", "before any but the first"])
@@ -305,11 +305,11 @@ def test_a_run_that_goes_on_gives_what_it_would_have_given(
 ) -> None:
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
     monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(count))
-    whole = run_federation(graph(3), options, make_exchange=make_exchange)
+    whole = run_federation(graph(3), options, make_exchange=make_transport)
     with pytest.raises(Killed):
-        run_federation(graph(3), options, tmp_path, KilledAfter(1), 0.0, make_exchange)
+        run_federation(graph(3), options, tmp_path, KilledAfter(1), 0.0, make_transport)
     monkeypatch.undo()  # what the operating system gives now is not what it gave then
-    resumed = run_federation(graph(3), options, tmp_path, make_exchange=make_exchange)
+    resumed = run_federation(graph(3), options, tmp_path, make_exchange=make_transport)
     for one, other in zip(resumed.tables, whole.tables, strict=True):
         assert torch.equal(one.entities, other.entities)
         assert torch.equal(one.relations, other.relations)
@@ -322,7 +322,7 @@ def test_a_run_that_goes_on_gives_what_it_would_have_given(
 def test_a_checkpoint_without_entropy_is_refused(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
-    exchange = make_exchange(
+    exchange = make_transport(
         Channel(), msgspec.structs.replace(options, defense="secagg"), ["client/a", "client/b"], ("entities",), "run"
     )
     with pytest.raises(RunError, match="the checkpoint lacks the entropy of its protocols"):

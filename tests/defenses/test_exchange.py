@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.exchange import Exchange, Uploaded
+from fkgsec.exchange import Holding, Transport, Uploaded
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.options import FederationOptions
@@ -90,7 +90,7 @@ def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
 # The same numbers.
 
 
-class SumsInClear(Exchange):
+class SumsInClear(Transport):
     """What secure aggregation must compute: integers, summed in clear over given survivors (all, where none are given)."""
 
     survivors: Mapping[int, set[str]] = {}
@@ -122,7 +122,7 @@ def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
 ) -> None:
     options = replace(options, algorithm=algorithm)
     reference = run_federation(graph(clients), options, make_exchange=SumsInClear)
-    protected = run_federation(graph(clients), replace(options, defense=defense), make_exchange=make_exchange)
+    protected = run_federation(graph(clients), replace(options, defense=defense), make_exchange=make_transport)
     assert figures(protected) == figures(reference)
     in_clear = run_federation(graph(clients), options)
     assert figures(protected)[3] != figures(in_clear)[3]  # rounding shows: the comparison is not of the trivial kind
@@ -206,7 +206,7 @@ def test_no_name_crosses_before_the_union_is_told(
     seen = {}
     for defense in ("psu,secagg", "secagg"):
         result = run_federation(
-            graph(3), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_exchange
+            graph(3), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_transport
         )
         kinds = [line.kind for line in result.transcript.entries if line.round == 0]
         frames = result.transcript.frames[0]
@@ -241,11 +241,11 @@ def test_no_row_goes_up_in_clear(
     result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense or "secagg"))
     if not defense:  # the same rows, sent in clear: the search must find them
         channel = Channel()
-        clear = Exchange(channel, options, exchange.parties, RECIPES[algorithm].shared, "in clear")
+        clear = Transport(channel, options, exchange.parties, RECIPES[algorithm].shared, "in clear")
         for upload in exchange.uploads:
-            for message in result.transcript.messages(0):
-                if message.label == "alignment" and upload.round == 1:
-                    clear.server[upload.table].align(message)
+            if upload.round == 1:
+                held = names_of(graph(3), upload.table)
+                clear.align(upload.table, {p: Holding(held[p], len(upload.rows[p])) for p in exchange.parties})
             clear.initialise(upload.table, upload.before)
             clear.upload(upload.round, upload.table, upload.rows)
         up = b"".join(channel.transcript.frames[options.rounds])
@@ -269,7 +269,7 @@ def test_bytes_are_those_of_the_messages(
 ) -> None:
     """Keys, shares, masks and all; and what is counted can be read again."""
     result = run_federation(
-        graph(5), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_exchange
+        graph(5), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_transport
     )
     transcript = result.transcript
     for entry in (result.rounds[0], result.rounds[-1]):
@@ -300,9 +300,9 @@ def test_a_seed_decides_everything_and_another_one_other_masks(
 ) -> None:
     defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
     options = replace(options, algorithm=algorithm, defense=defense)
-    first, second = (run_federation(graph(5), options, make_exchange=make_exchange) for _ in range(2))
+    first, second = (run_federation(graph(5), options, make_exchange=make_transport) for _ in range(2))
     assert everything(first) == everything(second)
-    other = run_federation(graph(5), replace(options, seed=6), make_exchange=make_exchange)
+    other = run_federation(graph(5), replace(options, seed=6), make_exchange=make_transport)
     assert figures(first) != figures(other)
 
 
@@ -321,7 +321,7 @@ def test_equal_rows_are_masked_anew_in_every_round_and_in_every_run(by_hand: Cal
 
 
 def what_the_server_sees(
-    exchange: Exchange, table: Table, rows: Mapping[str, Tensor]
+    exchange: Transport, table: Table, rows: Mapping[str, Tensor]
 ) -> tuple[list[str], list[Opened], list[tuple[object, ...]]]:
     exchange.upload(1, table, rows)
     transcript: Transcript = exchange.channel.transcript
@@ -404,7 +404,7 @@ def test_the_schedule_of_dropouts_comes_from_the_seed(
     options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
 
     def survivors(seed: int) -> list[int]:
-        result = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_exchange)
+        result = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_transport)
         return [entry.num_survivors for entry in result.rounds]
 
     assert survivors(1) == survivors(1)
@@ -490,7 +490,7 @@ def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(
             assert upload.outcome.num_survivors == 0
             assert torch.equal(upload.after, upload.before)
             continue
-        gone = exchange._dropouts(number, list(HELD)).keys() & set(upload.opened[0].survivors)
+        gone = exchange.terms.dropouts(number, list(HELD)).keys() & set(upload.opened[0].survivors)
         if not gone:
             counted, opened = upload.opened
             assert counted.survivors == opened.survivors
@@ -557,12 +557,12 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
     tmp_path: Path,
 ) -> None:
     options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=2)
-    whole = run_federation(graph(5), options, make_exchange=make_exchange)
+    whole = run_federation(graph(5), options, make_exchange=make_transport)
     with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_exchange=make_exchange)
-    resumed = run_federation(graph(5), options, tmp_path, make_exchange=make_exchange)
+        run_federation(graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_exchange=make_transport)
+    resumed = run_federation(graph(5), options, tmp_path, make_exchange=make_transport)
     assert everything(resumed) == everything(whole)
-    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_exchange=make_exchange)
+    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_exchange=make_transport)
     assert everything(finished) == everything(whole)
 
 
@@ -572,15 +572,15 @@ def test_a_round_of_too_few_after_a_resume_is_the_same_round(
     """With suppression, what clients take over depends on the round alone, not on one before the stop."""
     options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
     for seed in range(20):
-        whole = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_exchange)
+        whole = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_transport)
         if whole.rounds[1].num_survivors and not whole.rounds[2].num_survivors:
             options = replace(options, seed=seed)
             break
     else:
         pytest.fail("no schedule has a void round after a good one")
     with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_exchange=make_exchange)
-    assert everything(run_federation(graph(5), options, tmp_path, make_exchange=make_exchange)) == everything(whole)
+        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_exchange=make_transport)
+    assert everything(run_federation(graph(5), options, tmp_path, make_exchange=make_transport)) == everything(whole)
 
 
 # Noise, on its way through the exchange.

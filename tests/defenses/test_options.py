@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.exchange import DefendedExchange
-from defenses.exchanges import make_exchange
 from defenses.options import (
     Defense,
     DpOptions,
@@ -20,9 +18,10 @@ from defenses.options import (
     check_defense,
     parse_defense,
 )
+from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
-from fkgsec.federation.exchange import Exchange
+from fkgsec.exchange import Transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.options import FederationOptions
@@ -197,7 +196,7 @@ def test_an_algorithm_that_exchanges_nothing_has_nothing_to_defend(
     with pytest.raises(SpecError, match=f"^defense: {algorithm} exchanges nothing that 'secagg' could protect"):
         check_defense(defended)
     with pytest.raises(SpecError, match="exchanges nothing"):
-        run_federation(graph(3), defended, make_exchange=make_exchange)
+        run_federation(graph(3), defended, make_exchange=make_transport)
     check_defense(replace(options, algorithm=algorithm))
 
 
@@ -213,13 +212,13 @@ def test_a_sum_of_one_participant_is_refused(
 ) -> None:
     lonely = replace(options, defense="secagg", participation=0.34)
     with pytest.raises(SpecError, match="secagg needs at least 2 participants in a round; raise participation"):
-        run_federation(graph(3), lonely, make_exchange=make_exchange)
+        run_federation(graph(3), lonely, make_exchange=make_transport)
 
 
 def test_the_exchange_is_the_one_that_was_asked_for(options: FederationOptions) -> None:
     parts = ["client/a", "client/b"], ["entities"], "a run"
-    assert type(make_exchange(Channel(), options, *parts)) is Exchange
-    assert type(make_exchange(Channel(), replace(options, defense="secagg"), *parts)) is DefendedExchange
+    assert type(make_transport(Channel(), options, *parts)) is Transport
+    assert type(make_transport(Channel(), replace(options, defense="secagg"), *parts)) is DefendedTransport
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from defenses.exchanges import make_exchange
 from defenses.options import DpOptions, Unit, parse_defense
 from defenses.privacy import RingNoise, clip_changes, local_noise, released, ring_noise, ring_of
+from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
@@ -290,7 +290,7 @@ def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
 
 
 def statement(graph: FederatedGraph, options: FederationOptions) -> Sequence[str]:
-    return run_federation(graph, options, make_exchange=make_exchange).protection.lines()
+    return run_federation(graph, options, make_exchange=make_transport).protection.lines()
 
 
 def test_a_run_states_the_guarantee_of_all_its_rounds(
@@ -343,15 +343,15 @@ def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
 ) -> None:
     """The run's three rounds and the unlearning's: what a reader of either record is told is what crossed until then."""
     options = replace(options, rounds=3, defense="dp:clip=0.1,epsilon=8")
-    raw = run_federation(graph(3), options, make_exchange=make_exchange)
+    raw = run_federation(graph(3), options, make_exchange=make_transport)
     forget = {raw.graph.clients[0].name: raw.graph.clients[0].train[:5]}
-    made = unlearn(raw, forget, UnlearnOptions(method=method, decay_epochs=1), make_exchange=make_exchange)
+    made = unlearn(raw, forget, UnlearnOptions(method=method, decay_epochs=1), make_exchange=make_transport)
     guarantee = made.protection.guarantees["entities"]
     assert guarantee.epsilon == pytest.approx(epsilon, abs=0.01)
     assert f"{releases} releases" in guarantee.describe()
     assert made.protection.lines()[-1] == f"dp, entities: {guarantee.describe()}"
     once_more = dataclasses.replace(raw, protection=made.protection)
-    again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_exchange)
+    again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_transport)
     assert f"{releases + 1} releases" in again.protection.guarantees["entities"].describe()
 
 

@@ -15,16 +15,14 @@ from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.residual import Claims
 from attacks.view import THREAT_MODELS, View, build_view
-from defenses.exchanges import make_exchange
-from defenses.sparse import SparseSums
+from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
-from fkgsec.federation.exchange import Exchange, Holding, Received, Uploaded
+from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows, Transcript
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
-from fkgsec.federation.sparse import SparseExchange
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
@@ -33,7 +31,7 @@ TABLE: Table = "entities"
 TOLERANCE = 1e-5
 
 
-class RankedByTotals(Exchange):
+class RankedByTotals(Transport):
     """FedS in clear, but downloads are ranked by how many clients chose a row, the receiver included. Dictionaries by name.
 
     Attributes:
@@ -127,7 +125,7 @@ def cosine(row: Tensor, other: Tensor) -> Tensor:
 
 
 def aligned(
-    kind: type[Exchange], held: Mapping[str, Sequence[str]], first: Mapping[str, Tensor], **settings: Any
+    kind: type[Transport], held: Mapping[str, Sequence[str]], first: Mapping[str, Tensor], **settings: Any
 ) -> Any:
     """An exchange of FedS between parties that hold given names, after the first broadcast of given rows."""
     plain = FederationOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu")
@@ -155,7 +153,7 @@ def drawn(*key: int, size: int) -> Tensor:
 class Drift:
     """Clients whose training is a random move, behind one exchange or another."""
 
-    def __init__(self, kind: type[Exchange], width: int = 6, **settings: Any) -> None:
+    def __init__(self, kind: type[Transport], width: int = 6, **settings: Any) -> None:
         everybody = sorted({name for names in HELD.values() for name in names})
         first = {name: drawn(0, place, size=width) for place, name in enumerate(everybody)}
         self.exchange = aligned(kind, HELD, first, sparsity=0.4, **settings)
@@ -189,7 +187,7 @@ def assert_same_rows(one: Drift, other: Drift, number: int) -> None:
 
 @pytest.mark.parametrize("sparse_rounds", [0, 1, 2, 20])
 def test_sums_alone_differ_from_the_naive_simulation(sparse_rounds: int) -> None:
-    secure = Drift(SparseSums, defense="secagg", sparse_rounds=sparse_rounds)
+    secure = Drift(DefendedTransport, defense="secagg", sparse_rounds=sparse_rounds)
     naive = Drift(RankedByTotals, sparse_rounds=sparse_rounds)
     for number in range(1, 8):
         absent, deaf = ([PARTIES[1]], [PARTIES[2]]) if number % 3 == 2 else ([], [])
@@ -200,7 +198,7 @@ def test_sums_alone_differ_from_the_naive_simulation(sparse_rounds: int) -> None
 
 def test_ranking_by_the_others_is_another_run() -> None:
     """FedS in clear ranks downloads by the count without the receiver; so the comparison above is of something."""
-    secure, clear = Drift(SparseSums, defense="secagg", sparse_rounds=0), Drift(SparseExchange, sparse_rounds=0)
+    secure, clear = Drift(DefendedTransport, defense="secagg", sparse_rounds=0), Drift(Transport, sparse_rounds=0)
     for number in range(1, 4):
         secure.round(number)
         clear.round(number)
@@ -222,7 +220,7 @@ def test_a_federation_equals_the_naive_simulation(
         learning_rate=0.02,
     )
     naive = run_federation(graph(3), options, make_exchange=RankedByTotals)
-    secure = run_federation(graph(3), replace(options, defense="secagg"), make_exchange=make_exchange)
+    secure = run_federation(graph(3), replace(options, defense="secagg"), make_exchange=make_transport)
     for entry, plain in zip(secure.rounds[1:], naive.rounds[1:], strict=True):
         assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
         assert (entry.num_survivors, entry.num_clipped) == (plain.num_survivors, 0)
@@ -246,7 +244,7 @@ def of_six(
 ) -> tuple[Any, dict[str, Tensor]]:
     """Four clients hold six names, half of which each sends: those chosen for it, which have become its own axis."""
     first = dict.fromkeys("pqrstu", torch.ones(4))
-    exchange = aligned(SparseSums, SIX, first, defense=defense, sparsity=0.5, sparse_rounds=0, **settings)
+    exchange = aligned(DefendedTransport, SIX, first, defense=defense, sparsity=0.5, sparse_rounds=0, **settings)
     rows = {
         party: torch.stack([ONE_EACH[party] if name in choices.get(party, "") else STILL for name in names])
         for party, names in SIX.items()
@@ -301,7 +299,7 @@ def test_a_client_that_sent_alone_keeps_its_row_bit_for_bit() -> None:
     rows[A] = rows[A] + 0.1 * drawn(3, size=24).reshape(6, 4)
     exchange.upload(1, TABLE, {A: rows[A], B: rows[B]})
     (received,) = exchange.broadcast(1, TABLE, [A]).values()
-    merged, sent = received.merged(rows[A]), exchange._chosen[TABLE][A]
+    merged, sent = received.merged(rows[A]), exchange.defended[A].parts[TABLE].kept.contribution.chosen
     assert sent.tolist() == [True, True, True, False, False, False]
     assert torch.equal(merged[:3], rows[A][:3])
 
@@ -310,7 +308,7 @@ def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> No
     """Clip 2: a's row of 5 goes into the sum as 2, b's of 1 as 1. a adds b's 1 to its own 5: (5 + 1) / 2."""
     held = {A: ["p", "q"], B: ["p", "q"]}
     first = dict.fromkeys("pq", torch.tensor([1.0, 0.0]))
-    exchange = aligned(SparseSums, held, first, defense="secagg:clip=2", sparsity=0.5, sparse_rounds=0)
+    exchange = aligned(DefendedTransport, held, first, defense="secagg:clip=2", sparsity=0.5, sparse_rounds=0)
     rows = {A: torch.tensor([[0.0, 5.0], [1.0, 0.0]]), B: torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
     assert exchange.upload(1, TABLE, rows).num_clipped == 1
     received = exchange.broadcast(1, TABLE, [A, B])
@@ -323,7 +321,7 @@ def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> No
 
 def test_who_dropped_out_does_not_subtract() -> None:
     """Its part is not in the sum. Rounds that too few survived leave every row where it was."""
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=0)
+    secure = Drift(DefendedTransport, defense="secagg:dropout=0.25", sparse_rounds=0)
     naive = Drift(RankedByTotals, sparse_rounds=0)
     sizes: Counter[int] = Counter()
     tempted = 0
@@ -373,7 +371,7 @@ def test_eq_3_by_hand_for_one_that_dropped_out() -> None:
 
 def test_a_synchronised_round_of_too_few_leaves_rows_where_they_were() -> None:
     """As a sparse one does: what the server has left are the rows of the synchronisation before, three rounds old."""
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=2)
+    secure = Drift(DefendedTransport, defense="secagg:dropout=0.25", sparse_rounds=2)
     void = 0
     for number in range(1, 31):
         secure.round(number, deaf=PARTIES)
@@ -385,7 +383,7 @@ def test_a_synchronised_round_of_too_few_leaves_rows_where_they_were() -> None:
 
 
 def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> None:
-    secure = Drift(SparseSums, defense="secagg:dropout=0.25", sparse_rounds=2)
+    secure = Drift(DefendedTransport, defense="secagg:dropout=0.25", sparse_rounds=2)
     void = 0
     for number in range(1, 31):
         before = secure.exchange.rounds_worth_noting()
@@ -400,7 +398,7 @@ def test_a_synchronised_round_of_too_few_leaves_earlier_sums_worth_noting() -> N
 
 
 def test_no_row_of_one_chooser_is_opened() -> None:
-    secure = Drift(SparseSums, defense="secagg,suppress:t=2", sparse_rounds=3)
+    secure = Drift(DefendedTransport, defense="secagg,suppress:t=2", sparse_rounds=3)
     naive = Drift(RankedByTotals, sparse_rounds=3)
     naive.exchange.fewest = 2
     rare = 0
@@ -420,7 +418,7 @@ def test_no_row_of_one_chooser_is_opened() -> None:
         assert total[holders > 0].any(axis=1).all()
         rare += sum(count == 1 for count in chosen.values())
     assert rare > 20
-    assert not any("alone" in line for line in secure.exchange.statement())
+    assert not any("alone" in line for line in secure.exchange.protection().remarks)
 
 
 def test_without_suppression_such_a_row_is_opened_as_it_is() -> None:
@@ -438,14 +436,14 @@ def test_without_suppression_such_a_row_is_opened_as_it_is() -> None:
         "u": 0,
     }
     assert total[exchange.server[TABLE].names.index("r")].tolist() == ONE_EACH[A].tolist()
-    assert any("a row that one client alone chose is opened as it is" in line for line in exchange.statement())
+    assert any("a row that one client alone chose is opened as it is" in line for line in exchange.protection().remarks)
 
 
 def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() -> None:
     """Only a and c take part: of the rows that both hold the mean comes back, what a alone of them holds stays as it is."""
     held = {A: ["ab", "abc"], B: ["ab", "abc"], C: ["abc"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "abc": torch.tensor([1.0, 0.0])}
-    exchange = aligned(SparseSums, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sparse_rounds=1)
+    exchange = aligned(DefendedTransport, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sparse_rounds=1)
     rows = {A: torch.tensor([[3.0, 4.0], [1.0, 1.0]]), C: torch.tensor([[1.0, 3.0]])}
     exchange.upload(2, TABLE, rows)
     merged = exchange.broadcast(2, TABLE, [A])[A].merged(rows[A])
@@ -456,12 +454,12 @@ def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() ->
 @pytest.mark.parametrize(
     ("kind", "defense"),
     [
-        (SparseExchange, ""),
-        (SparseSums, "secagg"),
-        (SparseSums, "secagg,suppress:t=2"),
+        (Transport, ""),
+        (DefendedTransport, "secagg"),
+        (DefendedTransport, "secagg,suppress:t=2"),
     ],
 )
-def test_what_nobody_sent_in_a_synchronised_round_stays_with_its_clients(kind: type[Exchange], defense: str) -> None:
+def test_what_nobody_sent_in_a_synchronised_round_stays_with_its_clients(kind: type[Transport], defense: str) -> None:
     """a and b, who hold "ab", sit the round out. b trains next: its row is of three rounds, the server's is the first one."""
     held = {A: ["ab", "all"], B: ["ab", "all"], C: ["all"], D: ["all"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "all": torch.tensor([1.0, 0.0])}
@@ -471,8 +469,8 @@ def test_what_nobody_sent_in_a_synchronised_round_stays_with_its_clients(kind: t
     assert exchange.broadcast(3, TABLE, [B])[B].merged(own).tolist() == [[3.0, 4.0], [2.0, 2.0]]
 
 
-@pytest.mark.parametrize(("kind", "defense"), [(SparseExchange, ""), (SparseSums, "secagg")])
-def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Exchange], defense: str) -> None:
+@pytest.mark.parametrize(("kind", "defense"), [(Transport, ""), (DefendedTransport, "secagg")])
+def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Transport], defense: str) -> None:
     """Only messages cross: what a client leaves as it is did not come, or came with a sign that says so."""
     held = {A: ["ab", "all"], B: ["ab", "all"], C: ["all"], D: ["all"]}
     first = {"ab": torch.tensor([1.0, 0.0]), "all": torch.tensor([1.0, 0.0])}
@@ -497,7 +495,7 @@ def test_nothing_but_the_protocols_messages_leaves_a_client(
     defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, algorithm="feds", rounds=3, eval_every=3, sparse_rounds=1)
-    secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_exchange)
+    secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_transport)
     up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
     steps = ("advertisement", "sealed-shares", "receipt", "masked-upload", "confirmation", "revealed-shares")
     assert up == {f"secagg-{step}" for step in steps} | {"broadcast-claim"}
@@ -519,7 +517,7 @@ def frame_up(transcript: Transcript, number: int) -> list[bytes]:
     return [frame for line, frame in zip(lines, transcript.frames[number], strict=True) if line.direction == "up"]
 
 
-def masked(exchange: Exchange, number: int) -> dict[str, dict[str, bytes]]:
+def masked(exchange: Transport, number: int) -> dict[str, dict[str, bytes]]:
     """The masked vectors that each client sent in a round without suppression."""
     found = {}
     for message in exchange.channel.transcript.messages(number):
@@ -546,7 +544,7 @@ def test_who_chose_a_row_makes_no_difference_to_the_server() -> None:
         seen.append((exchange.server[TABLE].names, transcript.opened(1), [tuple(line) for line in transcript.entries]))
         vectors.append(masked(exchange, 1))
         first = dict.fromkeys("pqrstu", torch.ones(4))
-        clear = aligned(SparseExchange, SIX, first, sparsity=0.5, sparse_rounds=0)
+        clear = aligned(Transport, SIX, first, sparsity=0.5, sparse_rounds=0)
         clear.upload(1, TABLE, sent)
         in_clear.append([m.signs for m in clear.channel.transcript.messages(1) if isinstance(m, SparseRows)])
     assert seen[0] == seen[1]
@@ -561,7 +559,7 @@ def test_one_message_says_nothing_of_what_was_chosen(sparse_rounds: int) -> None
     width, names = 5, [f"name {number}" for number in range(600)]
     held = {A: names, B: names, C: [*names[:3], *(f"of c alone {number}" for number in range(40))]}
     first = {name: torch.ones(width) for names in held.values() for name in names}
-    exchange = aligned(SparseSums, held, first, defense="secagg", sparsity=0.1, sparse_rounds=sparse_rounds)
+    exchange = aligned(DefendedTransport, held, first, defense="secagg", sparsity=0.1, sparse_rounds=sparse_rounds)
     rows = {party: drawn(4, place, size=len(own) * width).reshape(-1, width) for place, (party, own) in
             enumerate(held.items())}  # fmt: skip
     lengths = set()
@@ -583,36 +581,33 @@ def test_one_message_says_nothing_of_what_was_chosen(sparse_rounds: int) -> None
 # (f) What does not fit.
 
 
-@pytest.mark.parametrize("defense", ["psu,secagg", "dp:clip=1,epsilon=5", "secagg,dp:clip=1,epsilon=5"])
+HIDES = "needs a server that knows who holds each row; defense 'psu,secagg' hides it"
+BY_VALUES = "chooses rows by their values; the noise of defense '{}' covers values alone"
+
+
+@pytest.mark.parametrize(
+    ("defense", "why"),
+    [("psu,secagg", HIDES), ("dp:clip=1,epsilon=5", BY_VALUES), ("secagg,dp:clip=1,epsilon=5", BY_VALUES)],
+)
 def test_feds_takes_sums_and_suppression_only(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, why: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, algorithm="feds", defense=defense)
     with pytest.raises(SpecError) as error:
-        run_federation(graph(3), options, make_exchange=make_exchange)
-    assert str(error.value) == (
-        "defense: feds takes secagg and suppress only: psu hides which rows are shared, and dp would not cover which rows "
-        "changed most"
-    )
+        run_federation(graph(3), options, make_exchange=make_transport)
+    assert str(error.value) == f"feds: codec 'top-k' {why.format(defense)}"
 
 
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=1,epsilon=5"])
-@pytest.mark.parametrize(
-    ("algorithm", "why"),
-    [
-        ("pfedeg", "weighs single uploads against each other, which a sum hides"),
-        ("fede-svd", "sends factors, whose sum is not the factors of the sum"),
-        ("fede-svd+", "sends factors, whose sum is not the factors of the sum"),
-    ],
-)
-def test_what_is_no_sum_takes_no_defense(
-    algorithm: str, why: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2"])
+def test_what_needs_single_uploads_takes_no_sums(
+    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
-    more = {"rank": 1, "columns": 2} if algorithm != "pfedeg" else {}
-    options = replace(options, algorithm=algorithm, defense=defense, **more)
+    options = replace(options, algorithm="pfedeg", defense=defense)
     with pytest.raises(SpecError) as error:
-        run_federation(graph(3), options, make_exchange=make_exchange)
-    assert str(error.value) == f"defense: {algorithm} {why}; no defense fits it"
+        run_federation(graph(3), options, make_exchange=make_transport)
+    assert str(error.value) == (
+        f"pfedeg: aggregation 'affinity' needs single uploads; defense '{defense}' delivers their sum alone"
+    )
 
 
 # (g) What the adversary makes of it.
@@ -625,14 +620,20 @@ class Attacked:
         self.chose: dict[int, dict[str, set[str]]] = {}
         chose = self.chose
 
-        class Remembering(SparseSums):
+        class Remembering(DefendedTransport):
             def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
                 outcome = super().upload(round, table, rows)
                 chose[round] = {
                     party: {name for name, sent in zip(self._names[party], chosen, strict=False) if sent}
-                    for party, chosen in self._chosen[table].items()
+                    for party, chosen in self.chosen(round, table).items()
                 }
                 return outcome
+
+            def chosen(self, round: int, table: Table) -> dict[str, Tensor]:
+                """By client in the sum."""
+                parts = {party: client.parts.get(table) for party, client in self.defended.items()}
+                present = {name for opened in self.channel.transcript.opened(round) for name in opened.survivors}
+                return {p: part.kept.contribution.chosen for p, part in parts.items() if part and p in present}
 
             def align(self, table: Table, held: Mapping[str, Holding]) -> None:
                 super().align(table, held)

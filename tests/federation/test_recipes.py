@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import asdict
 
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
@@ -227,7 +227,7 @@ def test_protected_runs_train_as_those_in_clear(
     options = replace(options, algorithm=algorithm, eval_every=2)
     clear = run_federation(uneven, options)
     hidden_options = replace(options, defense="psu,secagg", protocol_seed=0)
-    hidden = run_federation(uneven, hidden_options, make_exchange=make_exchange)
+    hidden = run_federation(uneven, hidden_options, make_exchange=make_transport)
     for entry, plain in zip(hidden.rounds[1:], clear.rounds[1:], strict=True):
         assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
         assert (entry.num_survivors, entry.num_clipped) == (3, 0)
@@ -239,8 +239,8 @@ def test_protected_runs_train_as_those_in_clear(
     }
     assert [type(note) for note in hidden.transcript.opened(2)] == [Opened]
     with pytest.raises(Stop):
-        run_federation(uneven, hidden_options, tmp_path, StopAfter(1), 0, make_exchange)
-    resumed = run_federation(uneven, hidden_options, tmp_path, make_exchange=make_exchange)
+        run_federation(uneven, hidden_options, tmp_path, StopAfter(1), 0, make_transport)
+    resumed = run_federation(uneven, hidden_options, tmp_path, make_exchange=make_transport)
     assert figures(resumed) == figures(hidden)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.exchanges import make_exchange
+from defenses.transport import make_transport
 from fkgsec.algorithms.fedlu import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
@@ -426,10 +426,10 @@ def test_a_pooled_party_that_would_lose_an_entity(uneven: FederatedGraph) -> Non
 
 
 def test_under_secure_sums_others_take_part(uneven: FederatedGraph, forget: Forget) -> None:
-    run = run_federation(uneven, replace(OPTIONS, defense="secagg"), make_exchange=make_exchange)
+    run = run_federation(uneven, replace(OPTIONS, defense="secagg"), make_exchange=make_transport)
     with pytest.raises(SpecError, match="exchange in clear"):
         unlearn(run, forget, UnlearnOptions())
-    after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1), make_exchange=make_exchange)
+    after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1), make_exchange=make_transport)
     assert after.rounds[1].num_survivors == 3
     assert sorted(after.inputs["entities"]) == ["client/large", "client/middle", "client/small"]
     one, two = (uneven.clients[place].entity_ids for place in (1, 2))

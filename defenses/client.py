@@ -1,0 +1,191 @@
+"""One client's half of a defended exchange: its key and randomness, what it was sent, where its rows are, what it puts into sums.
+
+    client = DefendedClient("client/a", 0, terms, entropy)
+    client.seat("entities", table_client, names)
+    received = client.receive(message, content_width)          # refused where no sum can have given it
+    part = client.part(1, "entities", table_client.contribute(1, rows))
+    client.settle(1, "entities", crossed)                     # the sum was opened with its part in it
+
+No object of the server is kept here. Of the names of a table's rows a client knows those of a private union from the list that it
+was sent. Differs: after alignment in clear it knows the places of its rows from the server's list, which costs no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from defenses.bound_broadcasts import History, ReceivedBroadcasts
+from defenses.broadcasts import BroadcastError, commitment_of_names, commitment_of_rows, commitment_of_table
+from defenses.privacy import LocalNoise, RingNoise, clip_changes
+from defenses.terms import Entropy, Terms
+from fkgsec.errors import RunError
+from fkgsec.exchange import Received
+from fkgsec.exchange.client import Kept, TableClient
+from fkgsec.exchange.codec import Content, Contribution
+from fkgsec.federation.messages import AnyMessage, Rows
+from fkgsec.federation.recipes import Table
+from protocols.core.prg import Ring, digest
+
+
+class Part(NamedTuple):
+    """What a client puts into the sums of a round.
+
+    Attributes:
+        kept: what it is made of. elements: ring elements `[N, width]` with its weight and noise, zeros where it sends no row.
+        values: these as numbers. weights: `[N]`, its weight at the rows that it sends. num_clipped: values that were cut.
+    """
+
+    kept: Kept
+    elements: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    num_clipped: int
+
+
+@dataclass(frozen=True)
+class DifferentialPrivacy:
+    """What `dp` does to a client's rows: the change is clipped, and noise of its own added. See `defenses.privacy`."""
+
+    client: DefendedClient
+    table: Table
+
+    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
+        """float64 `[num_uploaded, width]`."""
+        terms = self.client.terms
+        assert terms.defense.dp is not None
+        values = clip_changes(rows.numpy(), received.numpy(), terms.defense.dp)
+        noise = terms.noise[self.table]
+        if isinstance(noise, LocalNoise):
+            values = noise.add(values, self.client.draw("local noise", self.table, round))
+        return torch.from_numpy(values)
+
+
+class DefendedClient:
+    """See the module."""
+
+    def __init__(self, party: str, place: int, terms: Terms, entropy: Entropy, log: type[ReceivedBroadcasts]) -> None:
+        self.party, self.terms, self.log = party, terms, log(party)
+        self.identity = entropy.identity(place)
+        self.draw = partial(entropy.randomness, place)
+        self.tables: dict[Table, TableClient] = {}
+        self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
+        self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
+        self.parts: dict[Table, Part] = {}  # of the round
+
+    @property
+    def whole(self) -> bool:
+        """Whether it receives whole tables, as after private alignment."""
+        return self.terms.defense.psu is not None
+
+    def join(self, client: TableClient) -> None:
+        """Take part in the exchange of one table."""
+        self.tables[client.table] = client
+        if self.terms.defense.dp:
+            client.guard = DifferentialPrivacy(self, client.table)
+
+    def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:
+        """Find its rows in the list of names; `bind`: the list becomes part of its history."""
+        numbers = {name: number for number, name in enumerate(names)}
+        self.names[table] = names
+        own = self.tables[table].holding.names
+        self.places[table] = torch.tensor([numbers[name] for name in own], dtype=torch.int64)
+        if bind:
+            self.log.extend(f"names of {table}", 0, commitment_of_names(names))
+
+    # What it receives.
+
+    def read(self, message: AnyMessage, width: int) -> Content:
+        """A broadcast of rows `width` numbers wide, checked: shape, kind, and values that a sum can have given.
+
+        Raises:
+            BroadcastError: another one.
+        """
+        table, round = message.table, message.round
+        where = f"{self.party} refuses the broadcast of {table} in round {round}"
+        names, client = self.names[table], self.tables[table]
+        rows = len(names) if self.whole else len(self.places[table])
+        got = client.codec.shape(message)
+        if isinstance(message, Rows) and client.chooses_rows:  # shared rows alone, which the codec counts
+            rows = got[0]
+        if got != (rows, width):
+            raise BroadcastError(f"{where}: {got[0]} x {got[1]} values, where its rows are {rows} x {width}")
+        try:
+            content = client.codec.read(message, len(names) if self.whole else None)
+        except RunError as error:
+            raise BroadcastError(f"{where}: {error}") from error
+        scale = content.scale.numpy() if isinstance(content.scale, Tensor) else content.scale
+        self.log.check(round, table, content.values, self.terms.largest_value(table) * scale)
+        return content
+
+    def receive(self, round: int, table: Table, content: Content, proof: bytes) -> Received:
+        """Take over what it read, once it has entered its history: as a whole table, or with a proof of where its rows stand."""
+        names = self.names[table]
+        if self.whole:
+            commitment, own = commitment_of_table(names, content.rows.numpy()), content.at(self.places[table])
+        elif not len(content.places):  # it was sent no row of the table, and so has all that it can have
+            commitment, own = proof, content
+        else:
+            places, own = self.places[table][content.places], content
+            commitment = commitment_of_rows(
+                [names[int(place)] for place in places], own.rows.numpy(), places.numpy(), len(names), proof
+            )
+        self.log.enter(round, table, commitment, withheld=False)
+        return self.tables[table].take(round, own)
+
+    # What it sends.
+
+    def part(self, round: int, table: Table, kept: Kept, width: int) -> Part:
+        """Encode a contribution for sums of rows `[N, width]`."""
+        encoding, noise = self.terms.encodings[table], self.terms.noise.get(table)
+        held = self._held(table, kept.contribution)
+        dense = np.zeros((len(self.names[table]), width))
+        dense[held] = kept.contribution.rows.numpy()
+        elements, num_clipped = encoding.encode(dense)
+        weight = self.tables[table].holding.weight
+        if weight > 1:
+            elements = elements * elements.dtype.type(weight)  # modulo the ring
+        if isinstance(noise, RingNoise):
+            drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
+            elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
+        weights = np.zeros(len(dense), dtype=Ring.UINT32.dtype)
+        weights[held] = weight
+        self.parts[table] = Part(kept, elements, encoding.decode(elements), weights, num_clipped)
+        return self.parts[table]
+
+    def _held(self, table: Table, contribution: Contribution) -> np.ndarray:
+        """The numbers of the contribution's rows in the table."""
+        return self.places[table][: len(contribution.chosen)][contribution.chosen].numpy()
+
+    def keep_back(self, table: Table, sent: np.ndarray) -> Part:
+        """Leave out the rows that are not to be sent, bool `[N]`."""
+        part = self.parts[table]
+        self.parts[table] = part._replace(
+            elements=np.where(sent[:, None], part.elements, 0),
+            values=part.values * sent[:, None],
+            weights=np.where(sent, part.weights, 0),
+        )
+        return self.parts[table]
+
+    def settle(self, table: Table, crossed: np.ndarray) -> None:
+        """Its part is in an opened sum, but for the rows that did not cross, bool `[N]`."""
+        kept = self.parts[table].kept
+        chosen, held = kept.contribution.chosen.clone(), self._held(table, kept.contribution)
+        chosen[chosen.clone()] = torch.from_numpy(crossed[held])
+        values = torch.from_numpy(self.parts[table].values[held[crossed[held]]])
+        self.tables[table].sent(kept, Contribution(chosen, values))
+
+    def agreed(self, purpose: str, table: Table, context: bytes) -> bytes:
+        """The session of a sum as it believes it to be: everything that it was sent so far is part of it."""
+        return bound_session(self.terms, purpose, table, context, self.log)
+
+
+def bound_session(terms: Terms, purpose: str, table: Table, context: bytes, log: History) -> bytes:
+    """The session of a sum for a party of this history; `context` is what the parties must agree on beside it."""
+    return digest("fkgsec exchange", terms.sessions[purpose, table], context, log.digest)

@@ -1,0 +1,59 @@
+"""What a defended exchange says of itself: lines for people, guarantees and server models for records and policies."""
+
+from __future__ import annotations
+
+from defenses.privacy import composed, released
+from defenses.server_models import withstood
+from defenses.terms import Terms
+from fkgsec.federation.protection import Protection
+
+LARGE_EPSILON = 20.0  # e^20: half a billion to one
+
+
+def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
+    """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
+    guarantees = released({table: noise.guarantee for table, noise in terms.noise.items()}, releases=rounds)
+    guarantees = composed(before.guarantees, guarantees)
+    remarks = statement(terms)
+    if any(guarantee.epsilon > LARGE_EPSILON for guarantee in guarantees.values()):
+        remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
+    count = terms.num_participants
+    withstands = withstood(
+        terms.defense, len(terms.parties), count, threshold=terms.threshold(count), bound=terms.codec.whole
+    )
+    return Protection(tuple(remarks), guarantees, withstands)
+
+
+def statement(terms: Terms) -> list[str]:
+    """A line for each protection and what it assumes."""
+    defense, lines = terms.defense, []
+    if defense.psu:
+        lines.append("psu: the server learns the union of names; every client receives the whole table")
+    if defense.secagg:
+        errors = ", ".join(f"{encoding.bound:.2g} ({table})" for table, encoding in terms.encodings.items())
+        lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
+        for table, weight in terms.largest_weight.items():
+            if weight > 1:
+                lines.append(
+                    f"weights: the server learns the sum of the weights of the holders of each row of {table}; all know that the "
+                    f"largest weight is {weight}"
+                )
+        if defense.secagg.neighbours is not None:
+            lines.append(terms.graph_risk())
+    if defense.suppress:
+        lines.append(f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients")
+    if terms.noise:
+        lines.append(
+            "dp covers the values that cross, not which rows a client holds; losses, validation figures and counts in the "
+            "record are of the clear data"
+        )
+    if defense.distributed_noise and defense.dp and defense.dp.colluders == 0:
+        lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
+    if terms.options.protocol_seed is not None:
+        lines.append("protocol randomness: fixed for tests; whoever has protocol_seed opens every upload")
+    elif terms.noise:
+        lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
+    if terms.codec.chooses_rows and defense.secagg and not defense.suppress:
+        name = terms.options.algorithm
+        lines.append(f"{name}: a row that one client alone chose is opened as it is; suppress:t=2 keeps it back")
+    return lines

@@ -1,0 +1,220 @@
+"""What the parties of a defended exchange agree on beforehand, and where what they draw comes from.
+
+terms = Terms(options, parties, tables, codec)
+terms.agree(Entropy.drawn(options, run))               # keys and names of sessions
+terms.prepare("entities", num_rows, width)             # encoding and noise, once the table's size is known
+terms.setting(session, 1, participants, threshold, vectors)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from defenses.options import DpOptions, parse_defense
+from defenses.privacy import LocalNoise, RingNoise, local_noise, ring_noise, ring_of
+from fkgsec.errors import SpecError
+from fkgsec.exchange import Codec
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.randomness import generator
+from protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
+from protocols.core.fixed_point import FixedPoint
+from protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
+from protocols.secagg import Setting, Stage, Vector, safe_threshold
+from protocols.secagg.bounds import require_small_risk
+
+
+class Entropy:
+    """The 32 bytes that keys, noise and, with fresh ones after a stop, all that sessions draw derive from.
+
+    In a laboratory run all parties draw from one. A deployed party has its own, and never a server that of a client.
+    """
+
+    def __init__(self, value: bytes, run: str, fresh: bytes = b"") -> None:
+        self.value, self.run = value, run
+        self._sessions = derive(value, "sessions of an exchange", run, fresh)
+
+    @classmethod
+    def drawn(cls, options: FederationOptions, run: str) -> Entropy:
+        """From the operating system, or for tests from `protocol_seed`."""
+        if options.protocol_seed is None:
+            return cls(secrets.token_bytes(SEED_BYTES), run)
+        return cls(digest("fixed entropy of an exchange", options.protocol_seed), run)
+
+    def identity(self, place: int) -> Ed25519PrivateKey:
+        """The key that a client signs with."""
+        return Ed25519PrivateKey.from_private_bytes(derive(self.value, "identity in an exchange", self.run, place))
+
+    def session(self, purpose: str, table: Table) -> bytes:
+        """Names the sessions of one purpose; public."""
+        return derive(self._sessions, "session of an exchange", self.run, purpose, table, length=16)
+
+    def randomness(self, place: int, purpose: str, table: Table, round: int) -> Randomness:
+        """What one party (by place, the server's after all clients') draws from."""
+        source = self.value if purpose in ("local noise", "ring noise") else self._sessions
+        return seeded(derive(source, "randomness of an exchange", self.run, purpose, table, round, place))
+
+
+class Terms:
+    """See the module.
+
+    Attributes:
+        keys: public identity keys by party. sessions: names of sessions by purpose and table.
+        encodings, noise: by table, once prepared. largest_weight: of a client, by table.
+
+    Raises:
+        SpecError: a defense that no session could have.
+    """
+
+    def __init__(
+        self, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], codec: Codec
+    ) -> None:
+        self.options, self.parties, self.tables, self.codec = options, tuple(parties), tuple(tables), codec
+        self.defense = parse_defense(options.defense)
+        self.num_participants = options.num_participants(len(parties))
+        self.keys: Mapping[str, bytes] = {}
+        self.sessions: Mapping[tuple[str, Table], bytes] = {}
+        self.encodings: dict[Table, FixedPoint] = {}
+        self.noise: dict[Table, LocalNoise | RingNoise] = {}
+        self.largest_weight: dict[Table, int] = {}
+
+    def agree(self, entropy: Entropy) -> None:
+        """Publish identity keys and the names of sessions; then check the options."""
+        places = enumerate(self.parties)
+        self.keys = {party: entropy.identity(place).public_key().public_bytes_raw() for place, party in places}
+        purposes = ("psu", "broadcasts", "holders", "rows")
+        self.sessions = {(what, table): entropy.session(what, table) for what in purposes for table in self.tables}
+        if self.defense.secagg:
+            self._check()
+        if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
+            self._ring_noise(1, self.options.kge_model().entity_width)
+
+    def prepare(self, table: Table, num_rows: int, width: int, largest_weight: int) -> None:
+        """The encoding and the noise of a table, now that its size and the largest weight of a client are known.
+
+        Raises `SpecError` for noise that does not fit.
+        """
+        defense, self.largest_weight[table] = self.defense, largest_weight
+        if defense.secagg:
+            summands = self.num_participants * largest_weight
+            if summands >= Ring.UINT32.modulus:
+                raise SpecError(f"weights of {table} up to {largest_weight:,}: their sum does not fit 32 bits")
+            self.encodings[table] = FixedPoint.finest(summands, defense.secagg.clip, ring=ring_of(defense))
+        if defense.dp is None:
+            return
+        if not defense.distributed_noise:
+            self.noise[table] = local_noise(defense.dp, releases=self._releases(defense.dp))
+        elif largest_weight > 1:
+            raise SpecError(
+                f"defense: dp: noise {defense.distributed_noise} is for weights of 1; {table} has clients of weight "
+                f"{largest_weight}; take noise=gaussian"
+            )
+        else:
+            self.noise[table], self.encodings[table] = self._ring_noise(num_rows, width)
+
+    def _ring_noise(self, num_rows: int, width: int) -> tuple[RingNoise, FixedPoint]:
+        """The noise and the encoding of a table of that size."""
+        assert self.defense.dp is not None
+        return ring_noise(
+            self.defense,
+            releases=self._releases(self.defense.dp),
+            dimension=width if self.defense.dp.unit == "row" else num_rows * width,
+            num_clients=self.num_participants,
+            fewest_survivors=self.fewest_survivors(self.num_participants),
+        )
+
+    def _releases(self, options: DpOptions) -> int:
+        """How often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
+        return self.options.rounds * (1 if options.unit == "row" else len(self.tables))
+
+    def largest_value(self, table: Table) -> float:
+        """The largest absolute value that a mean of uploads can have: the clip, with noise in the ring all that it can carry."""
+        encoding = self.encodings[table]
+        if isinstance(self.noise.get(table), RingNoise):
+            return encoding.ring.modulus / 2 * 2.0**-encoding.fraction_bits
+        return encoding.clip * (1 + 1e-6) + 2.0**-encoding.fraction_bits
+
+    def setting(
+        self,
+        session: bytes,
+        round: int,
+        parties: tuple[str, ...],
+        vectors: tuple[Vector, ...] = (),
+        threshold: int | None = None,
+        min_survivors: int | None = None,
+    ) -> Setting:
+        """Of one session of secure aggregation."""
+        assert self.defense.secagg is not None
+        return Setting(
+            session=session,
+            round=round,
+            parties=parties,
+            threshold=threshold or self.threshold(len(parties)),
+            vectors=vectors,
+            identities={party: self.keys[party] for party in parties},
+            neighbours=self.defense.secagg.neighbours,
+            cipher=self.defense.secagg.cipher,
+            min_survivors=min_survivors,
+        )
+
+    def threshold(self, num_parties: int) -> int:
+        """Shares that open a secret in a session of so many."""
+        given = self.defense.secagg
+        if given is None:
+            return num_parties
+        safe = safe_threshold(num_parties)
+        if given.neighbours is not None:
+            safe = min(given.neighbours, safe_threshold(given.neighbours + 1))
+        return given.threshold or safe
+
+    def fewest_survivors(self, num_parties: int) -> int:
+        """The least that a sum of so many participants is opened for."""
+        if self.defense.secagg and self.defense.secagg.neighbours is not None:
+            return safe_threshold(num_parties)
+        return self.threshold(num_parties)
+
+    def dropouts(self, round: int, parties: Sequence[str]) -> dict[str, Stage]:
+        """Who falls silent in this round, and from which stage on: the same for every table. Simulated, from the run's seed."""
+        assert self.defense.secagg is not None
+        rng = generator(self.options.seed, "dropouts", round)
+        chances, stages = rng.random(len(parties)), rng.integers(0, len(Stage), len(parties))
+        return {
+            party: Stage(int(stage))
+            for party, chance, stage in zip(parties, chances, stages, strict=True)
+            if chance < self.defense.secagg.dropout
+        }
+
+    def graph_risk(self) -> str:
+        """What the k-regular graph withstands in one session. Raises `SettingError` for one that is too thin."""
+        secagg, count = self.defense.secagg, self.num_participants
+        assert secagg is not None
+        assert secagg.neighbours is not None
+        colluders = 1 if secagg.colluders is None else secagg.colluders
+        risk = require_small_risk(
+            count,
+            secagg.neighbours,
+            threshold=self.threshold(count),
+            colluders=colluders,
+            dropout=secagg.dropout,
+        )
+        assumed = f"with {colluders} colluders at random places and dropout {secagg.dropout:g}"
+        return f"secagg: {secagg.neighbours} neighbours of {count - 1}; {assumed} a session {risk.describe()}"
+
+    def _check(self) -> None:
+        """Raises `SpecError` before anything is trained when no session could have these options."""
+        secagg, suppress, count = self.defense.secagg, self.defense.suppress, self.num_participants
+        assert secagg is not None
+        if count < 2:
+            raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        if suppress and suppress.t > count:
+            raise SpecError(f"defense: suppress: t is {suppress.t}, but {count} clients take part in a round")
+        try:
+            self.setting(b"check", 0, self.parties[:count], (Vector("check", 1, Ring.UINT32),))
+            if secagg.neighbours is not None:
+                self.graph_risk()
+            FixedPoint.finest(count, secagg.clip, ring=ring_of(self.defense))
+        except (SettingError, DisconnectedGraph, OutOfRing) as error:
+            raise SpecError(f"defense: secagg: {error}") from error

@@ -1,0 +1,365 @@
+"""A transport that resists: alignment by private set union, uploads through secure aggregation, suppression, noise.
+
+    make_transport(channel, FederationOptions(defense="psu,secagg"), parties, tables, run)
+
+Leakage, by what is chosen:
+
+- `psu`: the server learns the union of names, not who holds what. Every client receives the whole table, and so the names and
+  rows that only others hold. (With any aggregation a client sees, where a row comes back unlike what it sent, that others
+  hold it too.)
+- `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row (where clients have
+  weights: the sum of the holders' weights; the largest weight is known to all), who is in the sum, and how many values were
+  clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains with few clients, or when the
+  participants change from round to round, is what `attacks.residual` reads. Without `psu` alignment is in clear: the server knows
+  who holds each row, and whose a row with one holder is.
+- `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
+  Which rows are sent enters the session of the sum: clients that were told different ones open nothing.
+- `dp`: clipped values with noise, see `defenses.privacy`. It covers neither which rows a client holds nor what a record says
+  beside the messages: losses, validation figures, counts of clipped values.
+
+Under sums a codec that leaves rows out (FedS) puts zeros in their place, which masks hide, so that uploads are as long as FedE's;
+a row that one client alone chose is opened as it is. `suppress` opens only rows that at least t clients chose. A server that does
+not follow the protocol can send some clients of such a codec rows of its choice and others none (`defenses.broadcasts`).
+
+What is drawn, and from what:
+
+- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: from 32 bytes that the operating
+  system gives at the start of the run. A checkpoint holds them, so that a run that was killed goes on with the same bits; they
+  stand in no record, transcript, spec or log, and no view of an adversary. Whoever reads the checkpoint opens every upload (and
+  finds all clients' tables beside them). `protocol_seed` puts a number in their place: for tests, and then the record says so.
+- First rows, batches, negatives, participants, simulated dropouts: from the run's seed, which a record states. They say nothing
+  of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
+  options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
+
+A run that was killed goes on with the same identities and the same noise, so that what it releases again is what it released,
+and with fresh keys, shares and masks: a round that is done again would else give a server both kinds of share of one secret.
+Where values differ in their last bits (on another device) the noise is the same over other values.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts, packed, unpack
+from defenses.broadcasts import BroadcastError, commitment_of_names
+from defenses.client import DefendedClient
+from defenses.options import check_defense, parse_defense
+from defenses.server import DefendedServer
+from defenses.statement import protection_of
+from defenses.sums import SecureSums, Wire
+from defenses.terms import Entropy, Terms
+from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import Holding, Received, Transport, Uploaded
+from fkgsec.federation.messages import SERVER, Channel, ProtocolMessage
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.protection import NOTHING, Protection
+from fkgsec.federation.recipes import Table
+from fkgsec.randomness import generator
+from protocols import psu, secagg
+from protocols.core.errors import (
+    TooFewParties,
+)
+from protocols.core.prg import SEED_BYTES
+from protocols.secagg import safe_threshold
+
+MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
+
+
+class DefendedTransport(Transport):
+    """See the module. Raises `SpecError` for a defense that does not fit the federation."""
+
+    sent_log, received_log = SentBroadcasts, ReceivedBroadcasts
+
+    def __init__(
+        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+    ) -> None:
+        check_defense(options)
+        self.defense = parse_defense(options.defense)
+        self.delivers = self.defense.delivers
+        super().__init__(channel, options, parties, tables, run)
+        self.terms, self.wire = Terms(options, parties, tables, self.codec), Wire(channel)
+        self.central = DefendedServer(self.terms, self.servers, self.sent_log())
+        self._draw_from(Entropy.drawn(options, run))
+
+    def _check_fit(self) -> None:
+        """`check_defense` has compared."""
+
+    def _draw_from(self, entropy: Entropy) -> None:
+        self.entropy = entropy
+        self.terms.agree(entropy)
+        self.defended = {
+            party: DefendedClient(party, place, self.terms, entropy, self.received_log)
+            for place, party in enumerate(self.parties)
+        }
+
+    # Alignment.
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """By private set union where `psu` says so, else in clear."""
+        if not self.defense.psu:
+            super().align(table, held)
+            self._place(table, {})
+            return
+        self._seat(table, held)
+        lists = self._union(table, held)
+        self._place(table, lists)
+
+    def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
+        super()._seat(table, held)
+        for party, client in self.clients[table].items():
+            self.defended[party].join(client)
+
+    def _place(self, table: Table, lists: Mapping[str, Sequence[str]]) -> None:
+        """Each client finds its rows in the list of names that it has, which is bound where it is of a private union."""
+        names, bind = self.server[table].names, self.defense.psu is not None
+        for party, client in self.defended.items():
+            client.place(table, lists.get(party, names), bind=bind)
+        if bind:
+            self.central.log.extend(f"names of {table}", 0, commitment_of_names(names))
+
+    def _union(self, table: Table, held: Mapping[str, Holding]) -> dict[str, list[str]]:
+        """Afterwards the server has the union. Returns by client the list that it was sent."""
+        assert self.defense.psu is not None
+        send, lists = self.wire.deliver(0, table), {}
+
+        def deliver(sender: str, receiver: str, message: secagg.Message) -> secagg.Message:
+            """As ever; a client keeps the list that it is sent at last."""
+            arrived = send(sender, receiver, message)
+            if isinstance(arrived, psu.UnionList):
+                lists[receiver] = list(arrived.identifiers)
+            return arrived
+
+        draws = {party: client.draw for party, client in self.defended.items()}
+        union = psu.union(
+            {party: holding.names for party, holding in held.items()},
+            {party: client.identity for party, client in self.defended.items()},
+            session=self.terms.sessions["psu", table],
+            threshold=safe_threshold(len(self.parties)),
+            randomness={party: draw("psu", table, 0) for party, draw in draws.items()}
+            | {SERVER: self.entropy.randomness(len(self.parties), "psu", table, 0)},
+            deliver=deliver,
+            cap=self.defense.psu.cap,
+            max_attempts=self.defense.psu.max_attempts,
+        )
+        if union.excluded:
+            told = ", ".join(f"{party} ({reason})" for party, reason in union.excluded.items())
+            raise TooFewParties(f"psu: the union of {table} is without {told}; start the federation without them")
+        self.server[table].names = list(union.identifiers)
+        return lists
+
+    def initialise(self, table: Table, rows: Tensor) -> None:
+        """As in clear; then encoding and noise fit the table's size. Raises `SpecError` for values beyond the clip."""
+        super().initialise(table, rows)
+        self._prepare(table)
+        if not self.defense.secagg:
+            return
+        largest = float(rows.abs().max()) if rows.numel() else 0.0
+        if largest > self.terms.largest_value(table):
+            raise SpecError(
+                f"defense: secagg: clip must be at least {largest:.3g}, which the first rows of {table} reach; got "
+                f"{self.terms.encodings[table].clip:g}, to which every such value would be cut, as the server knows"
+            )
+
+    def _prepare(self, table: Table) -> None:
+        num_rows, width = self.server[table].rows.shape
+        weights = [client.holding.weight for client in self.clients[table].values()]
+        self.terms.prepare(table, num_rows, width, max(weights, default=1))
+
+    # Broadcasts.
+
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        """Under sums checked and bound by each client; suppressed rows stay each client's own."""
+        if not self.defense.secagg:
+            return super().broadcast(round, table, parties)
+        if round and not self.codec.whole and not self.central.opened[table]:
+            return {}  # too many dropped out: there is nothing to say
+        content = self.central.content(round, table)
+        told = self.central.commit(table, content)
+        received = {}
+        for party in self.parties if self.codec.to_everyone else parties:
+            received[party] = self._send(round, table, party, self._content_for(round, table, party, content))
+        self.central.log.extend(table, round, told)
+        for party in self.parties:
+            if party not in received:
+                root = self.wire.cross(round, SERVER, party, table, "broadcast-root", told)
+                self.defended[party].log.enter(round, table, root, withheld=True)
+        if round and self.defense.suppress and not self.codec.chooses_rows:
+            return self._renewed(round, table, received)
+        return received
+
+    def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
+        """What the server sends a client rows of: what it tells those who receive nothing that it sends."""
+        return content
+
+    def _send(self, round: int, table: Table, party: str, content: Tensor) -> Received:
+        """One client's broadcast with its proof."""
+        message = self.central.message(round, table, party, content)
+        client, proof = self.defended[party], b""
+        read = client.read(self.wire.send(message), self.server[table].rows.shape[1])
+        if not self.defense.psu:
+            made = self.central.prove(table, content, message)
+            if made is None:
+                proof = self.wire.cross(
+                    round, SERVER, party, table, "broadcast-root", self.central.commit(table, content)
+                )
+            else:
+                proof = self.wire.cross(round, SERVER, party, table, "broadcast-proof", made)
+        return client.receive(round, table, read, proof)
+
+    def _renewed(self, round: int, table: Table, received: Mapping[str, Received]) -> dict[str, Received]:
+        """Clients take over the rows that were renewed since they last received any."""
+        crossed, taken = self.central.crossed[table], {}
+        self.central.log.extend(f"renewed rows of {table}", round, np.packbits(crossed).tobytes())
+        for party, client in self.defended.items():
+            renewed = client.log.renew(round, table, crossed, receives=party in received)
+            if party in received:
+                taken[party] = Received(received[party].rows, torch.from_numpy(renewed[client.places[table]]))
+        return taken
+
+    # Uploads.
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        """Guarded where a defense says so, summed where `secagg` does. When too many drop out the table stays."""
+        if not self.defense.secagg:
+            return super().upload(round, table, rows)
+        self.central.begin(table)
+        before, width, clipped = self.server[table].rows, self.server[table].rows.shape[1], 0
+        for party, own in rows.items():
+            kept = self.clients[table][party].contribute(round, own)
+            clipped += self.defended[party].part(round, table, kept, width).num_clipped
+        sums = SecureSums(self.wire, self.terms, self.central, self.defended)
+        outcome = sums.add_up(round, table, list(rows))
+        self.central.end(round, table)
+        self.inputs[table] = {party: torch.from_numpy(self.defended[party].parts[table].values) for party in rows}
+        self.known[table] = {} if self.codec.chooses_rows else self._echoes(table, before)
+        return outcome._replace(num_clipped=clipped)
+
+    def _echoes(self, table: Table, before: Tensor) -> dict[str, Tensor]:
+        """Who sends back what the server sent it adds nothing that the server does not know."""
+        known = {}
+        for party in self.inputs[table]:
+            own = self.defended[party].parts[table].kept.contribution.rows
+            held = self.defended[party].places[table][: len(own)]
+            crossed = torch.ones(len(held), dtype=torch.bool)
+            if self.defense.suppress:
+                crossed = torch.from_numpy(self.central.crossed[table])[held]
+            if crossed.any() and torch.equal(own[crossed].double(), before[held[crossed]].double()):
+                known[party] = before.double() * self.clients[table][party].holding.weight
+        return known
+
+    # What is kept, and rounds after a run.
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As in clear; the entropy of the protocols; and what each party was sent so far."""
+        entropy = torch.from_numpy(np.frombuffer(self.entropy.value, dtype=np.uint8).copy())
+        since = torch.tensor(sorted(self.central.since_whole), dtype=torch.int64)
+        return super().tensors() | {"entropy": entropy, "broadcasts": self._histories(), "since": since}
+
+    def _histories(self) -> Tensor:
+        return packed(self.central.log, {party: client.log for party, client in self.defended.items()})
+
+    def _load_histories(self, tensor: Tensor) -> None:
+        unpack(tensor, self.central.log, {party: client.log for party, client in self.defended.items()})
+
+    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
+        """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript.
+
+        Raises `RunError` for a checkpoint without the entropy that its protocols began with.
+        """
+        if "entropy" not in tensors:
+            raise RunError("the checkpoint lacks the entropy of its protocols (an earlier version made it); start over")
+        fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
+        self._draw_from(Entropy(tensors["entropy"].numpy().tobytes(), self.run, fresh))
+        transcript = self.channel.transcript
+        for message in transcript.messages(0):
+            if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
+                told = psu.decode_message(message.content)
+                assert isinstance(told, psu.UnionList)
+                self.server[message.table].names = list(told.identifiers)
+        super().restore(held, tensors)
+        for table in held:
+            self._place(table, {})
+            self._prepare(table)
+        self._load_histories(tensors["broadcasts"])
+        self.central.since_whole = {int(round) for round in tensors["since"]}
+        for number in sorted(transcript.notes):
+            for opened in transcript.opened(number):
+                self.central.remember_survivors(number, opened.survivors)
+
+    def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
+        """Under secure aggregation as many as in any round, those that ask among them, if a sum of them hides its parts.
+
+        Who asks is not hidden from a server that sees several such rounds of the same federation.
+        """
+        if not self.defense.secagg:
+            return super().senders(requesting, colluders)
+        count = self.terms.num_participants
+        if len(requesting) > count:
+            raise SpecError(
+                f"defense: {count} clients take part in a round, and {len(requesting)} asked; unlearn in several rounds"
+            )
+        fewest = self.terms.fewest_survivors(count)
+        if fewest < MIN_UNKNOWN + colluders:
+            raise SpecError(
+                f"defense: a sum of {fewest} clients (the fewest that open one) of whom colluders={colluders} tell the server "
+                f"their part hides no upload: {MIN_UNKNOWN} others are needed; unlearn with more clients or fewer colluders"
+            )
+        others = [place for place in range(len(self.parties)) if place not in requesting]
+        drawn = generator(self.options.seed, "participants of an unlearning", *requesting).permutation(others)
+        return sorted([*requesting, *map(int, drawn[: count - len(requesting)])])
+
+    def carried(self) -> dict[str, Tensor]:
+        """The server's tables, what each party was sent so far, and what codecs remember."""
+        rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
+        memories = {name: tensor.clone() for name, tensor in self.memories().items() if ".codec." in name}
+        return rows | memories | {"broadcasts": self._histories()}
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """Parties were sent what the run sent them. The tables are those that the first rows were set to."""
+        self._load_histories(tensors["broadcasts"])
+        if self.defense.psu:
+            for table in self.server:
+                self._place(table, {party: client.names[table] for party, client in self.defended.items()})
+        if any(".codec." in name for name in tensors):
+            self.remember(tensors)
+
+    def send_again(self, table: Table) -> dict[str, Received]:
+        """Clients know what they were sent last, and take no other table; who was sent no rows then takes these over."""
+        if not (self.defense.secagg and self.codec.whole):
+            return super().send_again(table)
+        num_rows, known = len(self.server[table].names), {}
+        missed = {party: client.log.take_missed(table, num_rows) for party, client in self.defended.items()}
+        for party, client in self.defended.items():
+            known[party] = client.log.last[table].commitment
+        received = self.broadcast(0, table, self.parties)
+        for party, client in self.defended.items():
+            if client.log.last[table].commitment != known[party]:
+                raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
+        return {
+            party: Received(received[party].rows, torch.from_numpy(rows[self.defended[party].places[table]]))
+            for party, rows in missed.items()
+            if rows is not None
+        }
+
+    # What it says of itself.
+
+    def rounds_worth_noting(self) -> set[int]:
+        """Those whose survivors differ from earlier ones, so that their counts tell who holds what; and since a whole sum."""
+        return {*self.central.notable, *(self.central.since_whole if self.codec.chooses_rows else ())}
+
+    def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
+        """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
+        return protection_of(self.terms, before, rounds or self.options.rounds)
+
+
+def make_transport(
+    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+) -> Transport:
+    """The transport that `options.defense` asks for; in clear when it asks for none."""
+    kind = DefendedTransport if options.defense else Transport
+    return kind(channel, options, parties, tables, run)
