@@ -115,7 +115,7 @@ class WeightedByAffinity(Aggregation):
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
         """Compute what each client is to receive. Raises `RunError` for rows that are not those uploaded before."""
-        for party, upload in (delivered.uploads or {}).items():
+        for party, upload in delivered.uploads.items():
             if upload.rows.shape != self._uploads[party].shape:
                 raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
             self._uploads[party] = upload.rows

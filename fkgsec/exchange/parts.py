@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -50,12 +50,12 @@ class Delivered:
 
     Attributes:
         shape: of the table.
-        uploads: by party, in the order of the parties; None where the transport delivers the sum alone.
+        uploads: by party, in the order of the parties; none where the transport delivers the sum alone.
         opened: that sum; None where it delivers single uploads.
     """
 
     shape: tuple[int, int]
-    uploads: Mapping[str, Upload] | None = None
+    uploads: Mapping[str, Upload] = field(default_factory=dict)
     opened: Sum | None = None
 
     def sum(self, without: str | None = None) -> Sum:
@@ -67,7 +67,7 @@ class Delivered:
         if self.opened is not None:
             return self.opened
         total, weights = torch.zeros(self.shape), torch.zeros(self.shape[0], dtype=torch.int64)
-        for party, (places, rows, weight) in (self.uploads or {}).items():
+        for party, (places, rows, weight) in self.uploads.items():
             if party != without:
                 total.index_add_(0, places, rows, alpha=weight)
                 weights.index_add_(0, places, torch.full_like(places, weight))
@@ -78,7 +78,7 @@ class Delivered:
         if self.opened is not None:
             return self.opened.weights > 0
         renewed = torch.zeros(self.shape[0], dtype=torch.bool)
-        for places, _, _ in (self.uploads or {}).values():
+        for places, _, _ in self.uploads.values():
             renewed[places] = True
         return renewed
 
