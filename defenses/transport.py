@@ -316,7 +316,7 @@ class DefendedTransport(Transport):
     def carried(self) -> dict[str, Tensor]:
         """The server's tables, what each party was sent so far, and what codecs remember."""
         rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
-        memories = {name: tensor.clone() for name, tensor in self.memories().items() if ".codec." in name}
+        memories = {name: tensor for name, tensor in self.memories().items() if ".codec." in name}
         return rows | memories | {"broadcasts": self._histories()}
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:

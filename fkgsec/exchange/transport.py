@@ -138,7 +138,7 @@ class Transport:
     def memories(self) -> dict[str, Tensor]:
         """What clients remember, by table and place."""
         return {
-            f"client.{table}.{self.parties.index(party)}.{name}": tensor
+            f"client.{table}.{self.parties.index(party)}.{name}": tensor.clone()
             for table, clients in self.clients.items()
             for party, client in clients.items()
             for name, tensor in client.tensors().items()

@@ -104,14 +104,14 @@ DEFENSES = (
     train("fedlu+secagg", "--algorithm fedlu --defense psu,secagg"),
     train("fedlu+dp", "--algorithm fedlu --defense dp:unit=row,clip=0.1,epsilon=8"),
     train("fede-kd+secagg", "--algorithm fede-kd --defense secagg"),
+    train("pfedeg+dp", "--algorithm pfedeg --defense dp:clip=0.1,epsilon=8"),
+    train("fede-svd+secagg", "--algorithm fede-svd --rank 1 --columns 2 --defense psu,secagg"),
+    train("fede-svd-plus+dp", "--algorithm fede-svd+ --rank 1 --columns 2 --defense dp:clip=0.1,epsilon=8"),
 )
 REFUSALS = (
     refused("feds+psu", f"train {TINY} --algorithm feds --defense psu,secagg"),
     refused("feds+dp", f"train {TINY} --algorithm feds --defense dp:clip=0.1,epsilon=8"),
     refused("pfedeg+secagg", f"train {TINY} --algorithm pfedeg --defense secagg"),
-    refused("pfedeg+dp", f"train {TINY} --algorithm pfedeg --defense dp:clip=0.1,epsilon=8"),
-    refused("fede-svd+secagg", f"train {TINY} --algorithm fede-svd --rank 1 --columns 2 --defense secagg"),
-    refused("fede-svd-plus+dp", f"train {TINY} --algorithm fede-svd+ --defense dp:clip=0.1,epsilon=8"),
     refused("single+secagg", f"train {TINY} --algorithm single --defense secagg"),
     refused("collective+dp", f"train {TINY} --algorithm collective --defense dp:clip=0.1,epsilon=8"),
     refused("psu", f"train {TINY} --defense psu"),
