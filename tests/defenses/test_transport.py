@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fkgsec.federation.unlearning import UnlearnOptions, unlearn
 from torch import Tensor
 
 from defenses import make_transport
@@ -19,6 +18,7 @@ from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 PARTIES = ("client/a", "client/b", "client/c")
 HELD = {"client/a": ["x", "y", "z"], "client/b": ["x", "y"], "client/c": ["x"]}

@@ -7,7 +7,7 @@ from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.exchange import AGGREGATIONS, Aggregation, Delivered, SharedTable, Upload
-from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe
+from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 
 
 class TrimmedMean(Aggregation):
@@ -26,9 +26,10 @@ class TrimmedMean(Aggregation):
         return torch.where(count > 0, total / kept.sum(0).clamp_min(1), previous)
 
 
-def test_a_trimmed_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trimmed_mean(request: pytest.FixtureRequest) -> None:
     AGGREGATIONS.register("trimmed mean", TrimmedMean)
-    monkeypatch.setitem(RECIPES, "trimmed", Recipe("trimmed", ENTITIES, "here", aggregation="trimmed mean"))
+    register(Recipe("trimmed", ENTITIES, "here", aggregation="trimmed mean"))
+    request.addfinalizer(lambda: RECIPES.remove("trimmed"))
     clear, secure = (FederationOptions(algorithm="trimmed", rounds=1, defense=defense) for defense in ("", "secagg"))
     uploads = {str(value): Upload(torch.tensor([0]), torch.tensor([[value]])) for value in (1.0, 3.0, 1e6)}
     trimmed = TrimmedMean(SharedTable("entities"), clear)
