@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.exchanges import make_exchange as make_transport
+from defenses.transport import make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.adversary import Adversary

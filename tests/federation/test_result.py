@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from defenses.exchanges import make_exchange as make_transport
+from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
 from fkgsec.federation import checkpoint, loop
