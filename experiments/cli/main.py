@@ -25,6 +25,7 @@ from experiments.reporting.html import cli as report_cli
 from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import (
     DEFAULT_CASES,
+    Comparison,
     compare,
     comparison_table,
     convergence_table,
@@ -219,6 +220,10 @@ def compare_cases(
     comparison = compare(spec, graph, folder, cases, observe=observe, overwrite=overwrite, unlearning=unlearning)
     if quiet:
         return
+    _print_comparison(comparison, folder)
+
+
+def _print_comparison(comparison: Comparison, folder: Path) -> None:
     console = make_console()
     shown = (comparison_table, inference_table, update_table, convergence_table)
     print_tables(console, [table(comparison) for table in shown])

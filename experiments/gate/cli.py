@@ -108,14 +108,18 @@ def check(
         when_inconclusive=inconclusive,
         num_examples=examples,
     )
+    _report(checked, files, to_stdout=json == "-", quiet=quiet)
+    raise typer.Exit(checked.exit_status)
+
+
+def _report(checked: Checked, files: dict[str, Path | None], *, to_stdout: bool, quiet: bool) -> None:
     for name, file in files.items():
         if file is not None:
             write_atomically(file, _FORMATS[name](checked))
-    if json == "-":
+    if to_stdout:
         sys.stdout.write(to_json(checked).decode())
     if not quiet:
-        _show(checked, make_console(stderr=json == "-"))
-    raise typer.Exit(checked.exit_status)
+        _show(checked, make_console(stderr=to_stdout))
 
 
 def _make_way(files: dict[str, Path], *, overwrite: bool) -> None:

@@ -9,72 +9,36 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure, over_victims
-from attacks.membership.audits import Inference
 from attacks.membership.figures import MembershipResult
 from attacks.reconstruction.leakage import Leakage, headline_rows, items_of
 from attacks.registry import ATTACKS, Attack
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import parse_defense
-from experiments.cli.progress import Observe, unobserved
-from experiments.gate.audits import inferences_on, made_unlearning, verified_unlearning
+from experiments.cli.progress import Observe
+from experiments.gate.audits import (
+    NotMeasured,
+    Question,
+    conspicuous,
+    inferences_of,
+    unlearning_of,
+    verification_of,
+)
 from experiments.runs.record import Record
 from experiments.runs.run import Finished
-from experiments.unlearning.unlearn import Unlearning
 from experiments.unlearning.verdict import blind_models
 from experiments.unlearning.verification import Verification
 from fkgsec import estimate
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate
-from fkgsec.unlearning.unlearning import Method
 
 Bound = Literal["max", "min"]
 Kind = Literal["share", "bytes", "epsilon"]
-
-
-class NotMeasured(Exception):
-    """Why a run does not have a figure. Whoever judges a limit on it must fail it."""
-
-
-class Question(NamedTuple):
-    """Which figure of a run is meant: the keys of a limit beside its bound.
-
-    Attributes:
-        threat, leak, victim: of reconstruction; None, None and "all" for other measures. Of membership, `victim` is the client
-            whose triples are asked about; "all" of them together.
-        shadows: federations that the adversary of membership and unlearning trains; 0 leaves it the loss alone.
-        forget, client, method: of unlearning, see `fkgsec unlearn`.
-        unit, delta: of a privacy guarantee: what it must protect, and the largest delta that still counts.
-    """
-
-    threat: str | None = None
-    leak: float | None = None
-    victim: str = ALL
-    shadows: int = 0
-    forget: str | None = None
-    client: str | None = None
-    method: Method = "fedlu"
-    unit: str = "client"
-    delta: float = 1e-4
-
-    def words(self) -> str:
-        """What a table says of it beside the measure; empty where there is nothing to say."""
-        parts = []
-        if self.threat is not None:
-            parts += [self.threat, *([] if self.leak is None else [f"leak {self.leak:g}"])]
-        if self.forget is not None:
-            parts += [f"{self.forget} by {self.method}"]
-        if self.victim != ALL:
-            parts += [self.victim]
-        if self.shadows:
-            parts += [f"{self.shadows} shadows"]
-        return ", ".join(parts)
 
 
 Read = Callable[[Finished, Question], Estimate]
@@ -273,23 +237,6 @@ def _epsilon(run: Finished, question: Question) -> Estimate:
     return estimate.exact(max(one.epsilon for one in stated.values()), 1)
 
 
-def conspicuous(run: Finished, question: Question) -> list[Inference]:
-    """The strongest membership attack that was asked for, on each model of the victim (or of all).
-
-    Raises:
-        NotMeasured: the victim's triples match none that nobody trained on.
-    """
-    try:
-        inferences = inferences_of(run, question)
-    except DataError as error:
-        raise NotMeasured(str(error)) from error
-    attack = "lira" if question.shadows else "loss"
-    found = [one for one in inferences if (one.client, one.attack) == (question.victim, attack)]
-    if not found:
-        raise NotMeasured(f"{question.victim} has too few training triples with matched never-seen ones")
-    return found
-
-
 def prepare(run: Finished, measure: str, question: Question, observe: Observe) -> None:
     """Make the audit that a figure is read from, where there is one, before anybody reads it.
 
@@ -299,25 +246,6 @@ def prepare(run: Finished, measure: str, question: Question, observe: Observe) -
     if audit := MEASURES[measure].audit:
         with contextlib.suppress(DataError):  # whoever reads the figure will say so
             audit(run, question, observe)
-
-
-def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Inference]:
-    """Membership inference on the run, as a limit asks for it. Raises `DataError`."""
-    return inferences_on(run.folder, question.shadows, observe)
-
-
-def unlearning_of(run: Finished, question: Question, observe: Observe = unobserved) -> Unlearning | None:
-    """The unlearning that a limit names, made if it was not; None where it names none."""
-    if question.forget is None:
-        return None
-    return made_unlearning(run.folder, Path(question.forget), question.client, question.method, observe)[1]
-
-
-def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
-    """The unlearning that a limit asks for, made and verified."""
-    assert question.forget is not None
-    forget = Path(question.forget)
-    return verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
 
 
 def _membership(figure: Callable[[MembershipResult], Estimate]) -> Read:

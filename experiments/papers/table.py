@@ -15,10 +15,10 @@ from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
+from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.picture import BLUE, GREY
 from experiments.reporting.tables import make_table
 from experiments.runs.compare import over_all
-from experiments.runs.convergence import convergence, relative_cost
 from experiments.runs.record import Record
 from fkgsec.estimate import Estimate, exact
 
@@ -108,7 +108,7 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
 
     Costs are of one run and have no interval of their own (method "exact"); seeds give them one.
 
-    Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.runs.convergence`.
+    Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.reporting.convergence`.
     """
     if metric == "r@cg":
         return exact(convergence(record).round, 1)

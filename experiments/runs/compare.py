@@ -19,9 +19,9 @@ from attacks.view import ALL, THREAT_MODELS
 from defenses.options import check_defense
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
+from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE
 from experiments.reporting.tables import INFERENCE_TITLE, attainable, inferences_of, make_table, protection_lines
-from experiments.runs.convergence import convergence, relative_cost
 from experiments.runs.record import Record, read_if_of, write_atomically
 from experiments.runs.recovery import Unlearning, recovered_from_unlearning, recovery_table
 from experiments.runs.run import check_run, execute

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fkgsec.federation.costs import equal_cost_dim
+from fkgsec.algorithms.costs import equal_cost_dim
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.federation.settings import AlgorithmSettings
 

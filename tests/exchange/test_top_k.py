@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fkgsec.algorithms.costs import equal_cost_dim, transmitted_ratio
 from fkgsec.exchange import Delivered, Holding, Transport, Upload
 from fkgsec.exchange.top_k import (
     changes,
@@ -17,7 +18,6 @@ from fkgsec.exchange.top_k import (
     most_uploaded,
     num_selected,
 )
-from fkgsec.federation.costs import equal_cost_dim, transmitted_ratio
 from fkgsec.federation.messages import SERVER, Channel, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions
 

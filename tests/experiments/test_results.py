@@ -10,8 +10,8 @@ from experiments.papers.runner import find_results, table_of
 from experiments.papers.spec import find_experiment, read_experiment
 from experiments.papers.table import table_lines
 from experiments.reporting import summary
+from experiments.reporting.convergence import convergence
 from experiments.runs.compare import read_comparison
-from experiments.runs.convergence import convergence
 from experiments.runs.record import SCHEMA, Environment, Record, read_record
 
 FOLDER = Path(summary.__file__).parents[1] / "results"

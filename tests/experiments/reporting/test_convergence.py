@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from experiments.reporting.convergence import bytes_to_reach, convergence, relative_cost
 from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.convergence import bytes_to_reach, convergence, relative_cost
 from experiments.runs.record import Record, read_record
 from fkgsec.federation.checkpoint import RoundEntry
 
