@@ -21,7 +21,7 @@ demo: $(VENV)/.run  ## train FedE on the embedded hospitals, attack it, print wh
 	$(BIN)/fkgsec attack --target fede --leak 0.5 --rounds 60 --out $(RUN)
 
 test: $(VENV)/.dev  ## all tests but those marked slow or gpu
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev  ## the long ones; give FKGSEC_DATA for those on published data
 	$(BIN)/python -m pytest -q -m slow

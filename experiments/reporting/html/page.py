@@ -191,7 +191,9 @@ def _differences(runs: Sequence[Run]) -> list[str]:
     if len(runs) == 1:
         return []
     specs = [run.record.spec.document() for run in runs]
-    names = [name for name in specs[0] if any(spec.get(name) != specs[0].get(name) for spec in specs)]
+    # A setting that one algorithm alone has differs because the algorithm does.
+    shared = [name for name in specs[0] if all(name in spec for spec in specs)]
+    names = [name for name in shared if any(spec[name] != specs[0][name] for spec in specs)]
     lines = [f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."]
     # Records of before hold a temperature that the recipe ignored; what counts is the one that it trained with.
     remark = temperature_remark({run.name: run.record for run in runs})

@@ -98,7 +98,11 @@ def test_exported_tables_give_the_figures_of_the_run(run: str, where: str, finis
     assert fkgsec("export", "--run", folder, "--out", tmp_path / where)[0] == 0
     status, out, _ = fkgsec("audit", "--tables", tmp_path / where, "--json", tmp_path / "audit.json", "--quiet")
     assert (status, out) == (0, "")
-    assert leakage_of(tmp_path / "audit.json") == leakage_of(folder / "record.json")
+    audited, attacked = leakage_of(tmp_path / "audit.json"), leakage_of(folder / "record.json")
+    if run == "noise":  # exported tables hold no broadcast, by which the adversary of the run also names entities then
+        audited, attacked = ([row for row in rows if row["inference"] == "cosine"] for rows in (audited, attacked))
+        assert audited
+    assert audited == attacked
 
 
 @pytest.mark.slow

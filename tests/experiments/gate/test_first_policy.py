@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from attacks.view import ALL
 from experiments.cli.main import app
-from experiments.gate import first_policy
+from experiments.gate import first_policy, measures
 from experiments.gate.first_policy import _membership_line, _summary
 from experiments.gate.measures import Question
 from experiments.gate.separation import limit_between, separate
@@ -140,7 +140,7 @@ def test_a_guess_that_passes_the_limit_is_no_room() -> None:
 def test_no_membership_limit_endorses_what_leaks(right: int, limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = proportion(right, 1000)
     known = first_policy.MEASURES["membership.auc"]
-    monkeypatch.setitem(first_policy.MEASURES, "membership.auc", replace(known, read=lambda run, question: figure))
+    monkeypatch.setitem(measures._OWN, "membership.auc", replace(known, read=lambda run, question: figure))
     line = _membership_line(run_of({}))
     assert line.lstrip().startswith("#") is not limited
     assert f"measured {figure}, where 0.5 is chance" in line

@@ -30,7 +30,7 @@ from fkgsec.federation.loop import FederationResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SMALL = Spec(
-    algorithm="fede", size=1500, seed=1, dim=16, gamma=4.0, rounds=12, local_epochs=2, eval_every=12, batch_size=64,
+    algorithm="fede", size=1500, seed=1, split_seed=1, dim=16, gamma=4.0, rounds=12, local_epochs=2, eval_every=12, batch_size=64,
     num_negatives=16, learning_rate=0.02, device="cpu",
 )  # fmt: skip
 README_SIZE = Spec(

@@ -29,6 +29,7 @@ from experiments.reporting.html.words import _PHRASES, VERDICTS, adversary, trip
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import Record, encode_record, read_record
 from experiments.runs.spec import Spec
+from experiments.runs.stored import decode_stored
 from fkgsec import estimate
 from fkgsec.data.consortium import RELATIONS, generate_consortium
 from fkgsec.estimate import Estimate
@@ -534,7 +535,7 @@ def test_provenance_says_what_differs_from_the_default_and_has_the_whole_spec(ru
     ):  # fmt: skip
         assert text in page.text
     assert "option gamma" not in page.text
-    specs = [msgspec.json.decode(data, type=Spec) for stack, data in page.texts if stack[-1:] == ("pre",)]
+    specs = [decode_stored(data, Spec) for stack, data in page.texts if stack[-1:] == ("pre",)]
     assert specs == [run.record.spec for run in runs]
 
 
