@@ -72,12 +72,7 @@ def check(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write a summary for a pull request here")] = None,
     json: Annotated[str | None, typer.Option("--json", help="write everything here; - for standard output")] = None,
     examples: Annotated[
-        int | None,
-        typer.Option(
-            "--examples",
-            min=0,
-            help="rebuilt items of victims to spell out (default: 3 of embedded data, none of others)",
-        ),
+        int | None, typer.Option("--examples", min=0, help="rebuilt items to spell out (default: 3 of embedded data)")
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="folder; each run gets one of its own in it")] = Path(
         "runs/check"
