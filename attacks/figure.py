@@ -4,6 +4,9 @@
 >>> one = Figure("shapes", "auc", "server", "hospital-2", proportion(80, 100), baseline=exact(0.5, 100), attainable=1.0)
 >>> one.key, round(one.advantage, 2)
 ('shapes.auc', 0.3)
+
+An attack that infers in several ways gives a figure for each `variant` and one more for the strongest of them, which is what
+verdicts and summaries go by (`headline`).
 """
 
 from __future__ import annotations
@@ -16,19 +19,29 @@ from attacks.view import ALL
 from fkgsec.estimate import Estimate
 
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
+STRONGEST = "strongest"
 
 
-class Figure(msgspec.Struct, frozen=True):
+class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     """A share or a score that an attack reaches on one victim.
 
     Attributes:
         attack, metric: names; together they are the measure that a policy limits, `attack.metric`.
         threat_model: one of `attacks.view.THREAT_MODELS`. victim: a client, or "all" together.
-        estimate: the figure with its interval; larger is worse for the victim.
-        baseline: the same figure of an adversary that knows as much and has nothing of what crossed in the rounds; None: unknown.
-        attainable: the most that the figure can be; None: unknown.
-        leak: of a threat model with a colluder. round: the attacked one.
+        estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
+        baseline: the same figure of an adversary that knows as much and has nothing of what crossed in the rounds; of several
+            such adversaries the best; None: unknown.
+        attainable: the worst that the figure can be; None: unknown.
+        leak, colluder: of a threat model with a colluder, else None. round: the attacked one.
         reason: why the victim was not attacked; then the estimate is 0 with the interval [0, 1].
+        variant: how it was inferred, where the attack has several ways; "strongest": the best of them and of the baselines.
+        by: of the strongest, which variant or baseline it is. compared: among how many it was chosen; its interval is corrected
+            for that choice.
+        guesses: the baselines by name, where there are several.
+        counts: numbers behind the figure by name, such as how right claims were found, or candidate pairs.
+        num_attacked: of "all", how many victims could be attacked and are counted.
+        remark: why the figure is zero by construction, or of what nothing could be learnt, whatever was attacked.
+        less_is_worse: whether the figure is an error, of which less is worse for the victim.
     """
 
     attack: str
@@ -41,6 +54,15 @@ class Figure(msgspec.Struct, frozen=True):
     leak: float | None = None
     round: int = 0
     reason: str | None = None
+    variant: str = ""
+    by: str | None = None
+    compared: int = 1
+    guesses: dict[str, Estimate] = {}
+    counts: dict[str, int] = {}
+    num_attacked: int = 1
+    remark: str | None = None
+    colluder: str | None = None
+    less_is_worse: bool = False
 
     @property
     def key(self) -> str:
@@ -49,18 +71,33 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def advantage(self) -> float:
-        """The figure minus its baseline; the figure itself where there is none."""
-        return self.estimate.value - (self.baseline.value if self.baseline else 0.0)
+        """How much worse than its baseline, 0 where nothing was attacked; the figure itself where there is no baseline."""
+        if self.reason:
+            return 0.0
+        added = self.estimate.value - (self.baseline.value if self.baseline else 0.0)
+        return -added if self.less_is_worse else added
 
     @property
-    def question(self) -> tuple[str, str, str, float | None]:
-        """What the figure answers beside its victim: attack, metric, threat model and leak."""
-        return self.attack, self.metric, self.threat_model, self.leak
+    def question(self) -> tuple[str, str, str, float | None, str]:
+        """What the figure answers beside its victim: attack, metric, threat model, leak and variant."""
+        return self.attack, self.metric, self.threat_model, self.leak, self.variant
+
+    @property
+    def severity(self) -> tuple[bool, float]:
+        """The larger, the worse for the victim; one that was not attacked comes first."""
+        return self.reason is None, -self.estimate.value if self.less_is_worse else self.estimate.value
+
+
+def headline(figures: Iterable[Figure]) -> list[Figure]:
+    """The figures that verdicts and summaries go by: of an attack's metric the strongest variant's; all where it has no such."""
+    listed = list(figures)
+    chosen = {(one.attack, one.metric) for one in listed if one.variant == STRONGEST}
+    return [one for one in listed if one.variant == STRONGEST or (one.attack, one.metric) not in chosen]
 
 
 def over_victims(figures: Iterable[Figure]) -> list[Figure]:
-    """For each question the figure of all victims together; where an attack gives none, that of the victim with the highest."""
-    best: dict[tuple[str, str, str, float | None], Figure] = {}
+    """For each question the figure of all victims together; where an attack gives none, that of the victim with the worst."""
+    best: dict[tuple[str, str, str, float | None, str], Figure] = {}
     for one in figures:
         known = best.get(one.question)
         if known is None or _rank(one) > _rank(known):
@@ -69,4 +106,4 @@ def over_victims(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:
-    return figure.victim == ALL and figure.reason is None, figure.reason is None, figure.estimate.value
+    return figure.victim == ALL and figure.reason is None, *figure.severity

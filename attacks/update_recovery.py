@@ -21,7 +21,7 @@ Legend: `n` rows of the victim that its training changed, `W` their width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -108,11 +108,21 @@ def attack_updates(
 
 
 def update_figures(row: UpdateRecovery) -> list[Figure]:
-    """The cosine, as every attack's figures stand in tables and reports; of relations by a name of its own."""
-    metric = "cosine" if row.table == "entities" else f"cosine_{row.table}"
+    """Cosine and relative error, as every attack's figures stand in tables and reports; of relations by names of their own."""
     leak = row.leak if row.colluder is not None else None
-    known = row.threat_model, row.victim
-    return [Figure("update-recovery", metric, *known, row.cosine, row.base_cosine, 1.0, leak, row.round, row.reason)]
+    suffix = "" if row.table == "entities" else f"_{row.table}"
+    head = (row.threat_model, row.victim)
+    tail: dict[str, Any] = {
+        "leak": leak, "round": row.round, "reason": row.reason, "colluder": row.colluder,
+        "counts": {"claimed": row.num_claimed},
+    }  # fmt: skip
+    return [
+        Figure("update-recovery", f"cosine{suffix}", *head, row.cosine, row.base_cosine, 1.0, **tail),
+        Figure(
+            "update-recovery", f"relative_error{suffix}", *head, row.relative_error, row.base_relative_error, 0.0,
+            less_is_worse=True, **tail,
+        ),
+    ]  # fmt: skip
 
 
 def cosines(true: np.ndarray, estimated: np.ndarray) -> np.ndarray:

@@ -16,14 +16,14 @@ Source: ours. fedr.txt 3.1 infers by cosine alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.figure import Figure
+from attacks.figure import STRONGEST, Figure
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.residual import count_sources
@@ -32,7 +32,8 @@ from fkgsec import estimate
 from fkgsec.estimate import Estimate
 
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
-STRONGEST = "strongest"
+RECONSTRUCTION, PUBLISHED = "reconstruction", "published"
+UNLINKED = ("precision", "recall", "average_precision")
 PAPER: Inference = "cosine"  # fedr.txt's own
 Item = Literal["entity", "triple"]
 
@@ -137,17 +138,95 @@ def paper_rows(rows: Sequence[Leakage]) -> list[Leakage]:
 
 
 def leakage_figures(row: Leakage) -> list[Figure]:
-    """ERR and TRR of a row, as every attack's figures stand in tables and reports."""
-    bases = (row.err.value - row.err_advantage, row.trr.value - row.trr_advantage)
-    parts = (("err", row.err, bases[0], row.err_attainable), ("trr", row.trr, bases[1], row.trr_attainable))
-    leak = row.leak if row.colluder is not None else None
-    return [
-        Figure(
-            row.attack, metric, row.threat_model, row.victim, figure, estimate.exact(base, figure.n), most, leak,
-            row.round, row.reason,
-        )
-        for metric, figure, base, most in parts
+    """Everything that a row says, figure by figure: ERR, TRR, and what is claimed without linked pairs."""
+    colluder = row.colluder
+    by_rows = PUBLISHED if row.metric == PUBLISHED else row.inference
+
+    def figure(metric: str, found: Estimate, baseline: Estimate, variant: str = by_rows, **details: Any) -> Figure:
+        return Figure(
+            row.attack, metric, row.threat_model, row.victim, found, baseline, leak=None if colluder is None else row.leak,
+            round=row.round, reason=row.reason, colluder=colluder, num_attacked=row.num_attacked,
+            variant=variant, **details,
+        )  # fmt: skip
+
+    guesses = {"majority": row.trr_baseline, "prior": row.trr_prior}
+    figures = [
+        figure("err", row.err, row.err_baseline, attainable=row.err_attainable, by=row.err_by, counts=row.sources),
+        figure(
+            "trr", row.trr, max(guesses.values(), key=lambda one: one.value), attainable=row.trr_attainable,
+            by=row.trr_by, compared=row.trr_compared, guesses=guesses, remark=row.remark,
+        ),
     ]  # fmt: skip
+    if (honest := row.unlinked) is not None:
+        counts = {"heads": honest.num_heads, "pairs": honest.num_pairs}
+        figures += [
+            figure(
+                name,
+                getattr(honest, name),
+                getattr(honest, f"{name}_baseline"),
+                variant=honest.inference,
+                counts=counts,
+            )
+            for name in UNLINKED
+        ]
+    return figures
+
+
+def rows_of(figures: Iterable[Figure]) -> list[Leakage]:
+    """ERR and TRR of each victim and inference side by side, as their tables have them; the inverse of `leakage_figures`."""
+    pairs: dict[tuple[str, float | None, str, str], dict[str, Figure]] = {}
+    honest: dict[tuple[str, float | None, str], dict[str, Figure]] = {}
+    for one in figures:
+        if one.attack == RECONSTRUCTION:
+            place = one.threat_model, one.leak, one.victim
+            found = (
+                honest.setdefault(place, {}) if one.metric in UNLINKED else pairs.setdefault((*place, one.variant), {})
+            )
+            found[one.metric] = one
+    rows = [_row(pair["err"], pair["trr"]) for pair in pairs.values()]
+    shown = {id(row) for row in headline_rows(rows)}
+    for place, row in enumerate(rows):
+        parts = honest.get((row.threat_model, row.leak if row.colluder else None, row.victim))
+        if parts and id(row) in shown:
+            rows[place] = msgspec.structs.replace(row, unlinked=_unlinked(parts))
+    return rows
+
+
+def _row(err: Figure, trr: Figure) -> Leakage:
+    assert err.baseline is not None
+    return Leakage(
+        attack=err.attack,
+        threat_model=err.threat_model,
+        metric=PUBLISHED if err.variant == PUBLISHED else "paper",
+        inference=PAPER if err.variant == PUBLISHED else err.variant,
+        colluder=err.colluder,
+        victim=err.victim,
+        leak=err.leak or 0.0,
+        round=err.round,
+        err=err.estimate,
+        err_baseline=err.baseline,
+        err_advantage=err.advantage,
+        trr=trr.estimate,
+        trr_baseline=trr.guesses["majority"],
+        trr_prior=trr.guesses["prior"],
+        trr_advantage=trr.advantage,
+        reason=err.reason,
+        num_attacked=err.num_attacked,
+        sources=err.counts,
+        err_attainable=err.attainable,
+        trr_attainable=trr.attainable,
+        remark=trr.remark,
+        err_by=err.by,
+        trr_by=trr.by,
+        trr_compared=trr.compared,
+    )
+
+
+def _unlinked(parts: Mapping[str, Figure]) -> Unlinked:
+    counts, inference = parts[UNLINKED[0]].counts, parts[UNLINKED[0]].variant
+    estimates = {name: parts[name].estimate for name in UNLINKED}
+    baselines = {f"{name}_baseline": parts[name].baseline for name in UNLINKED}
+    return Unlinked(**estimates, **baselines, num_heads=counts["heads"], num_pairs=counts["pairs"], inference=inference)  # pyright: ignore[reportArgumentType]
 
 
 def inference_label(inference: str) -> str:

@@ -19,7 +19,7 @@ import torch
 
 import fkgsec
 from attacks.figure import Figure
-from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figures
+from attacks.reconstruction.leakage import Leakage, leakage_figures
 from attacks.update_recovery import UpdateRecovery, update_figures
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
@@ -113,8 +113,8 @@ class Record(msgspec.Struct, frozen=True):
         return bool(self.leakage or self.figures)
 
     def all_figures(self) -> list[Figure]:
-        """What every attack found, the strongest reconstruction and update recovery among them, in one form."""
-        rows = [figure for row in headline_rows(self.leakage) for figure in leakage_figures(row)]
+        """What every attack found in one form: each variant of it; `attacks.figure.headline` picks what summaries go by."""
+        rows = [figure for row in self.leakage for figure in leakage_figures(row)]
         return [*rows, *(figure for row in self.update_recovery for figure in update_figures(row)), *self.figures]
 
     def __post_init__(self) -> None:

@@ -9,8 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks.figure import Figure, headline, over_victims
 from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage, headline_rows, items_of, paper_rows, strongest
+from attacks.reconstruction.leakage import (
+    Leakage,
+    headline_rows,
+    items_of,
+    leakage_figures,
+    paper_rows,
+    rows_of,
+    strongest,
+)
 from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL, THREAT_MODELS, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
@@ -33,6 +42,37 @@ def made(inference: str, right: int, n: int = 300, **fields) -> Leakage:
 @pytest.fixture(scope="module")
 def attacked(trained_runs) -> tuple[list[Leakage], pd.DataFrame]:
     return attack_federation(trained_runs["fede"], AttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
+
+
+class TestFigures:
+    @pytest.mark.parametrize("options", [AttackOptions(leak=(0.4, 1.0)), AttackOptions(metric="published")])
+    def test_tables_rows_come_back_from_them(self, trained_runs, options: AttackOptions) -> None:
+        rows, _ = attack_federation(trained_runs["fede"], options, leak_draws=1)
+        again = rows_of(figure for row in rows for figure in leakage_figures(row))
+        assert len(again) == len(rows) > 3
+        for row, other in zip(rows, again, strict=True):
+            assert other.err_advantage == pytest.approx(row.err_advantage)
+            assert other.trr_advantage == pytest.approx(row.trr_advantage)
+            same = {"err_advantage": row.err_advantage, "trr_advantage": row.trr_advantage}
+            assert msgspec.structs.replace(other, **same) == row
+
+    def test_headline_are_the_strongest_and_what_has_no_variants(self, attacked) -> None:
+        rows, _ = attacked
+        figures = [figure for row in rows for figure in leakage_figures(row)]
+        other = Figure("shapes", "auc", "server", "b", exact(0.7, 9))
+        shown = headline([*figures, other])
+        assert shown[-1] == other
+        assert [(one.metric, one.estimate) for one in shown[:-1]] == [
+            (name, getattr(row, name)) for row in headline_rows(rows) for name in ("err", "trr")
+        ]
+
+    def test_of_errors_less_is_worse(self) -> None:
+        mild, bad = (
+            Figure("x", "error", "server", victim, exact(value, 9), exact(1.0, 9), less_is_worse=True)
+            for victim, value in (("a", 0.9), ("b", 0.2))
+        )
+        assert over_victims([mild, bad]) == [bad]
+        assert (round(mild.advantage, 9), round(bad.advantage, 9)) == (0.1, 0.8)
 
 
 class TestAttainable:
