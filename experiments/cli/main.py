@@ -20,25 +20,16 @@ from experiments.cli.progress import RunProgress, observe_on
 from experiments.gate import cli as check_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
+from experiments.reporting import comparison as compared
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
 from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.compare import (
-    DEFAULT_CASES,
-    Comparison,
-    compare,
-    comparison_table,
-    convergence_table,
-    inference_table,
-    protection_by_case,
-    temperature_remark,
-    update_table,
-)
+from experiments.runs.compare import DEFAULT_CASES, Comparison, compare
 from experiments.runs.compare import default_folder as default_comparison
 from experiments.runs.federation_files import write_federation
 from experiments.runs.record import encode_record, write_atomically
 from experiments.runs.recovery import AID as UPDATE_AID
-from experiments.runs.recovery import Unlearning
+from experiments.runs.recovery import Unlearning, recovery_table
 from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
 from experiments.runs.spec import Spec, make_spec
@@ -225,15 +216,23 @@ def compare_cases(
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     console = make_console()
-    shown = (comparison_table, inference_table, update_table, convergence_table)
-    print_tables(console, [table(comparison) for table in shown])
-    console.print(tables.MARGIN_AID, soft_wrap=True, highlight=False)
-    console.print(UPDATE_AID, soft_wrap=True, highlight=False)
-    if remark := temperature_remark({one.name: one.record for one in comparison.cases}):
-        console.print(f"{remark} Give --temperature 0 to train all cases so.", soft_wrap=True, highlight=False)
-    for line in protection_by_case(comparison):
-        console.print(line, soft_wrap=True, highlight=False)
-    for line in dict.fromkeys(line for one in comparison.cases for line in tables.leakage_aid(one.record)):
+    records = {case.name: case.record for case in comparison.cases}
+    updates = [
+        (case.name, kind, found)
+        for case in comparison.cases
+        for kind, found in (("training", case.record.update_recovery), ("unlearning", case.unlearned))
+    ]
+    first, convergence = compared.leakage_tables(records), compared.convergence_table(records)
+    print_tables(console, [*first, recovery_table(updates), convergence])
+    remark = compared.temperature_remark(records)
+    lines = [
+        tables.MARGIN_AID,
+        UPDATE_AID,
+        *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
+    ]
+    lines += compared.protection_by_case(records)
+    lines += dict.fromkeys(line for record in records.values() for line in tables.leakage_aid(record))
+    for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
     console.print(f"In {folder}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
 

@@ -15,10 +15,10 @@ from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
+from experiments.reporting.comparison import over_all
 from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.picture import BLUE, GREY
 from experiments.reporting.tables import make_table
-from experiments.runs.compare import over_all
 from experiments.runs.record import Record
 from fkgsec.estimate import Estimate, exact
 

@@ -20,8 +20,9 @@ from rich.table import Table
 
 from attacks.figure import Figure, over_victims
 from attacks.reconstruction.leakage import Leakage
+from experiments.reporting.comparison import over_all, pooled
 from experiments.reporting.tables import make_table
-from experiments.runs.compare import COMPARISON_FILE, Case, over_all, pooled, read_comparison
+from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import refused

@@ -13,8 +13,9 @@ import typer
 from attacks.reconstruction.leakage import Leakage, inference_label
 from attacks.view import ALL
 from experiments.cli.console import expected_errors
+from experiments.reporting.comparison import mixed_temperatures, over_all, pooled
 from experiments.reporting.convergence import convergence, relative_cost
-from experiments.runs.compare import Comparison, mixed_temperatures, over_all, pooled, read_comparison
+from experiments.runs.compare import Comparison, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
 from fkgsec.estimate import Estimate

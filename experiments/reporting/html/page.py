@@ -13,6 +13,7 @@ import numpy as np
 import fkgsec
 from attacks.reconstruction.leakage import Leakage
 from attacks.view import ALL
+from experiments.reporting.comparison import pooled, temperature_remark
 from experiments.reporting.html import tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
@@ -33,7 +34,6 @@ from experiments.reporting.html.words import (
 )
 from experiments.reporting.pages import render_page
 from experiments.reporting.tables import protection_lines
-from experiments.runs.compare import pooled, temperature_remark
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM, Spec
 from experiments.runs.stored import encode_stored

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from attacks.reconstruction.leakage import Leakage
+from experiments.reporting.comparison import pooled
 from experiments.reporting.html.words import base_of
-from experiments.runs.compare import pooled
 from experiments.runs.record import Record
 
 LEVELS: tuple[tuple[Literal["err", "trr"], bool], ...] = (("trr", True), ("err", True), ("trr", False), ("err", False))

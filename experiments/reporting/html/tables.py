@@ -10,6 +10,7 @@ import pandas as pd
 
 from attacks.reconstruction.leakage import STRONGEST, Item, Leakage, headline_rows, inference_label, items_of
 from attacks.view import ALL, THREAT_MODELS
+from experiments.reporting.comparison import pooled
 from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.reporting.html.model import Cell, Chart, Run, Table
@@ -27,7 +28,6 @@ from experiments.reporting.html.words import (
     share,
 )
 from experiments.reporting.tables import inferences_of
-from experiments.runs.compare import pooled
 from experiments.runs.record import Record
 from fkgsec import estimate
 
