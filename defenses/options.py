@@ -9,7 +9,7 @@ import msgspec
 
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Delivery, check_fit
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES
 from protocols.core.prg import CipherName
 from protocols.noise.accounting import Accountant
@@ -232,7 +232,7 @@ def parse_defense(text: str) -> Defense:
         raise SpecError(f"defense: {error}") from error
 
 
-def check_defense(options: FederationOptions) -> None:
+def check_defense(options: RunOptions) -> None:
     """Raises `SpecError` for a defense that is no defense, or one that does not fit what the algorithm exchanges."""
     if options.defense and parse_defense(options.defense) == Defense():
         raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")

@@ -17,7 +17,7 @@ from defenses.options import DpOptions, parse_defense
 from defenses.privacy import LocalNoise, RingNoise, local_noise, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Codec
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
@@ -38,7 +38,7 @@ class Entropy:
         self._sessions = derive(value, "sessions of an exchange", run, fresh)
 
     @classmethod
-    def drawn(cls, options: FederationOptions, run: str) -> Entropy:
+    def drawn(cls, options: RunOptions, run: str) -> Entropy:
         """From the operating system, or for tests from `protocol_seed`."""
         if options.protocol_seed is None:
             return cls(secrets.token_bytes(SEED_BYTES), run)
@@ -69,9 +69,7 @@ class Terms:
         SpecError: a defense that no session could have.
     """
 
-    def __init__(
-        self, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], codec: Codec
-    ) -> None:
+    def __init__(self, options: RunOptions, parties: Sequence[str], tables: Sequence[Table], codec: Codec) -> None:
         self.options, self.parties, self.tables, self.codec = options, tuple(parties), tuple(tables), codec
         self.defense = parse_defense(options.defense)
         self.num_participants = options.num_participants(len(parties))
@@ -90,7 +88,7 @@ class Terms:
         if self.defense.secagg:
             self._check()
         if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
-            self._ring_noise(1, self.options.kge_model().entity_width)
+            self._ring_noise(1, 1)
 
     def prepare(self, table: Table, num_rows: int, width: int, largest_weight: int) -> None:
         """The encoding and the noise of a table, now that its size and the largest weight of a client are known.

@@ -1,6 +1,6 @@
 """A transport that resists: alignment by private set union, uploads through secure aggregation, suppression, noise.
 
-    make_transport(channel, FederationOptions(defense="psu,secagg"), parties, tables, run)
+    make_transport(channel, KgeOptions(defense="psu,secagg"), parties, tables, run)
 
 Leakage, by what is chosen:
 
@@ -56,7 +56,7 @@ from defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.messages import SERVER, Channel, ProtocolMessage
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
@@ -76,7 +76,7 @@ class DefendedTransport(Transport):
     sent_log, received_log = SentBroadcasts, ReceivedBroadcasts
 
     def __init__(
-        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+        self, channel: Channel, options: RunOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
         check_defense(options)
         self.defense = parse_defense(options.defense)
@@ -358,7 +358,7 @@ class DefendedTransport(Transport):
 
 
 def make_transport(
-    channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+    channel: Channel, options: RunOptions, parties: Sequence[str], tables: Sequence[Table], run: str
 ) -> Transport:
     """The transport that `options.defense` asks for; in clear when it asks for none."""
     kind = DefendedTransport if options.defense else Transport

@@ -18,9 +18,14 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.result import RunResult
+from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.models import KgeModel
+from fkgsec.kge.options import KgeOptions
+
+FederationOptions, FederationResult = KgeOptions, KgeResult  # their names when knowledge graphs were the only task
 
 __version__ = "0.1.0"
 
@@ -32,7 +37,11 @@ __all__ = [
     "FederationResult",
     "FkgsecError",
     "KgeModel",
+    "KgeOptions",
+    "KgeResult",
     "KnowledgeGraph",
+    "RunOptions",
+    "RunResult",
     "generate_consortium",
     "load_dataset",
     "partition",

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fkgsec.federation.recipes import ENTITIES, Recipe
-from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.kge.settings import KgeSettings
 
 
-class FedESettings(AlgorithmSettings, frozen=True):
+class FedESettings(KgeSettings, frozen=True):
     """When shared models are judged.
 
     Attributes:

@@ -7,12 +7,12 @@ from msgspec import Meta
 from torch import Tensor
 
 from fkgsec.federation.recipes import ENTITIES, Recipe
-from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.local.distillation import divergence, prediction_losses
 from fkgsec.kge.local.rule import LocalRule
+from fkgsec.kge.settings import KgeSettings
 
 
-class FedEKDSettings(AlgorithmSettings, frozen=True):
+class FedEKDSettings(KgeSettings, frozen=True):
     """The size of what is shared.
 
     Attributes:

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from fkgsec.algorithms.factored import FactoredRows
 from fkgsec.errors import SpecError
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import ENTITIES, Recipe, Table
-from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.settings import KgeSettings
 
 
-class FedESVDSettings(AlgorithmSettings, frozen=True):
+class FedESVDSettings(KgeSettings, frozen=True):
     """The matrix that an entity's update is taken as.
 
     Attributes:
@@ -49,7 +49,7 @@ class FedESVDPlusRule(LocalRule):
 
     keeps_received = True
 
-    def __init__(self, options: FederationOptions) -> None:
+    def __init__(self, options: KgeOptions) -> None:
         super().__init__(options)
         self._factored: FactoredRows | None = None
 

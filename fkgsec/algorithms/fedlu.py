@@ -6,10 +6,10 @@ from msgspec import Meta
 from torch import Tensor
 
 from fkgsec.algorithms.fede import FedESettings
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.kge.local.distillation import divergence, prediction_losses
 from fkgsec.kge.local.rule import LocalRule
+from fkgsec.kge.options import KgeOptions
 
 Variant = Literal["paper", "published"]
 PrivateStart = Literal["own", "server"]
@@ -68,7 +68,7 @@ def mutual(
 class FedLURule(LocalRule):
     """Mutual distillation after a warm-up. Its two models begin apart, or with the same rows."""
 
-    def __init__(self, options: FederationOptions) -> None:
+    def __init__(self, options: KgeOptions) -> None:
         super().__init__(options)
         self.starts_private = self.settings.private_start == "server"
         self._warming_up = False

@@ -6,10 +6,10 @@ from msgspec import Meta
 
 from fkgsec.algorithms.costs import equal_cost_dim
 from fkgsec.federation.recipes import ENTITIES, Recipe
-from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.kge.settings import KgeSettings
 
 
-class FedSSettings(AlgorithmSettings, frozen=True):
+class FedSSettings(KgeSettings, frozen=True):
     """How sparse rounds are.
 
     Attributes:

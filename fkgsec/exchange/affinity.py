@@ -21,7 +21,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
 from fkgsec.exchange.parts import Delivered
 from fkgsec.exchange.table import SharedTable
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 
 
 def shared_affinity(holdings: Sequence[Tensor]) -> Tensor:
@@ -103,7 +103,7 @@ class WeightedByAffinity(Aggregation):
     answers = "personal rows"
     keeps_uploads = True
 
-    def __init__(self, shared: SharedTable, options: FederationOptions) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions) -> None:
         super().__init__(shared, options)
         self._uploads: dict[str, Tensor] = {}
         self._knowledge: dict[str, Tensor] = {}
@@ -120,9 +120,9 @@ class WeightedByAffinity(Aggregation):
                 raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
             self._uploads[party] = upload.rows
         uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
-        by_embedding = self.options.setting("affinity") == "embedding"
+        by_embedding = self.options.settings.affinity == "embedding"
         affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)
-        mixing = float(self.options.setting("mixing"))
+        mixing = self.options.settings.mixing
         knowledge = supplementary(scaled(affinity), holdings, uploads, mixing=mixing, num_rows=len(previous))
         self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
         return previous

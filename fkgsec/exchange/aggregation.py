@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fkgsec.exchange.parts import Delivered, Delivery
 from fkgsec.exchange.table import SharedTable
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.registry import Registry
 
 Answers = Literal["rows", "personal rows", "counted sums"]
@@ -43,7 +43,7 @@ class Aggregation(ABC):
     answers: ClassVar[Answers] = "rows"
     keeps_uploads: ClassVar[bool] = False
 
-    def __init__(self, shared: SharedTable, options: FederationOptions) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions) -> None:
         self.shared, self.options = shared, options
 
     def begin(self) -> None:

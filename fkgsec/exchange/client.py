@@ -18,7 +18,7 @@ from fkgsec.exchange.aggregation import Aggregation
 from fkgsec.exchange.codec import Codec, Content, Contribution
 from fkgsec.exchange.parts import Holding, Received
 from fkgsec.federation.messages import SERVER, Alignment, AnyMessage
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 
 
@@ -52,7 +52,7 @@ class TableClient:
         holding: Holding,
         codec: Codec,
         aggregation: type[Aggregation],
-        options: FederationOptions,
+        options: RunOptions,
     ) -> None:
         self.party, self.holding = party, holding
         self.table: Table = table

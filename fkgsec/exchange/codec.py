@@ -22,7 +22,7 @@ from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.registry import Registry
 
@@ -61,7 +61,7 @@ class ClientCodec:
         holding: the client's rows. answers: of the aggregation.
     """
 
-    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         self.num_rows, self.num_uploaded, self.weight = len(holding.names), holding.num_uploaded, holding.weight
         self.options, self.answers = options, answers
 
@@ -116,7 +116,7 @@ class ClientCodec:
 class ServerCodec:
     """The server's half, for one table. This one takes and sends whole rows as they are."""
 
-    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         self.shared, self.options, self.answers = shared, options, answers
 
     def begin(self) -> None:

@@ -25,7 +25,7 @@ from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribut
 from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import SERVER, AnyMessage, LowRankRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 
 
@@ -72,14 +72,14 @@ def _off_orthogonal(side: Tensor) -> Tensor:
     return (side.transpose(1, 2) @ side - identity).square().sum((1, 2))
 
 
-def _factorised(changes: Tensor, options: FederationOptions) -> Factors:
-    return factorise(changes, columns=int(options.setting("columns")), rank=int(options.setting("rank")))
+def _factorised(changes: Tensor, options: RunOptions) -> Factors:
+    return factorise(changes, columns=options.settings.columns, rank=options.settings.rank)
 
 
 class LowRankClient(ClientCodec):
     """The client's half: it knows the rows that the server has of it, `[n, W]`, from what it received."""
 
-    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         super().__init__(holding, options, answers)
         self.received: Tensor | None = None
         self._change: Factors | None = None
@@ -135,7 +135,7 @@ class LowRankClient(ClientCodec):
 class LowRankServer(ServerCodec):
     """The server's half: the change that it sends, and what it saw of each client."""
 
-    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._change: Factors | None = None  # of the round
         self._seen: dict[str, Tensor] = {}
@@ -173,7 +173,7 @@ class LowRankServer(ServerCodec):
         """See `content`."""
         if round == 0:
             return super().pack(round, party, content)
-        columns, rank = int(self.options.setting("columns")), int(self.options.setting("rank"))
+        columns, rank = self.options.settings.columns, self.options.settings.rank
         factors = Factors.unflattened(content, columns=columns, rank=rank)
         return LowRankRows.pack(round, SERVER, party, self.shared.table, factors)
 

@@ -20,7 +20,7 @@ from fkgsec.exchange.codec import Codec
 from fkgsec.exchange.parts import Delivered, Sum, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import AnyMessage
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 
 Tamper = Callable[[int, Table, str, Tensor], Tensor]
@@ -30,9 +30,7 @@ Tamper = Callable[[int, Table, str, Tensor], Tensor]
 class TableServer:
     """See the module."""
 
-    def __init__(
-        self, shared: SharedTable, codec: Codec, aggregation: type[Aggregation], options: FederationOptions
-    ) -> None:
+    def __init__(self, shared: SharedTable, codec: Codec, aggregation: type[Aggregation], options: RunOptions) -> None:
         self.shared = shared
         self.codec = codec.server(shared, options, aggregation.answers)
         self.aggregation = aggregation(shared, options)

@@ -29,7 +29,7 @@ from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribut
 from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
@@ -75,8 +75,8 @@ def is_synchronised(round: int, sparse_rounds: int) -> bool:
     return round == 0 or (sparse_rounds > 0 and round % (sparse_rounds + 1) == 0)
 
 
-def _schedule(options: FederationOptions, round: int) -> bool:
-    return is_synchronised(round, int(options.setting("sparse_rounds")))
+def _schedule(options: RunOptions, round: int) -> bool:
+    return is_synchronised(round, options.settings.sparse_rounds)
 
 
 class TopKClient(ClientCodec):
@@ -86,7 +86,7 @@ class TopKClient(ClientCodec):
         shared: bool `[num_rows]`. history: float32 `[num_uploaded, W]`, the first rows until it sends others (feds.txt III-C).
     """
 
-    def __init__(self, holding: Holding, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         super().__init__(holding, options, answers)
         self.shared = torch.zeros(self.num_rows, dtype=torch.bool)
         self.history: Tensor | None = None
@@ -97,7 +97,7 @@ class TopKClient(ClientCodec):
         chosen = self.shared[: len(rows)]
         if not _schedule(self.options, round):
             assert self.history is not None
-            count = num_selected(int(self.shared.sum()), float(self.options.setting("sparsity")))
+            count = num_selected(int(self.shared.sum()), self.options.settings.sparsity)
             changed = changes(rows, self.history).masked_fill(~chosen, -torch.inf)
             chosen = largest(changed, min(count, int(chosen.sum())))
         return Contribution(chosen, rows[chosen])
@@ -176,7 +176,7 @@ class TopKClient(ClientCodec):
 class TopKServer(ServerCodec):
     """The server's half: whose rows are shared, which were renewed, and the most recent upload of each row of each client."""
 
-    def __init__(self, shared: SharedTable, options: FederationOptions, answers: Answers) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._shared: dict[str, Tensor] = {}
         self._seen: dict[str, Observed] = {}
@@ -238,7 +238,7 @@ class TopKServer(ServerCodec):
         if self.answers == "counted sums" and not _schedule(self.options, round):
             sums, counts = content[:, :-1], content[:, -1].long()
             rng = generator(self.options.seed, "download ties", table, round, self.shared.parties.index(party))
-            number = num_selected(int(shared.sum()), float(self.options.setting("sparsity")))
+            number = num_selected(int(shared.sum()), self.options.settings.sparsity)
             chosen = most_uploaded(counts * shared, number, rng)
             return SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen])
         chosen = shared & (self._renewed[self.shared.holdings[party]] | (round == 0))
@@ -273,7 +273,7 @@ class SumOfOthers(Aggregation):
 
     answers = "counted sums"
 
-    def __init__(self, shared: SharedTable, options: FederationOptions) -> None:
+    def __init__(self, shared: SharedTable, options: RunOptions) -> None:
         super().__init__(shared, options)
         self._delivered: Delivered | None = None
 

@@ -21,7 +21,7 @@ from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Upload,
 from fkgsec.exchange.server import TableServer, Tamper, below
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import Alignment, AnyMessage, Channel
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Table
 
@@ -52,7 +52,7 @@ class Transport:
     delivers: Delivery = "single uploads"
 
     def __init__(
-        self, channel: Channel, options: FederationOptions, parties: Sequence[str], tables: Sequence[Table], run: str
+        self, channel: Channel, options: RunOptions, parties: Sequence[str], tables: Sequence[Table], run: str
     ) -> None:
         self.channel, self.options, self.parties, self.run = channel, options, tuple(parties), run
         recipe = RECIPES[options.algorithm]
@@ -264,4 +264,4 @@ def header(message: AnyMessage) -> tuple[object, ...]:
     return message.label, message.round, message.sender, message.receiver, message.table
 
 
-MakeTransport = Callable[[Channel, FederationOptions, Sequence[str], Sequence[Table], str], Transport]
+MakeTransport = Callable[[Channel, RunOptions, Sequence[str], Sequence[Table], str], Transport]

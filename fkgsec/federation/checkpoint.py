@@ -45,13 +45,17 @@ class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
 
 
 class Progress(msgspec.Struct, rename={"best_valid": "best_mrr"}):
-    """What a checkpoint says beside its tensors; `metric` is what validation measures."""
+    """What a checkpoint says beside its tensors.
+
+    Attributes:
+        metric: what validation measures, larger is better. best_valid: None before the first validation.
+    """
 
     identity: str
     rounds: list[RoundEntry] = []
     entries: list[Entry] = []
     best_round: int = 0
-    best_valid: float = -1.0
+    best_valid: float | None = None
     bad_checks: int = 0
     finished: bool = False
     schema: int = SCHEMA

@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 
-from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.options import RENAMED, FederationOptions
+from fkgsec.federation.options import RENAMED, RunOptions
 from fkgsec.federation.settings import fields_of
 
 
 def run_identity(
-    graph: FederatedGraph, options: FederationOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
+    graph: Any, options: RunOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
 ) -> str:
     """What a checkpoint must agree with: data, options except the device, and the adversary.
 
@@ -29,21 +28,14 @@ def run_identity(
     Args:
         spelled: settings to name although they are at their defaults.
     """
-    encoded = msgspec.json.encode(msgspec.structs.replace(options, device="auto"))
-    fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=FederationOptions))
-    del fields["settings"]
     old = {new: name for name, new in RENAMED.items()}
     named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
-    kept = {name: value for name, value in fields.items() if value is not None}
-    kept = {"temperature": 1.0, "tau": 0.2} | kept | {old.get(name, name): value for name, value in named.items()}
-    kept["epsilon"] = kept.pop("init_epsilon")
+    kept = options.identity() | {old.get(name, name): value for name, value in named.items()}
     parts: list[Any] = [graph.hash, kept, *([adversary.identity()] if adversary else [])]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
-def run_identities(
-    graph: FederatedGraph, options: FederationOptions, adversary: Adversary | None = None
-) -> tuple[str, ...]:
+def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None = None) -> tuple[str, ...]:
     """The run's identity, and those by which version 0.1 knew it where settings were given at their defaults."""
     names = [one.name for one in fields_of(type(options.settings)) if one.name not in options.settings.given()]
     choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))

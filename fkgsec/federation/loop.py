@@ -1,7 +1,7 @@
 """The one loop of all algorithms: align, broadcast, then rounds of local training, upload, aggregation and broadcast.
 
     graph = generate_consortium(clients=3, size=2_000, seed=0)
-    result = run_federation(graph, FederationOptions(algorithm="feds", rounds=20), folder=Path("runs/mine"))
+    result = run_federation(graph, KgeOptions(algorithm="feds", rounds=20), folder=Path("runs/mine"))
     print(result.summary())
 
 It knows neither triples nor metrics: what is trained is a `Task`, what crosses and what becomes of it a `Transport`.
@@ -9,14 +9,15 @@ It knows neither triples nor metrics: what is trained is a `Task`, what crosses 
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_excluded
 from fkgsec.federation import checkpoint, packing
@@ -24,12 +25,15 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.identity import run_identities, run_identity
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import Result_co, RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
-from fkgsec.federation.result import FederationResult
+from fkgsec.federation.result import Kept
 from fkgsec.federation.task import TASKS, Task
 from fkgsec.randomness import generator
+
+if TYPE_CHECKING:
+    from fkgsec.kge.local.result import KgeResult as FederationResult  # see `__getattr__` below
 
 __all__ = [
     "CHECKPOINT",
@@ -65,20 +69,24 @@ class Federation:
 
     def __init__(
         self,
-        graph: FederatedGraph,
-        options: FederationOptions,
+        graph: Any,
+        options: RunOptions[Any],
         make_exchange: MakeTransport = Transport,
         adversary: Adversary | None = None,
     ) -> None:
-        if not isinstance(graph, FederatedGraph):
-            raise DataError(f"{type(graph).__name__} has no clients; divide it by fkgsec.partition() first")
         if options.defense and make_exchange is Transport:
             raise SpecError(f"defense {options.defense!r} was asked for, but an exchange in clear was given")
         self.graph, self.options = graph, options
         self.recipe: Recipe = RECIPES[options.algorithm]
-        if self.recipe.shared and len(graph.clients) < 2:
+        task = TASKS[self.recipe.task]
+        if not isinstance(options, task.options_type):
+            raise SpecError(
+                f"options: {options.algorithm} is an algorithm of the task {self.recipe.task!r}, which takes "
+                f"{task.options_type.__name__}; got {type(options).__name__}"
+            )
+        self.task: Task = task(graph, options)
+        if self.recipe.shared and len(self.task.names) < 2:
             raise DataError(f"{graph.name}: {options.algorithm} needs at least 2 clients; the federation has one")
-        self.task: Task = TASKS[self.recipe.task](graph, options)
         self.parties = [client_party(name) for name in self.task.names]
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
@@ -177,20 +185,12 @@ class Federation:
         transcript.retain(whole, noted, broadcasts=before)
 
 
-@dataclass(frozen=True)
-class Best:
-    """What the best round leaves: the task's models before and after its broadcast, and what crossed in it.
-
-    `inputs`, `known`, `carried`, `observed` and `started` are those of `FederationResult`.
-    """
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Best(Kept):
+    """What the best round leaves: the task's models before and after its broadcast, and what crossed in it."""
 
     trained: dict[str, Tensor]
     final: dict[str, Tensor]
-    started: packing.ByParty
-    inputs: packing.ByParty = field(default_factory=dict)
-    known: packing.ByParty = field(default_factory=dict)
-    carried: dict[str, Tensor] = field(default_factory=dict)
-    observed: dict[Table, dict[str, Observed]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, federation: Federation, trained: dict[str, Tensor], started: packing.ByParty) -> Best:
@@ -209,26 +209,15 @@ class Best:
             },
         )
 
-    def tree(self, parties: list[str]) -> packing.Tree:
+    def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
         """As it stands in a checkpoint."""
-        own = {kind: packing.by_place(getattr(self, kind), parties) for kind in ("started", "inputs", "known")}
-        observed = packing.seen_by_place(self.observed, parties)
-        return {"trained": self.trained, "final": self.final, "carried": self.carried, "observed": observed, **own}
+        return {**super().tree(parties), "trained": self.trained, "final": self.final}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], tables: tuple[Table, ...], parties: list[str]) -> Best:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Best:
         """Undo `tree`, packed."""
-        own = {
-            kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties)
-            for kind in ("started", "inputs", "known")
-        }
-        return cls(
-            trained=packing.below("trained.", tensors),
-            final=packing.below("final.", tensors),
-            carried=packing.below("carried.", tensors),
-            observed=packing.seen_by_party(packing.below("observed.", tensors), tables, parties),
-            **own,
-        )
+        trained, final = (packing.below(f"{kind}.", tensors) for kind in ("trained", "final"))
+        return cls(trained=trained, final=final, **Kept.read(tensors, tables, parties))
 
 
 def _clone(tensor: Tensor) -> Tensor:
@@ -240,20 +229,20 @@ def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def run_federation(
-    graph: FederatedGraph,
-    options: FederationOptions,
+    graph: Any,
+    options: RunOptions[Result_co],
     folder: Path | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     make_exchange: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
-) -> FederationResult:
+) -> Result_co:
     """Train a federation to its last round or until validation stops improving.
 
     Args:
-        graph: the clients' graphs.
-        options: what to run.
+        graph: the clients' data, for knowledge graphs a `FederatedGraph`.
+        options: what to run; those of the algorithm's task.
         folder: where checkpoints go; a run that was killed goes on from the last one found there.
         observer: progress callbacks for every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
@@ -265,7 +254,8 @@ def run_federation(
 
     Raises:
         DataError: a federated algorithm with one client, or a graph without clients.
-        SpecError: options that name a defense, and an exchange that has none; an adversary that is no party.
+        SpecError: options that name a defense, and an exchange that has none, or are another task's; an adversary that is no
+            party.
         TrainingError: a loss that is not finite; the last checkpoint stays.
         RunError: a checkpoint that is damaged or of another run.
     """
@@ -297,12 +287,12 @@ def run_federation(
 
 def load_federation(
     path: Path,
-    graph: FederatedGraph,
-    options: FederationOptions,
+    graph: Any,
+    options: RunOptions[Result_co],
     make_exchange: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
-) -> FederationResult:
+) -> Result_co:
     """The result of a finished run, from its checkpoint; trains nothing. Arguments are those of `run_federation`.
 
     Raises:
@@ -331,7 +321,7 @@ def _round(federation: Federation, progress: Progress, best: Best | None, observ
     federation.broadcast(number)
     if check:
         valid = valid if task.judged_before_broadcast else task.validate()
-        if valid is None or valid > progress.best_valid:
+        if valid is None or progress.best_valid is None or valid > progress.best_valid:
             progress.best_valid = progress.best_valid if valid is None else valid
             progress.best_round, progress.bad_checks = number, 0
             best = Best.of(federation, trained, started)
@@ -401,22 +391,53 @@ def _restore(federation: Federation, path: Path) -> tuple[Best | None, Progress]
     return Best.from_tensors(found, shared, parties) if found else None, progress
 
 
-def _result(federation: Federation, progress: Progress, best: Best | None, released: Protection) -> FederationResult:
+def _result(federation: Federation, progress: Progress, best: Best | None, released: Protection) -> Any:
     assert best is not None  # a run ends with a round that was validated
     federation.retain(progress.best_round, progress.rounds[-1].round)
-    exchange = federation.exchange
-    return FederationResult(
-        graph=federation.graph,
-        options=federation.options,
+    return result_of(
+        federation,
+        best,
         rounds=progress.rounds,
         best_round=progress.best_round,
-        transcript=federation.channel.transcript,
-        inputs=best.inputs,
-        protection=exchange.protection(released),
-        row_names={table: list(shared.names) for table, shared in exchange.server.items()},
-        observed=best.observed,
-        started=best.started,
-        known=best.known,
-        carried=best.carried,
-        **federation.task.outcome(best.trained, best.final),
+        protection=federation.exchange.protection(released),
     )
+
+
+def result_of(
+    federation: Federation,
+    best: Best,
+    *,
+    rounds: list[RoundEntry],
+    best_round: int,
+    protection: Protection,
+    graph: Any = None,
+    row_names: Mapping[Table, list[str]] | None = None,
+) -> Any:
+    """The result of the task's type: what a round left, and what the task makes of its models.
+
+    Args:
+        best: of round `best_round`.
+        graph, row_names: None: the federation's.
+    """
+    task, names = federation.task, {table: list(one.names) for table, one in federation.exchange.server.items()}
+    return task.result_type(
+        graph=federation.graph if graph is None else graph,
+        options=federation.options,
+        rounds=rounds,
+        best_round=best_round,
+        metric=task.metric,
+        transcript=federation.channel.transcript,
+        protection=protection,
+        row_names=names if row_names is None else dict(row_names),
+        **{one.name: getattr(best, one.name) for one in dataclasses.fields(Kept)},
+        **task.outcome(best.trained, best.final),
+    )
+
+
+def __getattr__(name: str) -> Any:
+    """`FederationResult`, as `KgeResult` is called by scripts that were written when there was one task."""
+    if name == "FederationResult":
+        from fkgsec.kge.local.result import KgeResult
+
+        return KgeResult
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """The federated algorithms: each a row of parts with its own settings; `run_federation` reads it and knows none by name.
 
     RECIPES["feds"].settings(sparsity=0.3)              # checked: SpecError names the setting and what is allowed
-    register(Recipe("mine", ENTITIES, "this script"))   # a row of one's own; FederationOptions(algorithm="mine") runs it
+    register(Recipe("mine", ENTITIES, "this script"))   # a row of one's own; KgeOptions(algorithm="mine") runs it
 
 The shipped ones are in `fkgsec.algorithms`. A package adds its own by an entry point of group `fkgsec.recipes` whose object is
 a `Recipe`; they are loaded when the registry is first read.
@@ -17,7 +17,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.settings import AlgorithmSettings, SettingField, fields_of
 from fkgsec.registry import Registry
 
-Table = Literal["entities", "relations"]
+Table = str  # the name of a table of rows; knowledge graphs have "entities" and "relations"
 ENTITIES: tuple[Table, ...] = ("entities",)
 RELATIONS: tuple[Table, ...] = ("relations",)
 ENTRY_POINTS = "fkgsec.recipes"

@@ -35,17 +35,6 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Whether shared models are validated, kept and tested as local training left them, before the broadcast of a round."""
         return False
 
-    def shared_dim(self, dim: int) -> int:
-        """Dimension of the model whose rows are shared, where the option `dim` is given."""
-        return dim
-
-    def sampling_temperature(self, given: float | None, model: str) -> float:
-        """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
-        return 1.0 if given is None else given
-
-    def check(self, entity_width: int) -> None:
-        """Raise `SpecError` where the settings do not fit shared entity rows of this width."""
-
     def given(self) -> dict[str, Any]:
         """The settings that are not at their defaults, by name."""
         return {one.name: value for one in fields_of(type(self)) if (value := getattr(self, one.name)) != one.default}

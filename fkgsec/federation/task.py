@@ -1,6 +1,7 @@
 """What a federation trains: the contract between the loop and the models that it knows nothing of.
 
     class Shapes:                                # a task of one's own, see `Task`
+        options_type, result_type = ShapeOptions, ShapeResult
         def __init__(self, graph, options): ...
     TASKS.register("shapes", Shapes)
     register(Recipe("fed-shapes", ("parameters",), "this script", task="shapes"))
@@ -11,13 +12,14 @@ Parties go by their place. Rows of a shared table are rows of a party's own tens
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from fkgsec.exchange import Holding, Received
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
+from fkgsec.federation.result import RunResult
 from fkgsec.registry import Registry
 
 
@@ -25,16 +27,23 @@ class Task(Protocol):
     """The parties' data and models.
 
     Attributes:
+        options_type: the struct of its options. result_type: what a finished run comes to.
         metric: what `validate` measures, larger is better; such as "mrr".
         names: of the clients that train, in their order.
         sizes: of each one's training items, which weigh its loss in the mean.
         judged_before_broadcast: whether `validate` looks at what local training left and a broadcast would replace.
     """
 
+    options_type: ClassVar[type[RunOptions]]
+    result_type: ClassVar[type[RunResult]]
     metric: str
     names: Sequence[str]
     sizes: Sequence[int]
     judged_before_broadcast: bool
+
+    def __init__(self, graph: Any, options: Any) -> None:
+        """Raises `DataError` for data of another task."""
+        ...
 
     def data(self, place: int) -> Any:
         """What a party has to train on; an adversary at this place sees no other's."""
@@ -93,10 +102,9 @@ class Task(Protocol):
         ...
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Fields of `FederationResult` that the task has to say, of two snapshots of the best round: the shared models as
+        """The fields that `result_type` has beside those of `RunResult`, of two snapshots of the best round: the shared models as
         training left them, and all models after its broadcast. Live models stay as they are."""
         ...
 
 
-MakeTask = Callable[[Any, FederationOptions], Task]
-TASKS: Registry[MakeTask] = Registry("task", "fkgsec.tasks", shipped="fkgsec.kge.local.task")
+TASKS: Registry[type[Task]] = Registry("task", "fkgsec.tasks", shipped="fkgsec.kge.local.task")

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.kge import kernels
 from fkgsec.kge.kernels import CandidateScores
@@ -25,6 +24,7 @@ from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import Learner, LocalTrainer, Queries, TrainingSubset
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
+from fkgsec.kge.options import KgeOptions
 
 PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
 
@@ -155,14 +155,14 @@ class AlternatingTrainer(LocalTrainer):
     def __init__(
         self,
         stack: ClientStack,
-        options: FederationOptions,
+        options: KgeOptions,
         private: ClientStack,
         subsets: Mapping[int, TrainingSubset],
         loss: MoveLoss,
     ) -> None:
         super().__init__(stack, options, private, subsets)
         self.moves: Sequence[Move] = ()
-        self._loss, self._mu = loss, float(options.setting("mu"))
+        self._loss, self._mu = loss, options.settings.mu
         self._at_it: Sequence[int] = ()
 
     def _step(

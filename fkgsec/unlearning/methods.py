@@ -19,12 +19,12 @@ from torch import Tensor
 from fkgsec.algorithms.fedlu import fedlu_temperature
 from fkgsec.errors import DataError, TrainingError
 from fkgsec.federation.loop import Observer
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.kernels import Segments
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import Learner, LocalTrainer, TrainingSubset, corrupting_entities
 from fkgsec.kge.models import Side
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 from fkgsec.unlearning.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
 from fkgsec.unlearning.options import UnlearnOptions
@@ -64,7 +64,7 @@ class Work:
         graphs = self.task.stack.graphs
         return {place: TrainingSubset.all(graphs[place].train[~self.forgotten[place]]) for place in self.asking}
 
-    def run_options(self, phase: str, *, epochs: int = 1) -> FederationOptions:
+    def run_options(self, phase: str, *, epochs: int = 1) -> KgeOptions:
         """The run's, for training of `epochs` epochs under a name that its randomness derives from."""
         run = self.task.options
         return msgspec.structs.replace(

@@ -21,8 +21,17 @@ import torch
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import MakeTransport, Transport
-from fkgsec.federation.loop import Federation, FederationResult, Observer, round_entry, run_federation, run_identity
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.loop import (
+    Best,
+    Federation,
+    Observer,
+    result_of,
+    round_entry,
+    run_federation,
+    run_identity,
+)
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining
@@ -41,13 +50,13 @@ __all__ = ["Method", "UnlearnOptions", "unlearn"]
 
 
 def unlearn(
-    result: FederationResult,
+    result: KgeResult,
     forget: Forget,
     options: UnlearnOptions,
     *,
     observer: Observer | None = None,
     make_exchange: MakeTransport = Transport,
-) -> FederationResult:
+) -> KgeResult:
     """The run after forgetting. `result` stays as it is.
 
     Its graph is what is retained; its rounds are 0, in which clients and server align again and clients are sent what they
@@ -99,12 +108,12 @@ def unlearn(
 
 
 def _retrain(
-    result: FederationResult,
+    result: KgeResult,
     retained: FederatedGraph,
     options: UnlearnOptions,
     observer: Observer | None,
     make_exchange: MakeTransport,
-) -> FederationResult:
+) -> KgeResult:
     """The whole run anew on what is retained."""
     run_options = result.options
     if RECIPES[run_options.algorithm].pooled:
@@ -119,13 +128,13 @@ def _retrain(
 
 
 def _forget(
-    result: FederationResult,
+    result: KgeResult,
     retained: FederatedGraph,
     forget: Forget,
     options: UnlearnOptions,
     observer: Observer,
     make_exchange: MakeTransport,
-) -> FederationResult:
+) -> KgeResult:
     """Rounds 0 and 1 after the run."""
     started, run_options, identity = time.perf_counter(), result.options, _identity(result, retained, options)
     federation = Federation(result.graph, run_options, make_exchange)
@@ -156,21 +165,14 @@ def _forget(
     protection, statement = exchange.protection(result.protection, rounds=ROUND), []
     if sends:
         statement = along_statement(federation, work.asking, along, _colluders(options))
-    names: dict[Table, list[str]] = {table: list(shared.names) for table, shared in exchange.server.items()}
-    return FederationResult(
-        graph=retained,
-        options=run_options,
+    return result_of(
+        federation,
+        Best.of(federation, trained, rows_before if sends else {}),
         rounds=rounds,
         best_round=ROUND,
-        transcript=transcript,
-        inputs=dict(exchange.inputs),
         protection=replace(protection, remarks=(*protection.remarks, *statement)) if sends else result.protection,
-        row_names=names if sends else result.row_names,
-        observed={table: exchange.observed(table) for table in exchange.server},
-        started=rows_before if sends else {},
-        known=dict(exchange.known),
-        carried=exchange.carried(),
-        **task.outcome(trained, task.snapshot()),
+        graph=retained,
+        row_names=None if sends else result.row_names,
     )
 
 
@@ -188,7 +190,7 @@ def _check_pooled(retained: FederatedGraph) -> None:
             raise DataError(f"{retained.name}: without the forget set no triple names the {what} {names[gone[0]]}")
 
 
-def _load(task: KgeTask, result: FederationResult) -> None:
+def _load(task: KgeTask, result: KgeResult) -> None:
     """Put the finished run's embeddings into the models of its parties."""
     stacks = [(task.private, result.private)] if task.private else []
     for stack, given in (*stacks, (task.stack, result.tables)):
@@ -219,7 +221,7 @@ def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
     return [np.concatenate(rows)] if task.recipe.pooled else rows
 
 
-def _identity(result: FederationResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
+def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
     """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
     given = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
     fields = [run_identity(result.graph, result.options), retained.hash, given]

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.exchange import MakeTransport, Uploaded
-from fkgsec.federation.loop import Federation, FederationResult, Observer
+from fkgsec.federation.loop import Federation, Observer
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import LocalTrainer
 
@@ -36,7 +37,7 @@ def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int
     return federation.exchange.senders(asking, colluders)
 
 
-def align_again(federation: Federation, make_exchange: MakeTransport, run: str, result: FederationResult) -> None:
+def align_again(federation: Federation, make_exchange: MakeTransport, run: str, result: KgeResult) -> None:
     """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
     were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
 
@@ -104,7 +105,7 @@ def along_statement(federation: Federation, asking: Sequence[int], along: Sequen
 
 
 def exchange_rows(
-    federation: Federation, result: FederationResult, asking: Sequence[int], senders: Sequence[int]
+    federation: Federation, result: KgeResult, asking: Sequence[int], senders: Sequence[int]
 ) -> list[Uploaded]:
     """Round 1, once the senders have trained: they upload, everybody receives. See `unlearn` for who uploads."""
     exchange = federation.exchange

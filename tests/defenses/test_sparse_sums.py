@@ -54,13 +54,13 @@ class RankedByTotals(Transport):
         self.sent = {party: {name: self.table[name] for name in names} for party, names in self.names.items()}
 
     def synchronised(self, round: int) -> bool:
-        between = int(self.options.setting("sparse_rounds"))
+        between = int(self.options.settings.sparse_rounds)
         return round == 0 or (between > 0 and round % (between + 1) == 0)
 
     def most(self, party: str) -> int:
         """Eq. 2."""
         shared = sum(self.holders[name] > 1 for name in self.names[party])
-        return max(1, int(shared * float(self.options.setting("sparsity")) + 1e-9))
+        return max(1, int(shared * float(self.options.settings.sparsity) + 1e-9))
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         present = self.survivors.get(round, set(rows))

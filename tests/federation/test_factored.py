@@ -192,7 +192,7 @@ def naive_round(
     losses = []
     for epoch in range(options.local_epochs):
         if epoch == options.local_epochs - 1:
-            parts = naive_rows(entities.detach(), received, int(options.setting("columns")))
+            parts = naive_rows(entities.detach(), received, int(options.settings.columns))
             adam = adam_of(parts, options.learning_rate)
         shuffled = generator(options.seed, "shuffle", key, number, epoch).permutation(len(client.train))
         draws = generator(options.seed, "negatives", key, number, epoch)
@@ -203,7 +203,7 @@ def naive_round(
             table = stacked(parts) if parts else entities
             loss = triple_loss(table, relations, client.train[rows], wrong, side, options)
             if parts:
-                loss = loss + float(options.setting("mu")) * torch.stack([part.orthogonality() for part in parts]).sum()
+                loss = loss + float(options.settings.mu) * torch.stack([part.orthogonality() for part in parts]).sum()
             adam.zero_grad()
             relations_adam.zero_grad()
             loss.backward()

@@ -148,7 +148,7 @@ def test_every_setting_that_has_a_state(
     if algorithm == "feds":
         sent = {line.round: line.kind for line in result.transcript.entries if line.direction == "up" and line.round}
         synchronised = [number for number, kind in sent.items() if kind == "rows"]
-        assert synchronised == {0: [], 1: [2, 4], 2: [3]}[int(options.setting("sparse_rounds"))]
+        assert synchronised == {0: [], 1: [2, 4], 2: [3]}[int(options.settings.sparse_rounds)]
 
 
 PROTECTED = [

@@ -81,7 +81,7 @@ def test_a_checkpoint_of_schema_1_is_read(
 def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptions) -> None:
     result = run_federation(uneven, options)
     assert len(repr(result)) < 200
-    assert repr(result).startswith("FederationResult(fede, transe, 3 clients of uneven: round ")
+    assert repr(result).startswith("KgeResult(fede, transe, dimension 8, 3 clients of uneven: round ")
     lines = result.summary().splitlines()
     assert lines[0] == "fede, transe, dimension 8, no defense"
     assert any(line.startswith("test mrr: ") for line in lines)

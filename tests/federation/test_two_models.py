@@ -132,8 +132,8 @@ def naive_losses(
         divisor = (low + high).detach() if reading == "a divisor that stands still" else low + high
         whole = (low + high + both / divisor).mean()
         return whole, whole
-    mu = float(options.setting("mu"))
-    if options.setting("variant") == "published":  # halved, and the teacher comes first
+    mu = float(options.settings.mu)
+    if options.settings.variant == "published":  # halved, and the teacher comes first
         teach = (divergence(shared.detach(), own, counts), divergence(own.detach(), shared, counts))
         # FedLU's code weighs negatives by their scores for RotatE alone.
         temperature = options.sampling_temperature if options.model == "rotate" else 0.0

@@ -13,9 +13,9 @@ from fkgsec import estimate
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks, sides_of
 from fkgsec.randomness import generator
 
@@ -37,7 +37,7 @@ class Evaluator:
     Filtered by the client's own train, valid and test triples (a client knows no other). Source: FedE's and FedR's codes.
     """
 
-    def __init__(self, graph: FederatedGraph, stack: ClientStack, options: FederationOptions, pooled: bool) -> None:
+    def __init__(self, graph: FederatedGraph, stack: ClientStack, options: KgeOptions, pooled: bool) -> None:
         self._stack = stack
         self._options = options
         self._graph = graph

@@ -22,8 +22,8 @@ from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.objectives import Objective
 
 if TYPE_CHECKING:
-    from fkgsec.federation.options import FederationOptions
     from fkgsec.kge.local.stack import ClientStack
+    from fkgsec.kge.options import KgeOptions
 
 
 class WeightedObjective(NamedTuple):
@@ -51,7 +51,7 @@ class LocalRule:
     keeps_received = False
     starts_private = False
 
-    def __init__(self, options: FederationOptions) -> None:
+    def __init__(self, options: KgeOptions) -> None:
         self.options = options
         self.settings: Any = options.settings
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
+from fkgsec.errors import DataError
 from fkgsec.exchange import Holding, Received
 from fkgsec.federation.messages import SERVER
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 POOLED_KEY = -1
@@ -32,9 +36,13 @@ class KgeTask:
         shared_evaluator: ranks with the former. evaluator: with the models that the recipe judges.
     """
 
+    options_type: ClassVar[type[RunOptions]] = KgeOptions
+    result_type: ClassVar[type[RunResult]] = KgeResult
     metric: str = "mrr"
 
-    def __init__(self, graph: FederatedGraph, options: FederationOptions) -> None:
+    def __init__(self, graph: FederatedGraph, options: KgeOptions) -> None:
+        if not isinstance(graph, FederatedGraph):
+            raise DataError(f"{type(graph).__name__} has no clients; divide it by fkgsec.partition() first")
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
         own = options.entity_scope == "own"
         clients = [client if own else _widen(client, len(graph.entities)) for client in graph.clients]

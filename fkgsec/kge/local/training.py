@@ -14,13 +14,13 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge import kernels
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 TABLES: tuple[Table, ...] = ("entities", "relations")
@@ -124,7 +124,7 @@ class LocalTrainer:
     def __init__(
         self,
         stack: ClientStack,
-        options: FederationOptions,
+        options: KgeOptions,
         private: ClientStack | None = None,
         subsets: Mapping[int, TrainingSubset] | None = None,
     ) -> None:
@@ -371,8 +371,8 @@ class LocalTrainer:
         )
 
 
-def corrupting_entities(graph: ClientGraph, options: FederationOptions) -> np.ndarray:
-    """The local ids that a client corrupts with, see `FederationOptions.entity_scope`."""
+def corrupting_entities(graph: ClientGraph, options: KgeOptions) -> np.ndarray:
+    """The local ids that a client corrupts with, see `KgeOptions.entity_scope`."""
     if options.entity_scope == "own":
         return np.arange(graph.num_trained_entities)
     if options.entity_scope == "all":

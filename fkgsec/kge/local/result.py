@@ -1,0 +1,90 @@
+"""A finished run of knowledge-graph embedding: every client's embeddings and the ranks of its test triples.
+
+result = run_federation(graph, KgeOptions(rounds=20))
+(1 / result.test_ranks[0]).mean()                         # the first client's test MRR
+result.tables[0].entities                                 # its entity rows, `[n, W]`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.federation import packing
+from fkgsec.federation.result import RunResult
+from fkgsec.kge.local.evaluation import ClientTables, utility
+from fkgsec.kge.options import KgeOptions
+
+MODELS = ("tables", "trained", "private")
+RANKS = ("test_ranks", "shared_test_ranks")
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class KgeResult(RunResult):
+    """A finished run, at its best validation.
+
+    Attributes (beside those of `RunResult`):
+        tables: each client's embeddings after the broadcast of that round.
+        trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
+            client that sat the round out as the last broadcast did.
+        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or by `tables`, as the recipe's
+            models are judged.
+        private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
+            its ranks, and `shared_test_ranks` those of the shared model.
+    """
+
+    graph: FederatedGraph
+    options: KgeOptions
+    tables: list[ClientTables]
+    trained: list[ClientTables]
+    test_ranks: list[np.ndarray]
+    private: list[ClientTables] = field(default_factory=list)
+    shared_test_ranks: list[np.ndarray] = field(default_factory=list)
+
+    def headline(self) -> str:
+        """Algorithm, model and dimension."""
+        return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
+
+    def reached(self) -> list[str]:
+        """Test MRR and Hits@k with their intervals; empty without test triples."""
+        if not any(len(ranks) for ranks in self.test_ranks):
+            return []
+        figures = utility(np.concatenate(self.test_ranks), self.options.seed)
+        return [f"test {name}: {figure}" for name, figure in figures.items()]
+
+    def outcome_tree(self) -> dict[str, packing.Tree]:
+        """Embeddings and ranks, by place."""
+        tree: dict[str, packing.Tree] = {
+            kind: {
+                str(place): {"entities": one.entities, "relations": one.relations}
+                for place, one in enumerate(getattr(self, kind))
+            }
+            for kind in MODELS
+        }
+        for kind in RANKS:
+            tree[kind] = {str(place): torch.from_numpy(ranks) for place, ranks in enumerate(getattr(self, kind))}
+        return tree
+
+    @classmethod
+    def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
+        """Undo `outcome_tree`, packed."""
+
+        def tables(kind: str) -> list[ClientTables]:
+            found = packing.below(f"{kind}.", tensors)
+            return [
+                ClientTables(found[f"{place}.entities"], found[f"{place}.relations"])
+                for place in range(num_clients)
+                if f"{place}.entities" in found and f"{place}.relations" in found
+            ]
+
+        def ranks(kind: str) -> list[np.ndarray]:
+            names = [f"{kind}.{place}" for place in range(num_clients)]
+            return [tensors[name].numpy() for name in names if name in tensors]
+
+        return {kind: tables(kind) for kind in MODELS} | {kind: ranks(kind) for kind in RANKS}

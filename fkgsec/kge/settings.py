@@ -1,0 +1,27 @@
+"""What the settings of an algorithm say of the embedding model: its dimension, how it weighs negatives, what fits it.
+
+    class Halved(KgeSettings, frozen=True):
+        def shared_dim(self, dim: int) -> int:
+            return dim // 2                        # the model whose rows are shared is smaller than --dim
+
+Settings that say nothing of the model may extend `AlgorithmSettings` alone.
+"""
+
+from __future__ import annotations
+
+from fkgsec.federation.settings import AlgorithmSettings
+
+
+class KgeSettings(AlgorithmSettings, frozen=True):
+    """Settings of an algorithm for knowledge-graph embedding; as they stand, the model is that of the options."""
+
+    def shared_dim(self, dim: int) -> int:
+        """Dimension of the model whose rows are shared, where the option `dim` is given."""
+        return dim
+
+    def sampling_temperature(self, given: float | None, model: str) -> float:
+        """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
+        return 1.0 if given is None else given
+
+    def check(self, entity_width: int) -> None:
+        """Raise `SpecError` where the settings do not fit shared entity rows of this width."""
