@@ -15,16 +15,19 @@ Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from sklearn.neural_network import MLPClassifier
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from attacks.view import ColluderKnowledge
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
+
+if TYPE_CHECKING:  # a second to import, which every command would pay
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.preprocessing import StandardScaler
 
 MAX_TRIPLES = 20_000  # more are subsampled
 MAX_SEEN = 200_000  # triples seen in all passes, so that the time does not grow with the data
@@ -99,6 +102,9 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
         known = "one relation" if len(triples) else "no triple"
         note = f"the colluder knows {known} between leaked entities, so that nothing was learnt and the majority relation taken"
         return RelationLearner(model, colluder.relation_names, None, None, majority, 0, note)
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.preprocessing import StandardScaler
+
     rng, note = generator(seed, "learned relations"), None
     if len(triples) > MAX_TRIPLES:
         note = f"learnt from {MAX_TRIPLES:,} of the colluder's {len(triples):,} triples between leaked entities"

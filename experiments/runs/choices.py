@@ -8,6 +8,7 @@ spelled("model", "TransH")          # SpecError: model must be one of transe, ..
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
@@ -40,7 +41,12 @@ def allowed(name: str, options: type[msgspec.Struct]) -> tuple[str, ...]:
     """
     if name in _REGISTRIES:
         return tuple(_REGISTRIES[name]())
-    return next((_words(field.type) for field in msgspec.structs.fields(options) if field.name == name), ())
+    return _words_of_fields(options).get(name, ())
+
+
+@functools.cache
+def _words_of_fields(options: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
+    return {field.name: _words(field.type) for field in msgspec.structs.fields(options)}
 
 
 def spelled(name: str, value: Any, words: Iterable[str]) -> Any:

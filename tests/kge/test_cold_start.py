@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import hashlib
 import torch
@@ -34,6 +36,7 @@ print(digest.hexdigest(), sum(sum(loop.stats.cache_misses.values()) for loop in 
 """
 
 
+@pytest.mark.slow
 def test_a_cold_cache_gives_the_same_bits_as_a_warm_one(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     runs = [

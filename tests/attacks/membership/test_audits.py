@@ -61,6 +61,7 @@ def test_every_client_and_all_together_with_as_many_members_as_controls(memorise
     assert infer_membership(memorised, seed=1) != inferences
 
 
+@pytest.mark.slow
 def test_shadow_federations_sharpen_it(graph: FederatedGraph, memorised: FederationResult) -> None:
     inferences = infer_membership(memorised, seed=0, num_shadows=4)
     assert {one.attack for one in inferences} == {"loss", "calibrated", "lira"}

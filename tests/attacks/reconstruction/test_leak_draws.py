@@ -29,7 +29,8 @@ def figures(result: FederationResult, leak: float, seed: int, leak_draws: int = 
     return {"err": row.err, "trr": row.trr}
 
 
-@pytest.mark.parametrize("leak", [0.3, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("leak", [0.3, 0.5])
 def test_twenty_draws_of_the_leaked_entities_are_covered(leak: float, trained_runs: Runs) -> None:
     """At least 17 intervals hold the mean over draws."""
     drawn = [figures(trained_runs["fede"], leak, seed) for seed in range(DRAWS)]

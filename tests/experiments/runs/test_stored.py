@@ -64,18 +64,8 @@ class TestTemperature:
             assert json.loads((run / RECORD_FILE).read_bytes())["spec"]["temperature"] == used
 
     def test_that_differs_between_cases_is_named_by_compare(self, tmp_path: Path) -> None:
-        arguments = (
-            "compare",
-            *SMALL,
-            "--unlinked-heads",
-            "0",
-            "--case",
-            "none",
-            "--case",
-            "fedlu",
-            "--out",
-            tmp_path / "compare",
-        )
+        attack = ("--unlinked-heads", "0", "--threat", "identifiers")
+        arguments = ("compare", *SMALL, *attack, "--case", "none", "--case", "fedlu", "--out", tmp_path / "compare")
         status, out, _ = fkgsec(*arguments)
         assert status == 0
         assert "Not trained alike: the temperature of negatives is 0 in fedlu; 1 in none" in out

@@ -1,6 +1,7 @@
 """The write guard: nothing finished is written over unasked, by any command; what is no plain file is written to as it is."""
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -30,11 +31,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A federation trained and attacked with a leak of 0.5."""
-    execute(SPEC, SPEC.load_graph(), tmp_path / "run", attack=True)
-    return tmp_path / "run"
+    folder = tmp_path_factory.mktemp("attacked") / "run"
+    execute(SPEC, SPEC.load_graph(), folder, attack=True)
+    return folder
+
+
+@pytest.fixture
+def run(attacked: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(attacked, tmp_path / "run")
 
 
 class TestRuns:
