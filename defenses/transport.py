@@ -179,10 +179,12 @@ class DefendedTransport(Transport):
         if round and not self.codec.whole and not self.central.opened[table]:
             return {}  # too many dropped out: there is nothing to say
         content = self.central.content(round, table)
-        told = self.central.commit(table, content)
-        received = {}
-        for party in self.parties if self.codec.to_everyone else parties:
-            received[party] = self._send(round, table, party, self._content_for(round, table, party, content))
+        receivers = self.parties if self.codec.to_everyone else parties
+        contents = {party: self._content_for(round, table, party, content) for party in receivers}
+        # An adversary says that it sent everybody what it sent the first of them.
+        said = content if self.servers[table].tamper is None else next(iter(contents.values()), content)
+        told = self.central.commit(table, said)
+        received = {party: self._send(round, table, party, contents[party]) for party in receivers}
         self.central.log.extend(table, round, told)
         for party in self.parties:
             if party not in received:
@@ -193,8 +195,9 @@ class DefendedTransport(Transport):
         return received
 
     def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
-        """What the server sends a client rows of: what it tells those who receive nothing that it sends."""
-        return content
+        """What the server sends a client rows of: what it tells those who receive nothing that it sends; or what an adversary
+        makes of it, all rows of the table, since what a client receives is bound to them all."""
+        return self.servers[table].sent(round, party, content)
 
     def _send(self, round: int, table: Table, party: str, content: Tensor) -> Received:
         """One client's broadcast with its proof."""

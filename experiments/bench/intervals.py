@@ -35,7 +35,7 @@ def figures_of(result: FederationResult, leak: float, seed: int) -> Leakage:
 def train(spec: Spec, seed: int) -> FederationResult:
     """The same division of the same data, trained from another seed."""
     options = msgspec.structs.replace(spec, seed=seed).federation_options()
-    return run_federation(spec.load_graph(), options, make_exchange=make_transport)
+    return run_federation(spec.load_graph(), options, make_transport=make_transport)
 
 
 def main(

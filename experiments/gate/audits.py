@@ -153,7 +153,7 @@ def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
     def train(graph: FederatedGraph, options: FederationOptions) -> FederationResult:
         """A shadow federation, watched."""
         with observe(options, f"membership on {folder}: shadow {next(numbers)} of {num_shadows}") as observer:
-            return run_federation(graph, options, observer=observer, make_exchange=make_transport)
+            return run_federation(graph, options, observer=observer, make_transport=make_transport)
 
     return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
 

@@ -86,6 +86,7 @@ class Record(msgspec.Struct, frozen=True):
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
         figures: of the registered attacks that have no rows of their own here, see `Record.all_figures`.
         withstands: which server each part of the protection withstands, and with how many colluders.
+        metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
     """
 
     schema: str
@@ -106,6 +107,8 @@ class Record(msgspec.Struct, frozen=True):
     guarantees: dict[str, Guarantee] = {}
     withstands: tuple[Withstands, ...] = ()
     figures: list[Figure] = []
+    metric: str = "mrr"
+    valid: float | None = None
 
     @property
     def attacked(self) -> bool:
@@ -161,6 +164,8 @@ def make_record(
         guarantees=guarantees_of(result),
         withstands=result.protection.withstands,
         figures=list(figures),
+        metric=result.metric,
+        valid=result.valid,
     )
 
 

@@ -57,7 +57,7 @@ def recovered_from_unlearning(
         unlearning.forget,
         unlearning.options,
         observer=observer,
-        make_exchange=exchange,  # pyright: ignore[reportArgumentType]
+        make_transport=exchange,
     )
     attack = spec.attack_options()
     threats = attack.threat or default_threats(spec.algorithm)

@@ -131,7 +131,7 @@ def execute(
             return earlier
     else:
         write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)  # pyright: ignore[reportArgumentType]
+    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
     return _report(spec, result, target, attack=attack)
 
 
@@ -249,7 +249,7 @@ def load_run(
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    result = load_federation(folder / CHECKPOINT, graph, options, exchange)  # pyright: ignore[reportArgumentType]
+    result = load_federation(folder / CHECKPOINT, graph, options, exchange)
     if observer:
         for entry in result.rounds:
             observer.round_done(entry)

@@ -59,7 +59,7 @@ class Auditor(NamedTuple):
         options = self.candidate.unlearning.options
 
         def forgetting(result: FederationResult, forget: Forget) -> FederationResult:
-            return unlearn(result, forget, options, make_exchange=make_transport)
+            return unlearn(result, forget, options, make_transport=make_transport)
 
         shadows, runs = [], []
         for number in range(count):

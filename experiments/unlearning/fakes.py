@@ -64,7 +64,7 @@ def _trained_on(case: Case, more: dict[int, np.ndarray]) -> FederationResult:
     clients = list(retained.clients)
     for place, triples in more.items():
         clients[place] = replace_train(clients[place], np.concatenate([clients[place].train, triples]))
-    result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_exchange=make_transport)
+    result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_transport=make_transport)
     return case.claiming(result)
 
 

@@ -135,7 +135,7 @@ def _make(
     # Re-training has the run's rounds; all else is a single one.
     seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
     with observe(seen, f"{options.method} on {run}") as observer:
-        result = unlearn(raw, forget, options, observer=observer, make_exchange=make_transport)
+        result = unlearn(raw, forget, options, observer=observer, make_transport=make_transport)
     unlearning = Unlearning(
         schema=SCHEMA,
         identity=run_identity(raw.graph, raw.options),

@@ -54,7 +54,11 @@ class Adversary:
         return trained
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
-        """The rows that the server sends a client (a party's name), `[n, width]`, where an honest one sends `rows`."""
+        """The rows that the server sends a client (a party's name), `[n, width]`, where an honest one sends `rows`.
+
+        Under secure sums `rows` are those of the whole table, `[N, width]`, which clients check to be one table for all of them:
+        other rows for each client open no sum, the same for all are accepted within the clip.
+        """
         return rows
 
     def rounds_needed(self) -> Collection[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import Kept
 from fkgsec.federation.task import TASKS, Task
 from fkgsec.randomness import generator
+from fkgsec.renamed import renamed
 
 if TYPE_CHECKING:
     from fkgsec.kge.local.result import KgeResult as FederationResult  # see `__getattr__` below
@@ -71,11 +72,12 @@ class Federation:
         self,
         graph: Any,
         options: RunOptions[Any],
-        make_exchange: MakeTransport = Transport,
+        make_transport: MakeTransport = Transport,
         adversary: Adversary | None = None,
+        rounds_needed: Collection[int] = (),
     ) -> None:
-        if options.defense and make_exchange is Transport:
-            raise SpecError(f"defense {options.defense!r} was asked for, but an exchange in clear was given")
+        if options.defense and make_transport is Transport:
+            raise SpecError(f"defense {options.defense!r} was asked for, but a transport in clear was given")
         self.graph, self.options = graph, options
         self.recipe: Recipe = RECIPES[options.algorithm]
         task = TASKS[self.recipe.task]
@@ -90,8 +92,9 @@ class Federation:
         self.parties = [client_party(name) for name in self.task.names]
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
-        self.exchange = make_exchange(self.channel, options, self.parties, self.recipe.shared, run)
+        self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
         self.adversary = adversary
+        self._needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
         self._corrupt: int | None = None  # the adversary's place, where it is a client
         if adversary:
             self._seat(adversary)
@@ -99,10 +102,6 @@ class Federation:
     def _seat(self, adversary: Adversary) -> None:
         """Give the adversary its party. Raises `SpecError` for a party that is not there."""
         if adversary.party == SERVER:
-            if self.exchange.sums:
-                raise SpecError(
-                    "adversary: a server that alters broadcasts is played in clear alone, not under secure sums"
-                )
             self.exchange.tamper_with(adversary.broadcast)
             return
         if adversary.party not in self.task.names:
@@ -173,15 +172,14 @@ class Federation:
         }
 
     def retain(self, *rounds: int) -> None:
-        """Keep the messages of round 0, of these rounds, of those that the adversary names, and each client's last upload up to
-        these; the broadcasts before these rounds; and the notes worth keeping."""
+        """Keep the messages of round 0, of these rounds, of those that an attack or the adversary needs, and each client's last
+        upload up to these; the broadcasts before these rounds; and the notes worth keeping."""
         transcript = self.channel.transcript
-        named = set(self.adversary.rounds_needed()) if self.adversary else set()
-        whole = {0, *rounds, *named}.union(*(transcript.latest_uploads(number) for number in rounds))
+        whole = {0, *rounds, *self._needed}.union(*(transcript.latest_uploads(number) for number in rounds))
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
         latest = {max((one for one in opened if one <= number), default=number) for number in rounds}
-        before = {number - 1 for number in (*rounds, *named)}
-        noted = {*rounds, *named, *latest, *self.exchange.rounds_worth_noting()}
+        before = {number - 1 for number in (*rounds, *self._needed)}
+        noted = {*rounds, *self._needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
 
 
@@ -228,15 +226,17 @@ def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
     return {party: rows.clone() for party, rows in own.items()}
 
 
+@renamed(make_exchange="make_transport")
 def run_federation(
     graph: Any,
     options: RunOptions[Result_co],
     folder: Path | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
-    make_exchange: MakeTransport = Transport,
+    make_transport: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
+    rounds_needed: Collection[int] = (),
 ) -> Result_co:
     """Train a federation to its last round or until validation stops improving.
 
@@ -246,21 +246,22 @@ def run_federation(
         folder: where checkpoints go; a run that was killed goes on from the last one found there.
         observer: progress callbacks for every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
-        make_exchange: how tables cross; a defense's own (`defenses.make_transport`), or in clear.
+        make_transport: how tables cross; a defense's own (`defenses.make_transport`), or in clear.
         released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
         adversary: a party that misbehaves.
+        rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.
 
     On the CPU the result depends on nothing but graph, options, seed and adversary, also across a kill and a resume.
 
     Raises:
         DataError: a federated algorithm with one client, or a graph without clients.
-        SpecError: options that name a defense, and an exchange that has none, or are another task's; an adversary that is no
+        SpecError: options that name a defense, and a transport that has none, or are another task's; an adversary that is no
             party.
         TrainingError: a loss that is not finite; the last checkpoint stays.
         RunError: a checkpoint that is damaged or of another run.
     """
     observer = observer or Observer()
-    federation = Federation(graph, options, make_exchange, adversary)
+    federation = Federation(graph, options, make_transport, adversary, rounds_needed)
     transcript = federation.channel.transcript
     path = folder / CHECKPOINT if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
@@ -285,11 +286,12 @@ def run_federation(
     return _result(federation, progress, best, released)
 
 
+@renamed(make_exchange="make_transport")
 def load_federation(
     path: Path,
     graph: Any,
     options: RunOptions[Result_co],
-    make_exchange: MakeTransport = Transport,
+    make_transport: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
 ) -> Result_co:
@@ -298,7 +300,7 @@ def load_federation(
     Raises:
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
-    federation = Federation(graph, options, make_exchange, adversary)
+    federation = Federation(graph, options, make_transport, adversary)
     best, progress = _restore(federation, path)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)

@@ -16,7 +16,7 @@ from fkgsec.errors import SpecError
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
 
 
-class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"variant": "form"}):
+class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a run forgets.
 
     Attributes:
@@ -35,6 +35,7 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         seed: of the order and the negatives of unlearning.
         colluders: of the clients in a secure sum, how many may tell the server their part; None: 1. The sum needs two more. Only
             for runs that were defended.
+        form: the name of `variant` in files of version 0.1; read, and never written.
     """
 
     method: Method = "fedlu"
@@ -48,8 +49,14 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_size: int | None = None
     seed: int = 0
     colluders: int | None = None
+    form: Variant | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.form is not msgspec.UNSET:
+            if self.variant not in ("paper", self.form):
+                raise SpecError(f"form is the old name of variant; got {self.form!r} beside {self.variant!r}")
+            msgspec.structs.force_setattr(self, "variant", self.form)
+            msgspec.structs.force_setattr(self, "form", msgspec.UNSET)
         for name, allowed in (("method", Method), ("variant", Variant)):
             if getattr(self, name) not in get_args(allowed):
                 raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {getattr(self, name)!r}")

@@ -34,6 +34,7 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.randomness import generator
+from fkgsec.renamed import renamed
 from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining
 from fkgsec.unlearning.methods import METHODS, Work
 from fkgsec.unlearning.options import Method, UnlearnOptions
@@ -49,13 +50,14 @@ from fkgsec.unlearning.unlearning_round import (
 __all__ = ["Method", "UnlearnOptions", "unlearn"]
 
 
+@renamed(make_exchange="make_transport")
 def unlearn(
     result: KgeResult,
     forget: Forget,
     options: UnlearnOptions,
     *,
     observer: Observer | None = None,
-    make_exchange: MakeTransport = Transport,
+    make_transport: MakeTransport = Transport,
 ) -> KgeResult:
     """The run after forgetting. `result` stays as it is.
 
@@ -78,7 +80,7 @@ def unlearn(
         forget: what each client asks for.
         options: how.
         observer: progress callbacks.
-        make_exchange: how tables cross, as the run had it.
+        make_transport: how tables cross, as the run had it.
 
     Not covered: the server has seen earlier uploads and names, and keeps what it kept. An entity that only forgotten triples
     name stays a row. Under differential privacy the round is one release more, and re-training as many as a run: the guarantee
@@ -103,8 +105,8 @@ def unlearn(
     if options.colluders is not None and not result.options.defense:
         raise SpecError(f"colluders={options.colluders} does not apply to a run without a defense; leave it out")
     if options.method == "retrain":
-        return _retrain(result, retained, options, observer, make_exchange)
-    return _forget(result, retained, forget, options, observer or Observer(), make_exchange)
+        return _retrain(result, retained, options, observer, make_transport)
+    return _forget(result, retained, forget, options, observer or Observer(), make_transport)
 
 
 def _retrain(
@@ -112,18 +114,18 @@ def _retrain(
     retained: FederatedGraph,
     options: UnlearnOptions,
     observer: Observer | None,
-    make_exchange: MakeTransport,
+    make_transport: MakeTransport,
 ) -> KgeResult:
     """The whole run anew on what is retained."""
     run_options = result.options
     if RECIPES[run_options.algorithm].pooled:
         _check_pooled(retained)
     if run_options.defense:
-        Federation(result.graph, run_options, make_exchange).exchange.senders([], _colluders(options))
+        Federation(result.graph, run_options, make_transport).exchange.senders([], _colluders(options))
         seed = int(generator(options.seed, "retraining", _identity(result, retained, options)).integers(2**31))
         run_options = msgspec.structs.replace(run_options, seed=seed)
     return run_federation(
-        retained, run_options, observer=observer, make_exchange=make_exchange, released=result.protection
+        retained, run_options, observer=observer, make_transport=make_transport, released=result.protection
     )
 
 
@@ -133,18 +135,18 @@ def _forget(
     forget: Forget,
     options: UnlearnOptions,
     observer: Observer,
-    make_exchange: MakeTransport,
+    make_transport: MakeTransport,
 ) -> KgeResult:
     """Rounds 0 and 1 after the run."""
     started, run_options, identity = time.perf_counter(), result.options, _identity(result, retained, options)
-    federation = Federation(result.graph, run_options, make_exchange)
+    federation = Federation(result.graph, run_options, make_transport)
     task, transcript = federation.task, federation.channel.transcript
     assert isinstance(task, KgeTask)
     _load(task, result)
     sends = options.method != "delete" and not (options.method == "fedlu" and options.variant == "published")
     senders = senders_of(federation, list(forget), _colluders(options)) if sends else []
     if sends:
-        align_again(federation, make_exchange, identity, result)
+        align_again(federation, make_transport, identity, result)
     rounds = [round_entry(transcript, 0, None, None, [], started)]
     observer.round_done(rounds[0])
 
@@ -224,6 +226,7 @@ def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
 def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
     """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
     given = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
+    given["form"] = given.pop("variant")  # the name that it had when the first of these identities were made
     fields = [run_identity(result.graph, result.options), retained.hash, given]
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 

@@ -1,7 +1,7 @@
 """The round in which an unlearning crosses: who uploads, what the others train, and how tables go to and fro.
 
     senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
-    align_again(federation, make_exchange, identity, result)           # round 0
+    align_again(federation, make_transport, identity, result)           # round 0
     train_along(task, [place for place in senders if place not in asking], seed, observer)
     outcomes = exchange_rows(federation, result, asking, senders)      # round 1
 
@@ -37,7 +37,7 @@ def senders_of(federation: Federation, forgetting: Sequence[str], colluders: int
     return federation.exchange.senders(asking, colluders)
 
 
-def align_again(federation: Federation, make_exchange: MakeTransport, run: str, result: KgeResult) -> None:
+def align_again(federation: Federation, make_transport: MakeTransport, run: str, result: KgeResult) -> None:
     """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
     were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
 
@@ -51,7 +51,7 @@ def align_again(federation: Federation, make_exchange: MakeTransport, run: str, 
         RunError: a defended run of an earlier version.
     """
     carried = result.carried
-    exchange = make_exchange(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
+    exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
     if exchange.sums and not carried:
         raise RunError(
             "the run is of an earlier version, which did not keep what its clients were sent: train it again"

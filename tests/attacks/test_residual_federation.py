@@ -44,7 +44,7 @@ def train(graph: FederatedGraph, defense: str, algorithm: str, *, rounds: int = 
         algorithm=algorithm, dim=8, gamma=4, rounds=rounds, local_epochs=1, eval_every=rounds, patience=0,
         batch_size=256, num_negatives=4, learning_rate=0.05, device="cpu", defense=defense, seed=seed,
     )  # fmt: skip
-    return run_federation(graph, options, make_exchange=make_transport)
+    return run_federation(graph, options, make_transport=make_transport)
 
 
 def view_of(result: FederationResult, threat: str = "collusion", leak: float = 1.0) -> View:
@@ -667,7 +667,7 @@ def test_the_latest_opened_sum_is_kept() -> None:
 
 def test_a_victim_in_no_sum_has_a_reason() -> None:
     options = msgspec.structs.replace(federate(3).options, participation=0.7, rounds=1, eval_every=1)
-    result = run_federation(generate_consortium(clients=3, size=1500, seed=1), options, make_exchange=make_transport)
+    result = run_federation(generate_consortium(clients=3, size=1500, seed=1), options, make_transport=make_transport)
     rows, _ = attack(result)
     inside = {
         victim: client_party(victim) in view_of(result).secure["entities"].opened[0].survivors

@@ -21,7 +21,7 @@ OPTIONS = FederationOptions(
 
 def trained(clients: int = 3, **settings: object) -> FederationResult:
     graph = generate_consortium(clients=clients, size=300 * clients, seed=1)
-    return run_federation(graph, msgspec.structs.replace(OPTIONS, **settings), make_exchange=make_transport)
+    return run_federation(graph, msgspec.structs.replace(OPTIONS, **settings), make_transport=make_transport)
 
 
 def test_by_hand() -> None:

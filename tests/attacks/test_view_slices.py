@@ -54,7 +54,7 @@ def federate(algorithm: str, defense: str) -> FederationResult:
         algorithm=algorithm, defense=defense, dim=8, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64,
         num_negatives=4, learning_rate=0.05, device="cpu", seed=12345, protocol_seed=3 if defense else None,
     )  # fmt: skip
-    return run_federation(graph, options, make_exchange=make_transport)
+    return run_federation(graph, options, make_transport=make_transport)
 
 
 def rows_in(view: View, width: int) -> np.ndarray:

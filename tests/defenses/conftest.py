@@ -86,7 +86,7 @@ def remembered() -> Callable[..., Run]:
             made.append(RememberingTransport(*parts))
             return made[-1]
 
-        return Run(run_federation(graph, options, make_exchange=make, **arguments), made[0])
+        return Run(run_federation(graph, options, make_transport=make, **arguments), made[0])
 
     return run
 

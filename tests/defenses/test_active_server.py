@@ -59,7 +59,7 @@ def attacked(
     """A federation of `at` + 1 rounds, evaluated at its end; the server attacks with the broadcast before its last round."""
     options = replace(options, rounds=at + 1, eval_every=at + 1)
     make = active_server(target_of(graph), at=at, value=value, unprotected=unprotected, withheld=withheld)
-    return run_federation(graph, options, make_exchange=make)
+    return run_federation(graph, options, make_transport=make)
 
 
 def recovered(result: FederationResult, threat: str = "server") -> UpdateRecovery:
@@ -128,7 +128,7 @@ def test_the_same_run_of_an_honest_server_gives_nothing_away(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, defense="psu,secagg", rounds=3, eval_every=3)
-    result = run_federation(graph(5), options, make_exchange=make_transport)
+    result = run_federation(graph(5), options, make_transport=make_transport)
     assert not any(result.known.values())
     row = recovered(result)
     assert row.relative_error.value > 0.5
@@ -173,7 +173,7 @@ def test_without_claims_nothing_opens(
         return made[-1]
 
     try:
-        result = run_federation(graph(5), options, make_exchange=make)
+        result = run_federation(graph(5), options, make_transport=make)
     except ProtocolError:
         return
     # Or those who differ are dropped, and with the target all others.
@@ -208,13 +208,13 @@ def test_one_changed_value(
         return make_transport(Tampering(channel.transcript, receiver, 1, value), *others)
 
     if value == 0.5:  # the client says that it was sent something else than the server and the others say
-        last = run_federation(graph(3), options, make_exchange=make).rounds[2]
+        last = run_federation(graph(3), options, make_transport=make).rounds[2]
         assert last.num_survivors == 0
         assert last.excluded.keys() == {receiver}
         assert "entities: BroadcastError: it says that it was sent other tables than" in last.excluded[receiver]
         return
     with pytest.raises(BroadcastError, match=f"{receiver} refuses the broadcast of entities in round 1"):
-        run_federation(graph(3), options, make_exchange=make)
+        run_federation(graph(3), options, make_transport=make)
 
 
 class SplitForSitters(DefendedTransport):
@@ -236,14 +236,14 @@ def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
         made[-1].sitters = set(made[-1].parties) - drawn(graph(5), options, 2)
         return made[-1]
 
-    result = run_federation(graph(5), options, make_exchange=make)
+    result = run_federation(graph(5), options, make_transport=make)
     for round in (3, 4):
         others = made[0].sitters & drawn(graph(5), options, round)
         assert len(others) == 1
         assert result.rounds[round].excluded.keys() == others
         assert result.rounds[round].num_survivors == 0  # of three with a threshold of three
     assert not result.rounds[2].excluded
-    run_federation(graph(5), options, make_exchange=make_transport)  # and of an honest server none ends
+    run_federation(graph(5), options, make_transport=make_transport)  # and of an honest server none ends
 
 
 def drawn(graph: FederatedGraph, options: FederationOptions, round: int) -> set[str]:
@@ -269,7 +269,7 @@ def test_clients_that_receive_nothing_are_told_the_commitment(
         made.append(make_transport(*parts))
         return made[-1]
 
-    result = run_federation(graph(5), options, make_exchange=make)
+    result = run_federation(graph(5), options, make_transport=make)
     assert len(histories(made[0])) == 1
     told = [entry for entry in result.transcript.entries if entry.kind == "broadcast-root" and entry.round == 2]
     assert len(told) == (0 if algorithm == "fede" else 2)
@@ -288,7 +288,7 @@ def test_a_resumed_run_goes_on_with_its_history(
         made.append(make_transport(*parts))
         return made[-1]
 
-    run_federation(graph(4), options, make_exchange=make)
+    run_federation(graph(4), options, make_transport=make)
 
     class Killed(Exception):
         pass
@@ -299,8 +299,8 @@ def test_a_resumed_run_goes_on_with_its_history(
                 raise Killed
 
     with pytest.raises(Killed):
-        run_federation(graph(4), options, tmp_path, Killer(), checkpoint_every_s=0, make_exchange=make)
-    run_federation(graph(4), options, tmp_path, make_exchange=make)
+        run_federation(graph(4), options, tmp_path, Killer(), checkpoint_every_s=0, make_transport=make)
+    run_federation(graph(4), options, tmp_path, make_transport=make)
     assert histories(made[2]) == histories(made[0])
     assert histories(made[1]) != histories(made[0])
 
@@ -309,7 +309,7 @@ def test_first_rows_beyond_the_clip_are_refused(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     with pytest.raises(SpecError, match=r"secagg: clip must be at least 1\.5, which the first rows of entities reach"):
-        run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_exchange=make_transport)
+        run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_transport=make_transport)
 
 
 def test_unchecked_clients_are_what_the_defense_adds(
@@ -318,8 +318,8 @@ def test_unchecked_clients_are_what_the_defense_adds(
     """The hook takes the defense away and nothing else: the same figures come out of an honest run."""
     options = replace(options, defense="secagg")
 
-    with_it = run_federation(graph(3), options, make_exchange=make_transport)
-    without = run_federation(graph(3), options, make_exchange=UnprotectedTransport)
+    with_it = run_federation(graph(3), options, make_transport=make_transport)
+    without = run_federation(graph(3), options, make_transport=UnprotectedTransport)
     for one, other in zip(with_it.tables, without.tables, strict=True):
         torch.testing.assert_close(one.entities, other.entities, rtol=0, atol=0)
     assert np.array_equal(with_it.test_ranks[0], without.test_ranks[0])

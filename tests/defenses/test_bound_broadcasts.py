@@ -38,7 +38,7 @@ def federated(
     def make(channel: Channel, *others: Any) -> Any:
         return make_transport(Changing(channel.transcript, change), *others)
 
-    return run_federation(graph, options, make_exchange=make)
+    return run_federation(graph, options, make_transport=make)
 
 
 def to_second(kind: type, change: Callable[[Any], AnyMessage], at: int = 1) -> Callable[[Any], AnyMessage]:
@@ -171,7 +171,7 @@ def test_honest_rounds_send_every_participant_rows(
 ) -> None:
     """With few participants, dropouts and failed rounds nobody refuses."""
     options = replace(options, algorithm=algorithm, defense=defense, participation=0.6, rounds=5, eval_every=5)
-    result = run_federation(graph(5), options, make_exchange=make_transport)
+    result = run_federation(graph(5), options, make_transport=make_transport)
     assert {entry.num_survivors for entry in result.rounds[1:]} >= {0, 3}
     assert not any(entry.excluded for entry in result.rounds)
 
@@ -182,10 +182,10 @@ def test_unlearning_begins_from_what_was_sent_last(
 ) -> None:
     """Who sat the last rounds out takes over the table that the others have, and it can be no other one."""
     options = replace(options, algorithm="fedep", defense=defense, participation=0.6, rounds=2, eval_every=2)
-    result = run_federation(graph(5), options, make_exchange=make_transport)
+    result = run_federation(graph(5), options, make_transport=make_transport)
     asking = result.graph.clients[0]
     forget, how = {asking.name: asking.train[:5]}, UnlearnOptions(method="finetune", decay_epochs=1)
-    unlearned = unlearn(result, forget, how, make_exchange=make_transport)
+    unlearned = unlearn(result, forget, how, make_transport=make_transport)
     assert unlearned.rounds[1].num_survivors == 3
     assert not unlearned.rounds[1].excluded
 
@@ -197,7 +197,7 @@ def test_unlearning_begins_from_what_was_sent_last(
             return super().broadcast(round, table, parties)
 
     with pytest.raises(BroadcastError, match="another table of entities than it was sent last in the run"):
-        unlearn(result, forget, how, make_exchange=Other)
+        unlearn(result, forget, how, make_transport=Other)
 
 
 def test_what_clients_were_sent_is_read_back_or_refused(by_hand: Callable) -> None:

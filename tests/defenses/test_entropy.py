@@ -182,7 +182,7 @@ def audited(folder: Path, **fields: Any) -> tuple[FederationResult, set[int | by
     spec = Spec(**(SMALL | fields))
     graph = spec.load_graph()
     finished = execute(spec, graph, folder, attack=True)
-    result = run_federation(graph, spec.federation_options(), folder, make_exchange=make_transport)
+    result = run_federation(graph, spec.federation_options(), folder, make_transport=make_transport)
     views = [
         build_view(result, threat, colluder=graph.clients[0].name, leak=1.0, seed=spec.attack_options().seed)
         for threat in THREAT_MODELS.values()
@@ -223,7 +223,7 @@ def test_values_do_not_depend_on_what_protocols_draw_but_for_noise(
     defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
-    one, other = (run_federation(graph(3), options, make_exchange=make_transport) for _ in range(2))
+    one, other = (run_federation(graph(3), options, make_transport=make_transport) for _ in range(2))
     assert one.row_names == other.row_names
     same = [
         torch.equal(a.entities, b.entities) and torch.equal(a.relations, b.relations)
@@ -286,7 +286,7 @@ def test_a_round_that_is_done_again_after_a_kill_has_the_same_noise_under_fresh_
     with pytest.raises(Killed):
         run_federation(graph(3), options, tmp_path, KilledAfter(2), every_s, tapped)
     opened = tapped.channels[0].transcript.opened(2)
-    run_federation(graph(3), options, tmp_path, make_exchange=tapped)
+    run_federation(graph(3), options, tmp_path, make_transport=tapped)
     assert opened == tapped.channels[1].transcript.opened(2)  # the sums, with their noise
     before, after = tapped.sent
     assert before.keys() == after.keys()
@@ -305,11 +305,11 @@ def test_a_run_that_goes_on_gives_what_it_would_have_given(
 ) -> None:
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
     monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(count))
-    whole = run_federation(graph(3), options, make_exchange=make_transport)
+    whole = run_federation(graph(3), options, make_transport=make_transport)
     with pytest.raises(Killed):
         run_federation(graph(3), options, tmp_path, KilledAfter(1), 0.0, make_transport)
     monkeypatch.undo()  # what the operating system gives now is not what it gave then
-    resumed = run_federation(graph(3), options, tmp_path, make_exchange=make_transport)
+    resumed = run_federation(graph(3), options, tmp_path, make_transport=make_transport)
     for one, other in zip(resumed.tables, whole.tables, strict=True):
         assert torch.equal(one.entities, other.entities)
         assert torch.equal(one.relations, other.relations)

@@ -121,8 +121,8 @@ def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
     options: FederationOptions,
 ) -> None:
     options = replace(options, algorithm=algorithm)
-    reference = run_federation(graph(clients), options, make_exchange=SumsInClear)
-    protected = run_federation(graph(clients), replace(options, defense=defense), make_exchange=make_transport)
+    reference = run_federation(graph(clients), options, make_transport=SumsInClear)
+    protected = run_federation(graph(clients), replace(options, defense=defense), make_transport=make_transport)
     assert figures(protected) == figures(reference)
     in_clear = run_federation(graph(clients), options)
     assert figures(protected)[3] != figures(in_clear)[3]  # rounding shows: the comparison is not of the trivial kind
@@ -206,7 +206,7 @@ def test_no_name_crosses_before_the_union_is_told(
     seen = {}
     for defense in ("psu,secagg", "secagg"):
         result = run_federation(
-            graph(3), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_transport
+            graph(3), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
         )
         kinds = [line.kind for line in result.transcript.entries if line.round == 0]
         frames = result.transcript.frames[0]
@@ -269,7 +269,7 @@ def test_bytes_are_those_of_the_messages(
 ) -> None:
     """Keys, shares, masks and all; and what is counted can be read again."""
     result = run_federation(
-        graph(5), replace(options, algorithm=algorithm, defense=defense), make_exchange=make_transport
+        graph(5), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
     )
     transcript = result.transcript
     for entry in (result.rounds[0], result.rounds[-1]):
@@ -300,9 +300,9 @@ def test_a_seed_decides_everything_and_another_one_other_masks(
 ) -> None:
     defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
     options = replace(options, algorithm=algorithm, defense=defense)
-    first, second = (run_federation(graph(5), options, make_exchange=make_transport) for _ in range(2))
+    first, second = (run_federation(graph(5), options, make_transport=make_transport) for _ in range(2))
     assert everything(first) == everything(second)
-    other = run_federation(graph(5), replace(options, seed=6), make_exchange=make_transport)
+    other = run_federation(graph(5), replace(options, seed=6), make_transport=make_transport)
     assert figures(first) != figures(other)
 
 
@@ -404,7 +404,7 @@ def test_the_schedule_of_dropouts_comes_from_the_seed(
     options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
 
     def survivors(seed: int) -> list[int]:
-        result = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_transport)
+        result = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
         return [entry.num_survivors for entry in result.rounds]
 
     assert survivors(1) == survivors(1)
@@ -423,7 +423,7 @@ def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
     assert [entry.num_survivors for entry in result.rounds] == [0, *sizes]
     assert set(sizes) == {0, 4, 5}
     survivors_in_clear = type("SurvivorsInClear", (SumsInClear,), {"survivors": present})
-    assert figures(result) == figures(run_federation(graph(5), options, make_exchange=survivors_in_clear))
+    assert figures(result) == figures(run_federation(graph(5), options, make_transport=survivors_in_clear))
 
 
 # Suppression.
@@ -557,12 +557,14 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
     tmp_path: Path,
 ) -> None:
     options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=2)
-    whole = run_federation(graph(5), options, make_exchange=make_transport)
+    whole = run_federation(graph(5), options, make_transport=make_transport)
     with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_exchange=make_transport)
-    resumed = run_federation(graph(5), options, tmp_path, make_exchange=make_transport)
+        run_federation(
+            graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_transport=make_transport
+        )
+    resumed = run_federation(graph(5), options, tmp_path, make_transport=make_transport)
     assert everything(resumed) == everything(whole)
-    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_exchange=make_transport)
+    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_transport=make_transport)
     assert everything(finished) == everything(whole)
 
 
@@ -572,15 +574,15 @@ def test_a_round_of_too_few_after_a_resume_is_the_same_round(
     """With suppression, what clients take over depends on the round alone, not on one before the stop."""
     options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
     for seed in range(20):
-        whole = run_federation(graph(5), replace(options, seed=seed), make_exchange=make_transport)
+        whole = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
         if whole.rounds[1].num_survivors and not whole.rounds[2].num_survivors:
             options = replace(options, seed=seed)
             break
     else:
         pytest.fail("no schedule has a void round after a good one")
     with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_exchange=make_transport)
-    assert everything(run_federation(graph(5), options, tmp_path, make_exchange=make_transport)) == everything(whole)
+        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_transport=make_transport)
+    assert everything(run_federation(graph(5), options, tmp_path, make_transport=make_transport)) == everything(whole)
 
 
 # Noise, on its way through the exchange.

@@ -196,7 +196,7 @@ def test_an_algorithm_that_exchanges_nothing_has_nothing_to_defend(
     with pytest.raises(SpecError, match=f"^defense: {algorithm} exchanges nothing that 'secagg' could protect"):
         check_defense(defended)
     with pytest.raises(SpecError, match="exchanges nothing"):
-        run_federation(graph(3), defended, make_exchange=make_transport)
+        run_federation(graph(3), defended, make_transport=make_transport)
     check_defense(replace(options, algorithm=algorithm))
 
 
@@ -212,7 +212,7 @@ def test_a_sum_of_one_participant_is_refused(
 ) -> None:
     lonely = replace(options, defense="secagg", participation=0.34)
     with pytest.raises(SpecError, match="secagg needs at least 2 participants in a round; raise participation"):
-        run_federation(graph(3), lonely, make_exchange=make_transport)
+        run_federation(graph(3), lonely, make_transport=make_transport)
 
 
 def test_the_exchange_is_the_one_that_was_asked_for(options: FederationOptions) -> None:

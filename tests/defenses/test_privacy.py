@@ -290,7 +290,7 @@ def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
 
 
 def statement(graph: FederatedGraph, options: FederationOptions) -> Sequence[str]:
-    return run_federation(graph, options, make_exchange=make_transport).protection.lines()
+    return run_federation(graph, options, make_transport=make_transport).protection.lines()
 
 
 def test_a_run_states_the_guarantee_of_all_its_rounds(
@@ -343,15 +343,15 @@ def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
 ) -> None:
     """The run's three rounds and the unlearning's: what a reader of either record is told is what crossed until then."""
     options = replace(options, rounds=3, defense="dp:clip=0.1,epsilon=8")
-    raw = run_federation(graph(3), options, make_exchange=make_transport)
+    raw = run_federation(graph(3), options, make_transport=make_transport)
     forget = {raw.graph.clients[0].name: raw.graph.clients[0].train[:5]}
-    made = unlearn(raw, forget, UnlearnOptions(method=method, decay_epochs=1), make_exchange=make_transport)
+    made = unlearn(raw, forget, UnlearnOptions(method=method, decay_epochs=1), make_transport=make_transport)
     guarantee = made.protection.guarantees["entities"]
     assert guarantee.epsilon == pytest.approx(epsilon, abs=0.01)
     assert f"{releases} releases" in guarantee.describe()
     assert made.protection.lines()[-1] == f"dp, entities: {guarantee.describe()}"
     once_more = dataclasses.replace(raw, protection=made.protection)
-    again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_transport)
+    again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_transport=make_transport)
     assert f"{releases + 1} releases" in again.protection.guarantees["entities"].describe()
 
 

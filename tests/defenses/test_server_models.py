@@ -75,7 +75,7 @@ def test_a_run_says_it_in_its_result_and_its_lines(
 ) -> None:
     """With three clients one of whom must not be told apart from another, one may collude: not two, as was said once."""
     options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg")
-    protection = run_federation(graph(3), options, make_exchange=make_transport).protection
+    protection = run_federation(graph(3), options, make_transport=make_transport).protection
     (uploads,) = (one for one in protection.withstands if one.part == "single uploads")
     assert uploads.server == "follows the protocol"
     assert (uploads.colluders, uploads.threshold, uploads.num_clients) == (1, 3, 3)
@@ -87,7 +87,7 @@ def test_feds_says_that_its_clients_cannot_tell_which_rows_they_were_not_sent(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = msgspec.structs.replace(options, algorithm="feds", rounds=1, defense="secagg")
-    protection = run_federation(graph(3), options, make_exchange=make_transport).protection
+    protection = run_federation(graph(3), options, make_transport=make_transport).protection
     (uploads,) = (one for one in protection.withstands if one.part == "single uploads")
     assert uploads.server == "follows the protocol"
     assert "or one of them no rows, reads uploads off the sum" in uploads.limit

@@ -219,8 +219,8 @@ def test_a_federation_equals_the_naive_simulation(
         participation=participation,
         learning_rate=0.02,
     )
-    naive = run_federation(graph(3), options, make_exchange=RankedByTotals)
-    secure = run_federation(graph(3), replace(options, defense="secagg"), make_exchange=make_transport)
+    naive = run_federation(graph(3), options, make_transport=RankedByTotals)
+    secure = run_federation(graph(3), replace(options, defense="secagg"), make_transport=make_transport)
     for entry, plain in zip(secure.rounds[1:], naive.rounds[1:], strict=True):
         assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
         assert (entry.num_survivors, entry.num_clipped) == (plain.num_survivors, 0)
@@ -495,7 +495,7 @@ def test_nothing_but_the_protocols_messages_leaves_a_client(
     defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     options = replace(options, algorithm="feds", rounds=3, eval_every=3, sparse_rounds=1)
-    secure = run_federation(graph(3), replace(options, defense=defense), make_exchange=make_transport)
+    secure = run_federation(graph(3), replace(options, defense=defense), make_transport=make_transport)
     up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
     steps = ("advertisement", "sealed-shares", "receipt", "masked-upload", "confirmation", "revealed-shares")
     assert up == {f"secagg-{step}" for step in steps} | {"broadcast-claim"}
@@ -594,7 +594,7 @@ def test_feds_takes_sums_and_suppression_only(
 ) -> None:
     options = replace(options, algorithm="feds", defense=defense)
     with pytest.raises(SpecError) as error:
-        run_federation(graph(3), options, make_exchange=make_transport)
+        run_federation(graph(3), options, make_transport=make_transport)
     assert str(error.value) == f"feds: codec 'top-k' {why.format(defense)}"
 
 
@@ -604,7 +604,7 @@ def test_what_needs_single_uploads_takes_no_sums(
 ) -> None:
     options = replace(options, algorithm="pfedeg", defense=defense)
     with pytest.raises(SpecError) as error:
-        run_federation(graph(3), options, make_exchange=make_transport)
+        run_federation(graph(3), options, make_transport=make_transport)
     assert str(error.value) == (
         f"pfedeg: aggregation 'affinity' needs single uploads; defense '{defense}' delivers their sum alone"
     )
@@ -639,7 +639,7 @@ class Attacked:
                 super().align(table, held)
                 self._names = {party: holding.names for party, holding in held.items()}
 
-        self.result = run_federation(graph, options, make_exchange=Remembering)
+        self.result = run_federation(graph, options, make_transport=Remembering)
         self.colluder, *self.victims = (client.name for client in graph.clients)
 
     def view(self, threat: str = "collusion", leak: float = 1.0) -> View:

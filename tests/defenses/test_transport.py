@@ -104,7 +104,7 @@ def test_factorised_changes_under_sums(
 ) -> None:
     """FedE-SVD: the same tables as in clear up to the encoding; factors come down, and nothing of one client goes up."""
     options = replace(options, algorithm="fede-svd", rank=1, columns=2, rounds=3, eval_every=3, learning_rate=0.01)
-    secure = run_federation(graph(5), replace(options, defense=defense), make_exchange=make_transport)
+    secure = run_federation(graph(5), replace(options, defense=defense), make_transport=make_transport)
     kinds = {(entry.direction, entry.kind) for entry in secure.transcript.entries if entry.round}
     assert ("down", "low-rank-rows") in kinds
     assert ("up", "low-rank-rows") not in kinds
@@ -116,7 +116,7 @@ def test_factorised_changes_under_sums(
         assert len(down) == 5
     asking = graph(5).clients[0]
     method = UnlearnOptions(method="finetune", decay_epochs=1)
-    after = unlearn(secure, {asking.name: asking.train[:5]}, method, make_exchange=make_transport)
+    after = unlearn(secure, {asking.name: asking.train[:5]}, method, make_transport=make_transport)
     assert after.rounds[1].num_survivors in ((5,) if "dropout" not in defense else (0, 3, 4, 5))
 
 
@@ -144,10 +144,10 @@ def test_what_clients_remember_goes_on_after_a_stop(
 ) -> None:
     own = {"rank": 1, "columns": 2} if algorithm == "fede-svd" else {}
     options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=4, **own)
-    whole = run_federation(graph(4), options, make_exchange=make_transport)
+    whole = run_federation(graph(4), options, make_transport=make_transport)
     with pytest.raises(Stop):
         run_federation(graph(4), options, tmp_path, StopAtTheThird(), 0.0, make_transport)
-    resumed = run_federation(graph(4), options, tmp_path, make_exchange=make_transport)
+    resumed = run_federation(graph(4), options, tmp_path, make_transport=make_transport)
     for one, other in zip(resumed.tables, whole.tables, strict=True):
         assert torch.equal(one.entities, other.entities)
     assert resumed.transcript.frames == whole.transcript.frames
@@ -156,6 +156,6 @@ def test_what_clients_remember_goes_on_after_a_stop(
 def test_a_personal_mean_under_local_noise(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
     """PFedEG needs single uploads, which noise leaves; the guarantee is that of FedE, which releases as much."""
     noisy = replace(options, defense="dp:clip=0.5,epsilon=5", algorithm="pfedeg")
-    result = run_federation(graph(3), noisy, make_exchange=make_transport)
-    fede = run_federation(graph(3), replace(noisy, algorithm="fede"), make_exchange=make_transport)
+    result = run_federation(graph(3), noisy, make_transport=make_transport)
+    fede = run_federation(graph(3), replace(noisy, algorithm="fede"), make_transport=make_transport)
     assert result.protection.guarantees["entities"].epsilon == fede.protection.guarantees["entities"].epsilon

@@ -73,7 +73,7 @@ def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., FederationResu
         key = algorithm, defense
         if key not in made:
             given = replace(options, algorithm=algorithm, defense=defense)
-            made[key] = run_federation(graph(5), given, make_exchange=make_transport)
+            made[key] = run_federation(graph(5), given, make_transport=make_transport)
         return made[key]
 
     return run
@@ -85,7 +85,7 @@ def test_others_train_and_hide_the_client_that_asked(
 ) -> None:
     run = runs(algorithm, defense)
     after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=make_transport
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
     )
     assert not any(after.known.values())
     for place, client in enumerate(run.graph.clients):  # all trained, and none sends what it had
@@ -110,7 +110,7 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     """With the others sending back what they were sent, as before, the figures show the leak; the rows that moved too."""
     run = runs(algorithm, defense)
     after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=EchoingOthers
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=EchoingOthers
     )
     row = of_target(after, 1)
     if "suppress" not in defense:
@@ -123,7 +123,7 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     assert isinstance(moved, np.ndarray)
     assert np.isfinite(moved).sum() > 0.5 * row.cosine.n
     sound = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_exchange=make_transport
+        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
     )
     if "psu" in defense:
         assert isinstance(moved_rows(run, sound, run.graph.clients[1].name), str)
@@ -140,7 +140,7 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
 def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
     clients: int, colluders: int | None, says: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
-    run = run_federation(graph(clients), replace(options, defense="psu,secagg"), make_exchange=make_transport)
+    run = run_federation(graph(clients), replace(options, defense="psu,secagg"), make_transport=make_transport)
     made: list[Any] = []
 
     def make(*parts: Any) -> Any:
@@ -150,9 +150,11 @@ def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
     for method in ("finetune", "retrain"):
         asking = UnlearnOptions(method=method, colluders=colluders)
         with pytest.raises(SpecError, match=says):
-            unlearn(run, asked(graph(clients), 0), asking, make_exchange=make)
+            unlearn(run, asked(graph(clients), 0), asking, make_transport=make)
     assert all(not one.channel.transcript.entries for one in made)
-    unlearn(run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=0), make_exchange=make_transport)
+    unlearn(
+        run, asked(graph(clients), 0), UnlearnOptions(method="finetune", colluders=0), make_transport=make_transport
+    )
 
 
 def test_not_the_same_clients_train_along_whoever_asks(
@@ -179,7 +181,7 @@ def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph],
 def test_several_that_ask_share_the_sum(runs: Callable[..., FederationResult]) -> None:
     run = runs("fede", "psu,secagg")
     after = unlearn(
-        run, asked(run.graph, 0, 2, 4), UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=make_transport
+        run, asked(run.graph, 0, 2, 4), UnlearnOptions(method="finetune", decay_epochs=1), make_transport=make_transport
     )
     assert any("one sum of 3 clients that asked and 2 that trained" in line for line in after.protection.lines())
 
@@ -190,7 +192,7 @@ def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., Federation
     options = UnlearnOptions(method="finetune", decay_epochs=1)
     names = run.graph.clients[1].name
     one, other = (
-        unlearn(run, {names: run.graph.clients[1].train[rows]}, options, make_exchange=make_transport)
+        unlearn(run, {names: run.graph.clients[1].train[rows]}, options, make_transport=make_transport)
         for rows in (slice(5, 25), slice(5, 26))
     )
     assert not torch.equal(one.trained[3].entities, other.trained[3].entities)
@@ -199,7 +201,7 @@ def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., Federation
 def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., FederationResult]) -> None:
     """Nor the first rows: equal draws made the others' first uploads equal, and the difference of two sums one client's."""
     run = runs("fede", "psu,secagg")
-    again = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="retrain"), make_exchange=make_transport)
+    again = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="retrain"), make_transport=make_transport)
     assert again.options.seed != run.options.seed
     for place in (0, 2, 3, 4):
         assert not torch.equal(run.trained[place].entities, again.trained[place].entities)
@@ -209,7 +211,7 @@ def test_round_0_sends_what_the_server_has_and_no_more(
     graph: Callable[[int], FederatedGraph], options: FederationOptions
 ) -> None:
     """Rows that were suppressed stay with their clients: the server sends the first rows for them, which it has."""
-    run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_exchange=make_transport)
+    run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_transport=make_transport)
     seen: list[Tensor] = []
 
     class Watched(DefendedTransport):
@@ -217,7 +219,7 @@ def test_round_0_sends_what_the_server_has_and_no_more(
             seen.append(rows)
             super().initialise(table, rows)
 
-    after = unlearn(run, asked(graph(5), 1), UnlearnOptions(method="finetune", decay_epochs=1), make_exchange=Watched)
+    after = unlearn(run, asked(graph(5), 1), UnlearnOptions(method="finetune", decay_epochs=1), make_transport=Watched)
     names = after.row_names["entities"]
     held: Mapping[str, Sequence[int]] = {}
     holders = {name: [] for name in names} | held
@@ -238,4 +240,4 @@ def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., FederationResu
 
     run = dataclasses.replace(runs("fede", "psu,secagg"), carried={})
     with pytest.raises(RunError, match="the run is of an earlier version"):
-        unlearn(run, asked(run.graph, 1), UnlearnOptions(method="finetune"), make_exchange=make_transport)
+        unlearn(run, asked(run.graph, 1), UnlearnOptions(method="finetune"), make_transport=make_transport)

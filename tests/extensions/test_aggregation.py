@@ -37,4 +37,4 @@ def test_a_trimmed_mean(request: pytest.FixtureRequest) -> None:
     graph = generate_consortium(clients=3, size=300, seed=1)
     assert run_federation(graph, clear).rounds[1].num_survivors == 3
     with pytest.raises(SpecError, match="'trimmed mean' needs single uploads; defense 'secagg' delivers their sum"):
-        run_federation(graph, secure, make_exchange=make_transport)
+        run_federation(graph, secure, make_transport=make_transport)

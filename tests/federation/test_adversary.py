@@ -10,7 +10,7 @@ from torch import Tensor
 
 from defenses.transport import make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
@@ -42,14 +42,14 @@ def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: Federatio
     for party in ("large", SERVER):
         honest = run_federation(uneven, options, adversary=Adversary(party))
         assert equal(honest, run_federation(uneven, options))
+    secure = replace(options, defense="secagg", rounds=1)
+    honest = run_federation(uneven, secure, make_transport=make_transport, adversary=Adversary(SERVER))
+    assert equal(honest, run_federation(uneven, secure, make_transport=make_transport))
 
 
 def test_a_party_that_is_not_there_is_refused(uneven: FederatedGraph, options: FederationOptions) -> None:
     with pytest.raises(SpecError, match="adversary: 'nobody' is no party; allowed: server, small, large, middle"):
         run_federation(uneven, options, adversary=Adversary("nobody"))
-    secure = replace(options, defense="secagg")
-    with pytest.raises(SpecError, match="played in clear alone, not under secure sums"):
-        run_federation(uneven, secure, make_exchange=make_transport, adversary=Adversary(SERVER))
 
 
 class Forgetful(Adversary):
@@ -81,6 +81,36 @@ def test_the_server_sends_what_it_likes(uneven: FederatedGraph, options: Federat
     honest, shouted = run_federation(uneven, options), run_federation(uneven, options, adversary=Shouting(SERVER))
     assert torch.equal(shouted.tables[0].entities, 2 * honest.tables[0].entities)
     assert torch.equal(shouted.tables[1].entities, honest.tables[1].entities)
+
+
+class Shrinking(Adversary):
+    """The server sends everybody half of every row."""
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        return rows / 2 if round else rows
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_under_secure_sums_a_server_that_treats_all_alike_is_followed_and_one_that_does_not_opens_nothing(
+    uneven: FederatedGraph, options: FederationOptions, defense: str
+) -> None:
+    secure = replace(options, defense=defense, rounds=2, eval_every=2)
+    honest = run_federation(uneven, secure, make_transport=make_transport)
+    alike = run_federation(uneven, secure, make_transport=make_transport, adversary=Shrinking(SERVER))
+    assert alike.rounds[-1].num_survivors == 3
+    assert not equal(alike, honest)
+    (table,) = alike.started
+    sent = alike.started[table]["client/small"]
+    assert float(sent.norm()) < 0.6 * float(honest.started[table]["client/small"].norm())
+    with pytest.raises(FkgsecError, match=r"inconsistent broadcast"):
+        run_federation(uneven, secure, make_transport=make_transport, adversary=Halving(SERVER))
+
+
+class Halving(Adversary):
+    """The server sends one client half of every row."""
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        return rows / 2 if round and receiver == "client/small" else rows
 
 
 class Slowing(Adversary):
@@ -127,3 +157,12 @@ def test_the_transcript_keeps_what_is_named_and_the_broadcasts_before(
     for number in (1, 5):
         assert all(isinstance(one, Rows) and one.sender == SERVER for one in named.messages(number))
     assert {one.receiver == SERVER for one in named.messages(2)} == {True, False}
+
+
+def test_rounds_that_an_attack_needs_are_kept_beside_those_of_the_adversary(
+    uneven: FederatedGraph, options: FederationOptions
+) -> None:
+    options = replace(options, rounds=6, eval_every=6)
+    named = run_federation(uneven, options, adversary=Patient("large"), rounds_needed=(4,)).transcript
+    assert set(named.frames) == {0, 1, 2, 3, 4, 5, 6}
+    assert all(one.sender == SERVER for number in (1, 3, 5) for one in named.messages(number))

@@ -77,20 +77,20 @@ def plain(value: object) -> object:
 def assert_it_goes_on(graph: FederatedGraph, options: FederationOptions, folder: Path) -> FederationResult:
     """A run without a folder, one with a checkpoint after each round, and one from each of these: all the same."""
     options = replace(options, rounds=ROUNDS, eval_every=2)
-    result = run_federation(graph, options, make_exchange=make_transport)
+    result = run_federation(graph, options, make_transport=make_transport)
     whole = everything(result)
     kept = folder / "kept"
     kept.mkdir()
-    saved = run_federation(graph, options, kept, KeepEach(kept), checkpoint_every_s=0, make_exchange=make_transport)
+    saved = run_federation(graph, options, kept, KeepEach(kept), checkpoint_every_s=0, make_transport=make_transport)
     assert everything(saved) == whole
     for number in range(1, ROUNDS):
         trained = Trained()
         killed = folder / f"killed after {number}"
-        resumed = run_federation(graph, options, killed, trained, make_exchange=make_transport)
+        resumed = run_federation(graph, options, killed, trained, make_transport=make_transport)
         assert trained.rounds == list(range(number + 1, ROUNDS + 1))
         for name, part in everything(resumed).items():
             assert part == whole[name], f"{name} after a kill after round {number}"
-    finished = run_federation(graph, options, kept, trained := Trained(), make_exchange=make_transport)
+    finished = run_federation(graph, options, kept, trained := Trained(), make_transport=make_transport)
     assert everything(finished) == whole
     assert trained.rounds == []
     return result

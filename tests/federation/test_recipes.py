@@ -227,7 +227,7 @@ def test_protected_runs_train_as_those_in_clear(
     options = replace(options, algorithm=algorithm, eval_every=2)
     clear = run_federation(uneven, options)
     hidden_options = replace(options, defense="psu,secagg", protocol_seed=0)
-    hidden = run_federation(uneven, hidden_options, make_exchange=make_transport)
+    hidden = run_federation(uneven, hidden_options, make_transport=make_transport)
     for entry, plain in zip(hidden.rounds[1:], clear.rounds[1:], strict=True):
         assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
         assert (entry.num_survivors, entry.num_clipped) == (3, 0)
@@ -240,7 +240,7 @@ def test_protected_runs_train_as_those_in_clear(
     assert [type(note) for note in hidden.transcript.opened(2)] == [Opened]
     with pytest.raises(Stop):
         run_federation(uneven, hidden_options, tmp_path, StopAfter(1), 0, make_transport)
-    resumed = run_federation(uneven, hidden_options, tmp_path, make_exchange=make_transport)
+    resumed = run_federation(uneven, hidden_options, tmp_path, make_transport=make_transport)
     assert figures(resumed) == figures(hidden)
 
 

@@ -12,9 +12,11 @@ from safetensors import safe_open
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
+from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint, loop
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, load_federation, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.kge.local.task import KgeTask
 
 
 def same(one: FederationResult, other: FederationResult) -> bool:
@@ -30,7 +32,7 @@ def test_a_saved_run_is_the_run(
     changes: dict[str, str], uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
 ) -> None:
     chosen = replace(options, **changes)
-    make = {"make_exchange": make_transport} if changes.get("defense") else {}
+    make = {"make_transport": make_transport} if changes.get("defense") else {}
     result = run_federation(uneven, chosen, tmp_path, **make)
     result.save(tmp_path / "run.safetensors")
     read = FederationResult.load(tmp_path / "run.safetensors", uneven, chosen)
@@ -50,6 +52,28 @@ def test_a_finished_run_is_read_without_the_loop(
     checkpoint.save(tmp_path / CHECKPOINT, tensors, progress)
     with pytest.raises(RunError, match="stopped after round 2; finish it with the command that began it"):
         load_federation(tmp_path / CHECKPOINT, uneven, options)
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "fedlu", "collective"])
+def test_ranking_leaves_live_models_as_they_are(
+    algorithm: str, uneven: FederatedGraph, options: FederationOptions
+) -> None:
+    task = KgeTask(uneven, replace(options, algorithm=algorithm))
+    first = task.snapshot()
+    task.train(1, range(len(task.names)), lambda: None)
+    live = task.snapshot()
+    assert not torch.equal(live["entities"], first["entities"])
+    task.outcome({table: first[table] for table in ("entities", "relations")}, first)
+    assert all(torch.equal(rows, live[name]) for name, rows in task.snapshot().items())
+
+
+def test_the_keyword_of_before_is_accepted_with_a_warning(uneven: FederatedGraph, options: FederationOptions) -> None:
+    secure = replace(options, defense="secagg", rounds=1)
+    with pytest.warns(DeprecationWarning, match="make_exchange is called make_transport now"):
+        old = run_federation(uneven, secure, make_exchange=make_transport)  # type: ignore[call-arg]
+    assert same(old, run_federation(uneven, secure, make_transport=make_transport))
+    with pytest.raises(TypeError, match="make_exchange is the old name of make_transport; give one of them"):
+        run_federation(uneven, secure, make_exchange=Transport, make_transport=make_transport)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])

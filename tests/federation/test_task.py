@@ -189,7 +189,7 @@ def test_the_loop_trains_it_and_weighs_its_clients(fitting: PlaneOptions) -> Non
 
 def test_secure_sums_give_the_same_weighted_mean(fitting: PlaneOptions) -> None:
     clear = run_federation(plane(), fitting)
-    summed = run_federation(plane(), replace(fitting, defense="secagg"), make_exchange=make_transport)
+    summed = run_federation(plane(), replace(fitting, defense="secagg"), make_transport=make_transport)
     for one, other in zip(clear.weights, summed.weights, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
@@ -227,4 +227,4 @@ def test_options_and_data_of_another_task_are_refused(uneven: FederatedGraph, fi
     with pytest.raises(DataError, match="FederatedGraph: a plane is expected"):
         run_federation(uneven, fitting)
     with pytest.raises(DataError, match="a plane: fed-plane needs at least 2 clients; the federation has one"):
-        run_federation(plane(1), fitting, make_exchange=Transport)
+        run_federation(plane(1), fitting, make_transport=Transport)

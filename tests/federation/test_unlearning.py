@@ -425,11 +425,22 @@ def test_a_pooled_party_that_would_lose_an_entity(uneven: FederatedGraph) -> Non
         unlearn(run, {"a": client.train[1:]}, UnlearnOptions(method="retrain"))
 
 
+def test_the_variant_is_read_by_its_old_name_and_written_by_its_own() -> None:
+    old = b'{"method":"fedlu","form":"published"}'
+    read = msgspec.json.decode(old, type=UnlearnOptions)
+    assert read == UnlearnOptions(variant="published")
+    written = msgspec.json.decode(msgspec.json.encode(read))
+    assert written["variant"] == "published"
+    assert "form" not in written
+    with pytest.raises(SpecError, match="form is the old name of variant; got 'paper' beside 'published'"):
+        msgspec.json.decode(b'{"form":"paper","variant":"published"}', type=UnlearnOptions)
+
+
 def test_under_secure_sums_others_take_part(uneven: FederatedGraph, forget: Forget) -> None:
-    run = run_federation(uneven, replace(OPTIONS, defense="secagg"), make_exchange=make_transport)
-    with pytest.raises(SpecError, match="exchange in clear"):
+    run = run_federation(uneven, replace(OPTIONS, defense="secagg"), make_transport=make_transport)
+    with pytest.raises(SpecError, match="transport in clear"):
         unlearn(run, forget, UnlearnOptions())
-    after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1), make_exchange=make_transport)
+    after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1), make_transport=make_transport)
     assert after.rounds[1].num_survivors == 3
     assert sorted(after.inputs["entities"]) == ["client/large", "client/middle", "client/small"]
     one, two = (uneven.clients[place].entity_ids for place in (1, 2))

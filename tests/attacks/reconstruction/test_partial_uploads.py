@@ -48,7 +48,7 @@ class Hoard(Observer):
         self.transcript: Transcript | None = None
         self.messages: dict[int, list[AnyMessage]] = {}
 
-    def make_exchange(self, channel: Channel, *parts: Any) -> Transport:
+    def make_transport(self, channel: Channel, *parts: Any) -> Transport:
         self.transcript = channel.transcript
         return Transport(channel, *parts)
 
@@ -67,7 +67,7 @@ def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> t
     )  # fmt: skip
     hoard = Hoard()
     graph = generate_consortium(clients=3, size=900, seed=5)
-    return run_federation(graph, options, observer=hoard, make_exchange=hoard.make_exchange), hoard
+    return run_federation(graph, options, observer=hoard, make_transport=hoard.make_transport), hoard
 
 
 def uploaded_names(result: FederationResult) -> dict[str, list[str]]:

@@ -189,3 +189,14 @@ class TestOldName:
 def test_data_of_earlier_runs_were_divided_by_their_seed() -> None:
     assert decode_stored(b'{"seed": 12345}', Spec).split_seed == 12345
     assert decode_stored(b'{"seed": 12345, "split_seed": 3}', Spec).split_seed == 3
+
+
+def test_a_record_says_what_validation_measured(tmp_path: Path) -> None:
+    fkgsec("train", *SMALL, "--eval-every", "1", "--out", tmp_path / "run")
+    record = read_record(tmp_path / "run" / RECORD_FILE)
+    assert record.metric == "mrr"
+    assert record.valid == next(one.valid for one in record.rounds if one.round == record.best_round)
+    older = json.loads((tmp_path / "run" / RECORD_FILE).read_text())
+    del older["metric"], older["valid"]
+    (tmp_path / RECORD_FILE).write_text(json.dumps(older))
+    assert (read_record(tmp_path / RECORD_FILE).metric, read_record(tmp_path / RECORD_FILE).valid) == ("mrr", None)
