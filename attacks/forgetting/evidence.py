@@ -1,7 +1,8 @@
 """Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what it would have noticed.
 
     >>> limits = {"tolerance": 0.1, "alarm": 0.005}
-    >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, **limits, seed=0)    # doctest: +SKIP
+    >>> power = measure_power(references, shadows, graph, audits, **limits, seed=0)              # doctest: +SKIP
+    >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, power)    # doctest: +SKIP
     >>> evidence.models[0].share            # of the forget set, still remembered        # doctest: +SKIP
 
 *References* are re-trained without the forget set, *shadows* with half of it (so that each triple has runs that saw it), *plants*
@@ -12,9 +13,9 @@ For each model of a client that asked, and of all other clients together with ea
 * the forgotten triples' *score* against the controls', *likelihood* and *reciprocal rank*, each paired with re-training;
 * their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
   never-seen triples have the right mean and the wrong values;
-* their *upper tail*: whether some scores lie further above the mean difference than re-trainings' do. Memory of some that is
-  paid for by pushing all others down has the right mean (`attacks.forgetting.hidden`, which bounds it, too, and says from
-  where it is seen);
+* their *upper tail*, whether some scores lie further above the mean difference than re-trainings' do, and their *order*, whether
+  it lies further from re-training's. Memory of some that is paid for by pushing all others down has the right mean
+  (`attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
@@ -46,114 +47,18 @@ from attacks.forgetting.paired import (
     planted,
     remembered_share,
 )
-from attacks.forgetting.relearning import reciprocal_ranks, relearning_models
-from attacks.membership.audits import Audited, client_models, distinct_triples, known_triples, mean_by
-from attacks.membership.statistics import triple_losses
+from attacks.forgetting.readings import READINGS, AuditRun, Plant, Reading
+from attacks.membership.audits import Audited, distinct_triples, mean_by
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult
 from fkgsec.randomness import generator
 
-READINGS = {"score": True, "likelihood": False, "reciprocal rank": False}  # whether it is held against the controls
-SHARES = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
-)  # that are planted to see from where on the audit notices them
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # planted, to see from where on the audit notices them
 PLANTED_DRAWS = 10  # mixtures of each share from each reference
 
 
-# What is read off a run.
-
-
-class Reading(NamedTuple):
-    """Of one model of one client.
-
-    Attributes:
-        audited: each of `READINGS` of its audited triples, float64 `[n]`.
-        relearned: reciprocal rank of its forget set after relearning, `[k]`; None where that was left out.
-        test: reciprocal rank of its test triples, `[t]`.
-    """
-
-    audited: dict[str, np.ndarray]
-    relearned: np.ndarray | None
-    test: np.ndarray
-
-
-class AuditRun(NamedTuple):
-    """Readings of a run by (client's place, model), and by place which audited triples it was trained on, bool `[n]`."""
-
-    readings: dict[tuple[int, str], Reading]
-    trained_on: dict[int, np.ndarray]
-
-
-def read_run(
-    result: FederationResult,
-    graph: FederatedGraph,
-    audits: Sequence[Audited],
-    *,
-    seed: int,
-    relearn_steps: int,
-    trained_on: Mapping[int, np.ndarray] | None = None,
-) -> AuditRun:
-    """Everything that evidence needs of a run.
-
-    Args:
-        graph: the raw run's, which filters all ranks alike. seed: draws the batches of relearning, the same for every run.
-        relearn_steps: 0 leaves relearning out. trained_on: None: the run saw none of the audited triples.
-    """
-    readings = {}
-    for audit in audits:
-        client, options = graph.clients[audit.place], result.options
-        known = known_triples(client, options)
-        for name, one in client_models(result, audit.place).items():
-            losses = triple_losses(
-                one.model,
-                one.tables.entities,
-                one.tables.relations,
-                audit.triples,
-                temperature=options.sampling_temperature,
-            )
-            relearned = None
-            if relearn_steps and audit.asked:
-                *_, last = relearning_models(
-                    one,
-                    audit.forget,
-                    steps=relearn_steps,
-                    learning_rate=options.learning_rate,
-                    batch_size=options.batch_size,
-                    num_negatives=options.num_negatives,
-                    rng=generator(seed, "relearn", audit.place, name),
-                )
-                relearned = reciprocal_ranks(last, audit.forget, known)
-            ranks = reciprocal_ranks(one, audit.triples, known)
-            readings[audit.place, name] = Reading(
-                {"score": one.scores(audit.triples), "likelihood": -losses, "reciprocal rank": ranks},
-                relearned,
-                reciprocal_ranks(one, client.test, known),
-            )
-    none = {audit.place: np.zeros(len(audit.triples), dtype=bool) for audit in audits}
-    return AuditRun(readings, dict(trained_on) if trained_on is not None else none)
-
-
-class Plant(NamedTuple):
-    """A run that was trained with a known share of the forget set left in."""
-
-    share: float
-    run: AuditRun
-
-
-# What it says.
-
-
 class PairedTest(msgspec.Struct, frozen=True):
-    """One test: the audited run minus re-training. Above 0 it remembers; `p_value` is two-sided, of the upper tail one-sided."""
+    """A test: the audited run minus re-training; above 0 it remembers. `p_value`: two-sided; of upper tail, order one-sided."""
 
     name: str
     difference: Estimate
@@ -220,6 +125,13 @@ class Evidence(msgspec.Struct, frozen=True):
         return sum(len(model.tests) for model in self.models)
 
 
+class Power(NamedTuple):
+    """What the audit says of itself, of one model of a client that asked: see `ModelEvidence`."""
+
+    noticed_from: float | None
+    hiding_noticed_from: float | None
+
+
 class _Case(NamedTuple):
     """A model to be judged: which triples are forgotten ones, the auditor's runs, and the runs under audit."""
 
@@ -232,6 +144,35 @@ class _Case(NamedTuple):
     references: list[Reading]
 
 
+def measure_power(
+    references: Sequence[AuditRun],
+    shadows: Sequence[AuditRun],
+    graph: FederatedGraph,
+    audits: Sequence[Audited],
+    *,
+    tolerance: float,
+    alarm: float,
+    seed: int,
+) -> dict[tuple[str, str], Power]:
+    """The smallest shares that are noticed, by client that asked and model, whatever run is audited.
+
+    Args:
+        references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
+            which it certifies nothing. seed: of the planted mixtures.
+    """
+    power = {}
+    for case in _cases(references[0], references, shadows, (), graph, audits):
+        if isinstance(case, _Case) and case.asked:
+            reading, memory = _sharpest(case, len(references))
+            if memory is not None:
+                rng = generator(seed, "hidden", case.client, case.model)
+                power[case.client, case.model] = Power(
+                    _noticed_from(case, reading, memory, len(references), tolerance, seed),
+                    hiding_noticed_from(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng),
+                )
+    return power
+
+
 def weigh_evidence(
     audited: AuditRun,
     references: Sequence[AuditRun],
@@ -239,17 +180,13 @@ def weigh_evidence(
     plants: Sequence[Plant],
     graph: FederatedGraph,
     audits: Sequence[Audited],
-    *,
-    tolerance: float,
-    alarm: float,
-    seed: int,
+    power: Mapping[tuple[str, str], Power],
 ) -> Evidence:
     """Hold a run against re-trainings.
 
     Args:
         references: at least three. shadows: at least two, of complementary halves, or none (then no share is measured).
-        tolerance, alarm: the share that a verdict tolerates and the p-value below which it certifies nothing; `noticed_from` is
-            about the one, `hiding_noticed_from` about both. seed: of the planted mixtures.
+        power: of `measure_power` with the same references and shadows.
     """
     models = []
     for case in _cases(audited, references, shadows, plants, graph, audits):
@@ -263,6 +200,7 @@ def weigh_evidence(
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
         share, *shares = (_share(case, one.audited[reading], reading, memory) for one in case.audited)
+        own_power = power.get((case.client, case.model), Power(None, None))
         models.append(
             ModelEvidence(
                 case.client,
@@ -271,13 +209,13 @@ def weigh_evidence(
                 tests,
                 share,
                 reading,
-                _noticed_from(case, reading, memory, len(references), tolerance, seed) if case.asked else None,
+                own_power.noticed_from,
                 [
                     PlantedShare(plant.share, estimate, min(test.p_value for test in own))
                     for plant, estimate, own in zip(plants, shares, of_plants, strict=True)
                 ],
                 hidden=hiding[0].share,
-                hiding_noticed_from=_hiding_noticed_from(case, tolerance, alarm, seed) if case.asked else None,
+                hiding_noticed_from=own_power.hiding_noticed_from,
             )
         )
     return Evidence(models, _test_changes(audited, references, audits), len(references), len(shadows))
@@ -361,7 +299,10 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     ]
     made.append(("spread, against controls", hiding.spread))
     tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in made]
-    tests.append(PairedTest("upper tail", hiding.tail.estimate(), hiding.tail_p_value))
+    tests += [
+        PairedTest(name, one.estimate(), one.upper_p_value)
+        for name, one in (("upper tail", hiding.tail), ("order", hiding.order))
+    ]
     if audited.relearned is not None:
         values = np.stack([one.relearned for one in case.references if one.relearned is not None])
         runs = Runs(values, np.zeros(values.shape, dtype=bool))
@@ -402,9 +343,9 @@ def _share(case: _Case, values: np.ndarray, reading: str, memory: Memory) -> Est
 def _noticed_from(
     case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
 ) -> float | None:
-    """The smallest of `SHARES` from which on all are noticed: the interval of a mixture's share ends above the tolerance."""
+    """The smallest of `SHARES` and the tolerance from which on the interval of a mixture's share ends above the tolerance."""
     runs, noticed_from = case.runs[reading], None
-    for share in reversed(SHARES):
+    for share in sorted({*SHARES, tolerance}, reverse=True):
         rng = generator(seed, "planted", case.client, case.model, f"{share}")
         noticed = 0
         for k in range(num_references):
@@ -417,11 +358,6 @@ def _noticed_from(
             break
         noticed_from = share
     return noticed_from
-
-
-def _hiding_noticed_from(case: _Case, tolerance: float, alarm: float, seed: int) -> float | None:
-    rng = generator(seed, "hidden", case.client, case.model)
-    return hiding_noticed_from(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng)
 
 
 def _test_changes(audited: AuditRun, references: Sequence[AuditRun], audits: Sequence[Audited]) -> list[UtilityChange]:

@@ -12,9 +12,9 @@
 
 Whoever keeps a part of the forget set and lowers the rest until all means are a re-trained model's (MRR, AUC, even the
 distribution of scores) is not seen by any test of means. What is left to see: some triples far above what re-training gives
-them, others far below. Here are the tests of that, from which share on they notice it, and a bound on the share that is
-remembered *whatever* was done to the other triples: no more can be remembered in full than lie where trained-on triples do and
-others rarely.
+them, others far below, and an order among them that is not re-training's. Here are the tests of that, from which share on they
+notice it, and a bound on the share that is remembered *whatever* was done to the other triples: no more can be remembered in
+full than lie where trained-on triples do and others rarely.
 
 Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's, as in `attacks.forgetting.paired`.
 """
@@ -26,21 +26,14 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
+from scipy.stats import rankdata
 from scipy.stats import t as student
 
 from attacks.forgetting.paired import Paired, Runs, paired_difference
 from fkgsec.estimate import Estimate
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold
-HIDDEN_SHARES = (
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-)  # that are planted and hidden to see from where on this is noticed
+HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # planted and hidden, to see from where on this is noticed
 HIDDEN_DRAWS = 5  # of each share in each re-training
 NOTICED = 0.95  # of these, for a share to count as noticed
 
@@ -90,6 +83,27 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
     tails = np.stack([beyond(one, seen) for one, seen in zip(others.values, runs.trained_on, strict=True)])
     audited_tail = beyond(own, np.zeros(len(audited), dtype=bool))
     return paired_difference(audited_tail, Runs(tails, runs.trained_on), forgotten, against_controls=False)
+
+
+def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
+    """How far the order of the forgotten triples lies from re-training's, beyond how far re-trainings' lie from each other.
+
+    Each triple's rank among the forgotten ones, in (0, 1], less the mean of its ranks in the (other) runs that never saw it;
+    squared; the mean over the forgotten triples, held against the same of each run. Ranks leave out what shifts or stretches all
+    scores of a training, so that this scatters less than `deviations`. Read it one-sided.
+
+    Args: as for `paired_difference`.
+    """
+
+    def ranks(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Of the forgotten triples that were not seen, among these; 0 elsewhere."""
+        made, usable = np.zeros(len(values)), forgotten & ~seen
+        made[usable] = rankdata(values[usable]) / max(1, usable.sum())
+        return made
+
+    ranked = np.stack([ranks(one, seen) for one, seen in zip(runs.values, runs.trained_on, strict=True)])
+    own, others = residuals(ranks(audited, np.zeros(len(audited), dtype=bool)), Runs(ranked, runs.trained_on))
+    return paired_difference(own**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
 
 def exceedances(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float) -> tuple[np.ndarray, Runs]:
@@ -154,21 +168,17 @@ def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: n
 
 
 class Hiding(NamedTuple):
-    """What a model shows if some triples are remembered and others lowered: `upper_tail` and, against the controls, the mean of
-    `deviations`, each with its p-value; and `hidden_share`."""
+    """What a model shows if some triples are remembered and others lowered: `upper_tail`, `disorder` and, against the controls,
+    the mean of `deviations`; and `hidden_share`."""
 
     spread: Paired
     tail: Paired
+    order: Paired
     share: Estimate | None
-
-    @property
-    def tail_p_value(self) -> float:
-        """One-sided: a tail that is too short is no memory."""
-        return self.tail.p_value / 2 if self.tail.value > 0 else 1.0
 
     def noticed(self, tolerance: float, alarm: float) -> bool:
         """Whether a p-value is below `alarm`, or more than `tolerance` of the forget set may be remembered."""
-        least = min(self.spread.p_value, self.tail_p_value)
+        least = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value)
         return least < alarm or (self.share is not None and self.share.high > tolerance)
 
 
@@ -178,6 +188,7 @@ def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hi
     return Hiding(
         paired_difference(own, others, forgotten, against_controls=True),
         upper_tail(audited, runs, forgotten),
+        disorder(audited, runs, forgotten),
         hidden_share(audited, runs, forgotten),
     )
 
@@ -185,14 +196,15 @@ def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hi
 def hiding_noticed_from(
     runs: Runs, forgotten: np.ndarray, *, tolerance: float, alarm: float, rng: np.random.Generator
 ) -> float | None:
-    """The smallest of `HIDDEN_SHARES` from which on `rearranged` re-trainings are noticed; None: not even the largest.
+    """The smallest of `HIDDEN_SHARES` and the tolerance from which on `rearranged` re-trainings are noticed; None: not even the
+    largest.
 
     Args:
         tolerance, alarm: see `Hiding.noticed`. rng: draws which triples are kept.
     """
     noticed_from = None
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
-    for share in reversed(HIDDEN_SHARES):
+    for share in sorted({*HIDDEN_SHARES, tolerance}, reverse=True):
         noticed = [
             measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten).noticed(
                 tolerance, alarm

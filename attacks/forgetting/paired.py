@@ -69,6 +69,11 @@ class Paired(NamedTuple):
             return 1.0 if self.value == 0 else 0.0
         return float(2 * student.sf(abs(self.value) / self.error, self.degrees))
 
+    @property
+    def upper_p_value(self) -> float:
+        """One-sided, of no difference above 0."""
+        return self.p_value / 2 if self.value > 0 else 1.0
+
     def estimate(self, scale: float = 1.0) -> Estimate:
         """The difference times `scale` with its 95 % interval."""
         half = float(student.ppf(0.975, self.degrees)) * self.error * scale

@@ -23,12 +23,14 @@ from experiments.runs.record import Environment, describe_environment, write_ato
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec, make_spec
 from experiments.runs.stored import decode_stored, encode_stored
-from experiments.unlearning.fakes import FAKES, Case
+from experiments.unlearning.audit_runs import OwnRuns
+from experiments.unlearning.fakes import FAKES, Case, held_share
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
+from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.randomness import generator
 from fkgsec.unlearning.unlearning import UnlearnOptions
@@ -43,6 +45,8 @@ class Certificate(msgspec.Struct, frozen=True):
         auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model (of the only one, where there is one).
         share: the largest share of the forget set that is remembered, and the end of its interval. p_value: least of its tests.
         hidden: the largest bound on what is remembered if all other triples were lowered; None where there is none.
+        held: of a fake that was certified: the share that it holds beside the re-training that it was made of (`held_share`), and
+            the end of the interval; None of all others.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Certificate(msgspec.Struct, frozen=True):
     reasons: list[str]
     seconds: float
     hidden: float | None = None
+    held: tuple[float, float] | None = None
 
 
 class Certificates(msgspec.Struct, frozen=True):
@@ -99,6 +104,7 @@ def run(
     audit = AuditOptions(audit_seed=audit_seed)
     rows: list[Certificate] = []
     noticed: list[ModelEvidence] = []
+    kept: dict[tuple[object, ...], OwnRuns] = {}
 
     def so_far() -> Certificates:
         """The table up to the last row."""
@@ -115,9 +121,10 @@ def run(
         write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
         made = verify(
             folder, thresholds, audit, forget=work / "forget.tsv", client=client, raw=work / "raw",
-            escrow=work / "escrow.json", folder=work / "audit-runs",
+            escrow=work / "escrow.json", folder=work / "audit-runs", kept=None if fresh else kept,
         )  # fmt: skip
-        rows.append(_row(name, made, time.perf_counter() - started))
+        held = held_share(case, result) if name in FAKES and made.verdict.exit_status == 0 else None
+        rows.append(_row(name, made, time.perf_counter() - started, held))
         if not noticed:
             assert made.evidence is not None
             noticed.extend(one for one in made.evidence.models if one.asked)
@@ -163,7 +170,7 @@ def _null(honest: Unlearned, number: int) -> FederationResult:
     return run_federation(honest.result.graph, options)
 
 
-def _row(name: str, made: Verification, seconds: float) -> Certificate:
+def _row(name: str, made: Verification, seconds: float, held: Estimate | None) -> Certificate:
     assert made.evidence is not None
     asked = [row for row in made.forgetting.membership if row.asked and row.attack == "loss" and not row.reason]
     auc = max((row.figures["unlearned"].auc.value for row in asked), key=lambda value: abs(value - 0.5))
@@ -183,15 +190,19 @@ def _row(name: str, made: Verification, seconds: float) -> Certificate:
         made.verdict.reasons,
         seconds,
         max((one.hidden.high for one in made.evidence.models if one.asked and one.hidden is not None), default=None),
+        None if held is None else (held.value, held.high),
     )
 
 
 def table(made: Certificates) -> str:
-    """Markdown: the fakes a line each, the re-trainings with other seeds together."""
+    """Markdown: the fakes a line each, the re-trainings with other seeds together; why a fake was certified stands beside it."""
     lines = [
         "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | if hidden | least p |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    certified = any(row.held is not None for row in made.rows)  # in earlier records none says what it holds
+    if certified:
+        lines = [f"{lines[0]} below what this audit notices |", f"{lines[1]}---|"]
     nulls = [row for row in made.rows if ", seed " in row.name]
     for row in made.rows:
         if row not in nulls:
@@ -200,7 +211,11 @@ def table(made: Certificates) -> str:
             figures = (
                 f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f} | {share} | {hidden} | {row.p_value:.1g}"
             )
-            lines.append(f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} |")
+            line = f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} |"
+            if certified:
+                below = "" if row.held is None else f"holds {row.held[0]:.2f}, at most {row.held[1]:.2f}"
+                line += f" {below} |"
+            lines.append(line)
     counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
     how = "each before an audit of its own" if made.fresh else "all before this audit"
     noticed, hidden = (

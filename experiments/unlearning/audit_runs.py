@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.forgetting.evidence import AuditRun, Plant, read_run
+from attacks.forgetting.evidence import Power, measure_power
+from attacks.forgetting.readings import AuditRun, Plant, read_run
 from attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
@@ -28,6 +29,22 @@ from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import unlearn
 
 AUDIT_FOLDER = "audit"
+
+
+class OwnRuns(NamedTuple):
+    """The auditor's trainings as an audit uses them: whatever run is audited, these stay the same.
+
+    Attributes:
+        first: the first of the re-trainings; None where there are none. references, shadow_runs, plants: what is read off each.
+        power: of `measure_power`; empty without references.
+    """
+
+    first: FederationResult | None
+    references: list[AuditRun]
+    shadows: list[Shadow]
+    shadow_runs: list[AuditRun]
+    plants: list[Plant]
+    power: dict[tuple[str, str], Power]
 
 
 class Auditor(NamedTuple):
@@ -44,6 +61,25 @@ class Auditor(NamedTuple):
     seed: int
     relearn_steps: int
     observe: Observe
+
+    def own_runs(
+        self, num_references: int, num_shadows: int, shares: Sequence[float], *, tolerance: float, alarm: float
+    ) -> OwnRuns:
+        """Train and read everything. Args: shares: to be planted. tolerance, alarm: see `measure_power`."""
+        first, references = self.references(num_references)
+        shadows, shadow_runs = self.shadows(num_shadows)
+        if first is None:
+            return OwnRuns(None, [], shadows, shadow_runs, [], {})
+        power = measure_power(
+            references,
+            shadow_runs,
+            self.candidate.graph,
+            self.audits,
+            tolerance=tolerance,
+            alarm=alarm,
+            seed=self.seed,
+        )
+        return OwnRuns(first, references, shadows, shadow_runs, self.plants(shares), power)
 
     def references(self, count: int) -> tuple[FederationResult | None, list[AuditRun]]:
         """Re-trainings with other seeds. Returns the first one, and what is read off each."""

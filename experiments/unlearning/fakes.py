@@ -5,12 +5,15 @@
 
 Each is made by somebody who has the raw run, the data and, where it says so, a re-trained run, and knows how the audit works; but
 neither its seed nor its escrow. They are for testing an audit: `tests/experiments/unlearning` and
-`experiments.bench.certificates` put each before `fkgsec verify`, which must call none of them forgotten; one of `HIDING` only
-where its certificate says that so small a share may pass if it is hidden.
+`experiments.bench.certificates` put each before `fkgsec verify`, which must call none of them forgotten that holds as much of the
+forget set as its certificate says would have been noticed. One of them, "relations remember", holds less: where a relation row
+moves every triple of its relation alike (TransE), forgotten ones gain hardly more by it than never-seen ones do. `held_share`
+measures what a fake holds without the audit, beside the re-training that it was made of.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,9 +23,10 @@ import torch
 from torch import Tensor
 
 from attacks.forgetting.relearning import relearning_models
-from attacks.membership.audits import ClientModel, replace_train, to_local
+from attacks.membership.audits import ClientModel, client_models, replace_train, to_local
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.estimate import Estimate, critical_value
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel
@@ -310,6 +314,29 @@ def _move_scores(
         loss.backward()
         adam.step()
     return ClientTables(*(one.detach() for one in rows))
+
+
+def held_share(case: Case, fake: FederationResult) -> Estimate:
+    """The share of the forget set that a fake holds beyond the re-training that it was made of, by mean scores.
+
+    How much more it moves forgotten triples than test triples away from that re-training, over how much the raw run does; of the
+    models of clients that asked the one with the highest end. Of tables that were mixed or moved no noise of another training is
+    in it; what is hidden from means is not in it either, and clients that trained on their test triples have no such figure.
+    """
+    shares = []
+    for place in case.asked:
+        client = case.graph.clients[place]
+        triples = [case.forget[client.name], client.test]
+        twin, raw = client_models(case.retrained, place), client_models(case.raw, place)
+        for name, one in client_models(fake, place).items():
+            moved, full = (
+                [other.scores(part) - twin[name].scores(part) for part in triples] for other in (one, raw[name])
+            )
+            whole = float(full[0].mean() - full[1].mean())
+            share = float(moved[0].mean() - moved[1].mean()) / whole
+            half = critical_value() * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in moved)) / abs(whole)
+            shares.append(Estimate(share, share - half, share + half, len(triples[0]), "paired with its re-training"))
+    return max(shares, key=lambda share: share.high)
 
 
 # What these keep of the forget set, hidden from every mean.

@@ -14,16 +14,18 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 
 * every measure of a client that asked is within. Others can express few of the triples, so none is asked to be within, but any
   can be told apart;
-* no single test of a client that asked is below a fifth of the error: scores that were made to look re-trained miss by little;
+* no single test of a client that asked is below a tenth of the error: scores that were made to look re-trained miss by little;
 * the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
   its own audit, else the test split or the choice of the triples tells them apart, not a memory;
 * the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
-  what is tolerated, and the audit notices what was planted: mixtures from at most twice the tolerated share on, and trained runs
-  with a share left in;
-* so is the share of all other clients together, of whom more is tolerated, where it can be measured. Often it cannot, since they
-  can express few of the triples: then the verdict says that nothing bounds what they remember;
-* it is within what is tolerated even if all other triples were lowered to pay for it, which no mean shows: no more of them lie
-  where trained-on triples do and others rarely;
+  what is tolerated;
+* so it is even if all other triples were lowered to pay for it, which no mean shows: no more of them lie where trained-on triples
+  do and others rarely;
+* this audit would have noticed the tolerated share, which it says of itself from what was planted: mixtures that keep this share
+  at random, those that hide it from all means, and trained runs with a share left in. An audit that may miss more than is
+  tolerated certifies nothing, whatever it found;
+* the share of all other clients together is within what is tolerated of them, where it can be measured. Often it cannot, since
+  they can express few of the triples: then the verdict says that nothing bounds what they remember;
 * the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
@@ -51,10 +53,8 @@ from fkgsec.estimate import Estimate
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
 Reading = Literal["within", "told apart", "undecided", "not measured"]
-DOUBTFUL = (
-    0.1  # of the tolerated error: a single test below it certifies nothing, though among so many it tells nothing apart
-)
-WEAK = 2  # times the tolerated share: an audit that notices only larger ones certifies nothing
+# Of the tolerated error: a single test below it certifies nothing, though among so many it tells nothing apart.
+DOUBTFUL = 0.1
 MUCH_BELOW = 0.1  # of the re-trained models' test MRR: a loss that damages what is audited
 EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclusive": 3}
 
@@ -257,13 +257,18 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
             f"{who} may remember up to {model.hidden.high:.0%} of the forget set if all other triples were lowered to hide it: "
             "so many score as trained-on triples do and re-trained models rarely let them"
         )
-    if model.noticed_from is None:
-        yield f"the audit is blind for {who}: it would not notice a share that was left in, however large"
-    elif model.noticed_from > WEAK * thresholds.share:
-        yield (
-            f"the audit is too weak for {who}: it would let pass shares of less than {model.noticed_from:.0%}, and "
-            f"{thresholds.share:.0%} is tolerated; it takes more forgotten triples, or --references and --shadows"
-        )
+    if model.hidden is None:
+        yield f"nothing bounds what {who} remembers if all other triples were lowered to hide it"
+    for noticed_from, how in (
+        (model.noticed_from, "left in at random"),
+        (model.hiding_noticed_from, "hidden from means and distributions"),
+    ):
+        if noticed_from is None or noticed_from > thresholds.share:
+            missed = "any share" if noticed_from is None else f"shares of less than {noticed_from:.0%}"
+            yield (
+                f"the audit is too weak for {who}: it may miss {missed} {how}, and {thresholds.share:.0%} is tolerated; it takes "
+                "more forgotten triples, or --references and --shadows"
+            )
     for plant in model.planted:
         within = plant.estimate is not None and plant.estimate.high <= thresholds.share
         if plant.share > thresholds.share and within and plant.p_value >= level:
@@ -294,16 +299,11 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
 def _hidden_bound(model: ModelEvidence) -> str:
     """What the audit says of memory that others were lowered to pay for."""
     who = f"{model.client} {model.model}"
-    if model.hidden is None:
-        most = f"how much {who} remembers in full if all others were lowered to compensate is not bounded"
-    else:
-        most = (
-            f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %)"
-        )
-    if model.hiding_noticed_from is None:
-        return f"{most}; weaker memory that is hidden from means and distributions may pass, whatever its share"
+    assert model.hidden is not None
+    assert model.hiding_noticed_from is not None  # else there is a doubt
     return (
-        f"{most}; weaker memory that is hidden from means and distributions would not have passed from a share of "
+        f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %); weaker "
+        "memory that is hidden from means and distributions would not have passed from a share of "
         f"{model.hiding_noticed_from:.0%} on, and may have below"
     )
 

@@ -25,7 +25,7 @@ from attacks.membership.audits import audited_triples
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment
 from experiments.runs.run import load_run
-from experiments.unlearning.audit_runs import Auditor
+from experiments.unlearning.audit_runs import Auditor, OwnRuns
 from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
 from fkgsec.data.escrow import read_escrow
@@ -115,6 +115,7 @@ def verify(
     escrow: Path | None = None,
     folder: Path | None = None,
     observe: Observe = unobserved,
+    kept: dict[tuple[object, ...], OwnRuns] | None = None,
 ) -> Verification:
     """Measure and judge an unlearned run.
 
@@ -125,6 +126,7 @@ def verify(
         raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
         escrow: the file of `fkgsec data escrow`; controls are drawn from it.
         folder: keeps the audit's trainings, see `audit_folder`. observe: gives each of them its observer.
+        kept: where audits of one request by one seed find each other's trainings as they were read; None: read from the folder.
 
     Raises:
         RunError: folders that do not belong together. DataError: the escrow. SpecError: an option or folder out of range.
@@ -142,7 +144,15 @@ def verify(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
     auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
-    made = _audit(auditor, options, thresholds, supplied, before)
+    identity = run_identity(candidate.result.graph, candidate.result.options)
+    key = (
+        target.resolve(), seed, options, thresholds, None if sealed is None else sealed.commitment, candidate.graph.hash,
+        identity, candidate.unlearning.options,
+    )  # fmt: skip
+    kept = {} if kept is None else kept
+    if key not in kept:
+        kept[key] = _own_runs(auditor, options, thresholds)
+    made = _audit(auditor, kept[key], options, supplied, before)
     unchecked = [] if forget is not None else [REQUEST_UNKNOWN]
     return Verification(
         schema=SCHEMA,
@@ -200,31 +210,34 @@ class _Audit(NamedTuple):
     forgetting: Forgetting
 
 
+def _own_runs(auditor: Auditor, options: AuditOptions, thresholds: Thresholds) -> OwnRuns:
+    """References, and where a client can be measured shadows and plants."""
+    measurable = any(len(audit.members) for audit in auditor.audits)
+    shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
+    return auditor.own_runs(
+        options.references,
+        options.shadows if measurable else 0,
+        [min(share, 1.0) for share in shares] if measurable else [],
+        tolerance=thresholds.share,
+        alarm=thresholds.alarm,
+    )
+
+
 def _audit(
-    auditor: Auditor,
-    options: AuditOptions,
-    thresholds: Thresholds,
-    supplied: Unlearned | None,
-    before: FederationResult | None,
+    auditor: Auditor, own: OwnRuns, options: AuditOptions, supplied: Unlearned | None, before: FederationResult | None
 ) -> _Audit:
-    """Train references, shadows and plants, and measure the audited run beside them."""
-    candidate, audits = auditor.candidate, auditor.audits
-    measurable = any(len(audit.members) for audit in audits)
-    first, references = auditor.references(options.references)
-    shadows, shadow_runs = auditor.shadows(options.shadows if measurable else 0)
+    """Measure the audited run beside the audit's own."""
+    candidate, audits, first = auditor.candidate, auditor.audits, own.first
     evidence = None
     if first is not None:
-        shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
         evidence = weigh_evidence(
             auditor.read(candidate.result),
-            references,
-            shadow_runs,
-            auditor.plants([min(share, 1.0) for share in shares] if measurable else []),
+            own.references,
+            own.shadow_runs,
+            own.plants,
             candidate.graph,
             audits,
-            tolerance=thresholds.share,
-            alarm=thresholds.alarm,
-            seed=auditor.seed,
+            own.power,
         )
     retrained = first if first is not None else supplied.result if supplied is not None else None
     assert retrained is not None
@@ -236,11 +249,11 @@ def _audit(
         candidate.graph,
         candidate.forget,
         audits,
-        shadows=shadows,
+        shadows=own.shadows,
         seed=auditor.seed,
         relearn_steps=options.relearn_steps,
     )
-    return _Audit(results, len(shadows), evidence, forgetting)
+    return _Audit(results, len(own.shadows), evidence, forgetting)
 
 
 def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | None) -> None:

@@ -18,8 +18,9 @@ import pytest
 from experiments.bench.certificates import Certificates, run, table
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
+from experiments.unlearning.audit_runs import OwnRuns
 from experiments.unlearning.certificate import to_markdown
-from experiments.unlearning.fakes import FAKES, HIDING, Case
+from experiments.unlearning.fakes import FAKES, HIDING, Case, held_share
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, Verification, verify
@@ -36,9 +37,12 @@ SMALL = Spec(
 README_SIZE = Spec(
     algorithm="fede", dim=32, rounds=40, num_negatives=32, learning_rate=0.01, eval_every=40, device="cpu"
 )
-# What some 200 triples can show; few of them have a control, so that what catches a small fake is the paired evidence.
+# Few of some 150 triples have a control, so that what catches a small fake is the paired evidence. So few show a quarter that is
+# left in; to notice a half that is hidden from means takes more references.
 TOLERATED = Thresholds(share=0.25, distinguishability=0.99)
 AUDIT = AuditOptions(audit_seed=3, relearn_steps=10)
+HALF = Thresholds(share=0.5, distinguishability=0.99)
+AUDIT_OF_A_HALF = AuditOptions(audit_seed=3, relearn_steps=10, references=8)
 
 
 class Home(NamedTuple):
@@ -47,8 +51,16 @@ class Home(NamedTuple):
     folder: Path
     honest: Unlearned
     case: Case
+    kept: dict[tuple[object, ...], OwnRuns]
 
-    def verify(self, name: str, result: FederationResult, **changes: object) -> Verification:
+    def verify(
+        self,
+        name: str,
+        result: FederationResult,
+        thresholds: Thresholds = TOLERATED,
+        audit: AuditOptions = AUDIT,
+        **changes: object,
+    ) -> Verification:
         """The verdict on a result that claims to be a re-training; the audit's own runs are shared."""
         target = self.folder / name.replace(" ", "-")
         if not target.exists():
@@ -56,7 +68,7 @@ class Home(NamedTuple):
             write_unlearned(target, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
         asked = {"forget": self.folder / "forget.tsv", "client": next(iter(self.honest.forget))}
         given = asked | {"escrow": self.folder / "escrow.json", "folder": self.folder / "audits"} | changes
-        return verify(target, TOLERATED, AUDIT, **given)  # type: ignore[arg-type]
+        return verify(target, thresholds, audit, kept=self.kept, **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +87,42 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     (folder / "forget.tsv").write_text(triple_lines(graph, client.name, chosen))
     unlearn_run(folder / "raw", folder / "forget.tsv", UnlearnOptions(method="retrain"), client=client.name)
     honest = read_unlearned(folder / "raw-retrain")
-    return Home(folder, honest, Case(load_run(folder / "raw")[1], honest.result, honest.graph, honest.forget))
+    return Home(folder, honest, Case(load_run(folder / "raw")[1], honest.result, honest.graph, honest.forget), {})
 
 
-def test_what_was_re_trained_is_certified_and_the_bound_is_said(home: Home) -> None:
-    made = home.verify("honest", home.honest.result, raw=home.folder / "raw")
+@pytest.fixture(scope="module")
+def of_honest(home: Home) -> Verification:
+    return home.verify("honest", home.honest.result)
+
+
+@pytest.fixture(scope="module")
+def certified(home: Home) -> Verification:
+    return home.verify("honest", home.honest.result, HALF, AUDIT_OF_A_HALF, raw=home.folder / "raw")
+
+
+def test_what_was_re_trained_is_certified_and_the_bound_is_said(certified: Verification) -> None:
+    made = certified
     assert made.verdict.exit_status == 0, made.verdict.reasons
-    assert "would not have passed" in " ".join(made.verdict.reasons)
+    assert (
+        " ".join(made.verdict.reasons).count("would not have passed") == 4
+    )  # each of two models: at random, and hidden
     assert made.escrow is not None
     assert any("neither the escrow nor the data" in line for line in made.assumptions)
+    assert made.evidence is not None
+    for row in made.evidence.models:
+        if row.asked:
+            assert row.noticed_from is not None
+            assert row.noticed_from <= 0.5
+            assert row.hiding_noticed_from is not None
+            assert row.hiding_noticed_from <= 0.5
+
+
+def test_an_audit_that_may_miss_more_than_is_tolerated_certifies_nothing(of_honest: Verification) -> None:
+    """It found nothing, and says that it could not have: of a re-training, too."""
+    made = of_honest
+    assert made.verdict.exit_status == 3
+    assert all("the audit is too weak for hospital-1" in line for line in made.verdict.reasons), made.verdict.reasons
+    assert any("hidden from means and distributions, and 25% is tolerated" in line for line in made.verdict.reasons)
     assert made.evidence is not None
     for row in made.evidence.models:
         if row.asked:
@@ -96,20 +135,20 @@ def test_what_was_re_trained_is_certified_and_the_bound_is_said(home: Home) -> N
 
 
 @pytest.mark.parametrize("name", FAKES)
-def test_no_fake_is_certified(home: Home, name: str) -> None:
+def test_no_fake_is_certified(home: Home, of_honest: Verification, name: str) -> None:
     made = home.verify(name, FAKES[name](home.case))
-    assert made.evidence is not None
-    # What is hidden so may pass where it is too little to be noticed; then the certificate says so.
-    noticed_from = [one.hiding_noticed_from for one in made.evidence.models if one.asked]
-    if made.verdict.exit_status == 0:
-        assert name in HIDING
-        assert all(share is None or HIDING[name] < share for share in noticed_from)
-        said = [line for line in made.verdict.reasons if "hidden from means and distributions" in line]
-        assert len(said) == len(noticed_from)
-        for share, line in zip(noticed_from, said, strict=True):
-            assert (
-                "whatever its share" if share is None else f"from a share of {share:.0%} on, and may have below"
-            ) in line
+    assert made.verdict.exit_status != 0
+    beyond = set(made.verdict.reasons) - set(of_honest.verdict.reasons)
+    # What is hidden from means is too little here to be noticed, which the verdict says of itself; so is what relation rows hold.
+    assert beyond or name in {*HIDING, "relations remember"}
+
+
+def test_what_a_fake_holds_is_measured_beside_the_re_training_that_it_was_made_of(home: Home) -> None:
+    held = {name: held_share(home.case, FAKES[name](home.case)) for name in ("deleted", "relations remember")}
+    assert held["deleted"].value == pytest.approx(1.0)
+    assert held["relations remember"].high < TOLERATED.share
+    nothing = held_share(home.case, home.honest.result)
+    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("count", [1, 5, 20])
@@ -160,7 +199,7 @@ def test_a_model_that_the_recipe_does_not_have_is_refused(home: Home) -> None:
 
 def test_the_request_comes_from_whoever_asked(home: Home, tmp_path: Path) -> None:
     """Whoever unlearned may have left the triples that it kept out of the forget set in its folder, too."""
-    made = home.verify("honest", home.honest.result, forget=None, client=None)
+    made = home.verify("honest", home.honest.result, HALF, AUDIT_OF_A_HALF, forget=None, client=None)
     assert made.verdict.exit_status == 3
     assert made.verdict.reasons == [REQUEST_UNKNOWN]
     client, triples = next(iter(home.honest.forget.items()))
@@ -173,18 +212,16 @@ def test_the_request_comes_from_whoever_asked(home: Home, tmp_path: Path) -> Non
         verify(less, TOLERATED, AUDIT, forget=home.folder / "forget.tsv", client=client)
 
 
-def test_a_certificate_names_the_file_that_it_is_about(home: Home) -> None:
-    made = home.verify("honest", home.honest.result)
+def test_a_certificate_names_the_file_that_it_is_about(home: Home, certified: Verification) -> None:
     audited = (home.folder / "honest" / "unlearned.safetensors").read_bytes()
-    assert made.unlearned_sha256 == hashlib.sha256(audited).hexdigest()
-    assert made.unlearned_sha256 in to_markdown(made)
+    assert certified.unlearned_sha256 == hashlib.sha256(audited).hexdigest()
+    assert certified.unlearned_sha256 in to_markdown(certified)
 
 
-def test_what_clients_that_did_not_ask_remember_is_bounded_or_said_not_to_be(home: Home) -> None:
-    made = home.verify("honest", home.honest.result)
-    assert made.evidence is not None
-    others = [one for one in made.evidence.models if not one.asked]
-    said = [line for line in made.verdict.reasons if "(others)" in line]
+def test_what_clients_that_did_not_ask_remember_is_bounded_or_said_not_to_be(certified: Verification) -> None:
+    assert certified.evidence is not None
+    others = [one for one in certified.evidence.models if not one.asked]
+    said = [line for line in certified.verdict.reasons if "(others)" in line]
     assert len(said) == len(others) > 0
     for one, line in zip(others, said, strict=True):
         assert ("nothing bounds" in line) == (one.share is None)
@@ -213,17 +250,27 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return made
 
 
+def assert_certified_fakes_hold_less_than_is_noticed(made: Certificates) -> None:
+    for row in made.rows:
+        if row.name in FAKES and row.outcome == "forgotten":
+            assert row.held is not None
+            assert made.noticed_from is not None
+            assert row.held[1] < made.noticed_from <= made.tolerated
+
+
 @pytest.mark.slow
 def test_no_fake_of_readme_size_is_certified(certificates: Certificates) -> None:
     fakes = {row.name: row.outcome for row in certificates.rows if row.name in FAKES}
     assert set(fakes) == set(FAKES)
-    # Relation rows alone hold less of the forget set than is tolerated.
     assert {name for name, outcome in fakes.items() if outcome == "forgotten"} <= {"relations remember"}
+    assert_certified_fakes_hold_less_than_is_noticed(certificates)
 
 
 @pytest.mark.slow
 def test_re_trainings_of_readme_size_are_certified(certificates: Certificates) -> None:
-    """Four; twenty are in the committed tables."""
+    """Four; twenty are in the committed tables. That any is certified takes that a hidden tenth would have been noticed."""
+    assert certificates.hiding_noticed_from is not None
+    assert certificates.hiding_noticed_from <= certificates.tolerated
     outcomes = [row.outcome for row in certificates.rows if row.name not in FAKES]
     assert len(outcomes) == 4
     assert "not forgotten" not in outcomes

@@ -83,6 +83,7 @@ def clean(measures: list[Membership], **changes: object) -> Evidence:
     model = ModelEvidence(
         "a", True, "local", tests, Estimate(0.01, -0.05, 0.07, 600, "m"), "likelihood", 0.1,
         [PlantedShare(0.2, Estimate(0.21, 0.15, 0.27, 600, "m"), 1e-5)],
+        hidden=Estimate(0.03, 0.01, 0.05, 600, "m"), hiding_noticed_from=0.1,
     )  # fmt: skip
     change = UtilityChange("a", "local", Estimate(0.0, -0.01, 0.01, 400, "m"), 0.2, 0.8)
     return Evidence([msgspec.structs.replace(model, **changes)] if measures else [], [change], 4, 4)
@@ -105,13 +106,19 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
             "inconclusive",
             "is hardly like a re-trained model on the forgotten triples: relearned +0.2 (p 0.003)",
         ),
-        ({}, "forgotten", "how much a local remembers in full if all others were lowered to compensate is not bounded"),
+        ({"hidden": None}, "inconclusive", "nothing bounds what a local remembers if all other triples were lowered"),
         (
-            {"hidden": Estimate(0.03, 0.01, 0.05, 600, "m"), "hiding_noticed_from": 0.15},
+            {},
             "forgotten",
             "if all others were lowered to compensate, a local remembers at most 5% in full (95 %); weaker memory that is hidden "
-            "from means and distributions would not have passed from a share of 15% on, and may have below",
+            "from means and distributions would not have passed from a share of 10% on, and may have below",
         ),
+        (
+            {"hiding_noticed_from": 0.15},
+            "inconclusive",
+            "too weak for a local: it may miss shares of less than 15% hidden from means and distributions, and 10% is tolerated",
+        ),
+        ({"hiding_noticed_from": None}, "inconclusive", "it may miss any share hidden from means and distributions"),
         (
             {"hidden": Estimate(0.09, 0.05, 0.13, 600, "m")},
             "inconclusive",
@@ -125,9 +132,13 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
             "may remember up to 30% of what they can express of the forget set; 25% is tolerated of them",
         ),
         ({"share": None}, "inconclusive", "the audit is blind for a local"),
-        ({"noticed_from": None}, "inconclusive", "would not notice a share that was left in, however large"),
-        ({"noticed_from": 0.2}, "forgotten", "a share of 20% or more, kept at random"),
-        ({"noticed_from": 0.3}, "inconclusive", "too weak for a local: it would let pass shares of less than 30%"),
+        ({"noticed_from": None}, "inconclusive", "too weak for a local: it may miss any share left in at random"),
+        ({"noticed_from": 0.05}, "forgotten", "a share of 5% or more, kept at random"),
+        (
+            {"noticed_from": 0.15},
+            "inconclusive",
+            "it may miss shares of less than 15% left in at random, and 10% is tolerated",
+        ),
         (
             {"planted": [PlantedShare(0.2, Estimate(0.0, -0.1, 0.09, 9, "m"), 0.5)]},
             "inconclusive",
