@@ -206,7 +206,7 @@ def unpack(tensor: Tensor, server: History, clients: Mapping[str, ReceivedBroadc
     """Go on from what `packed` gave. Raises `RunError` where it is of an earlier version, or of other parties."""
     try:
         state = msgspec.msgpack.decode(tensor.numpy().tobytes(), type=_State)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise RunError(f"what clients were sent cannot be read ({error}): train the run again") from error
     if list(state.history) != (expected := [*clients, SERVER]):
         raise RunError(f"what was sent is of {', '.join(state.history)}; expected {', '.join(expected)}")

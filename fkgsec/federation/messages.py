@@ -185,7 +185,7 @@ def decode(frame: bytes) -> AnyMessage:
     """The message in `frame`. Raises `RunError` when it is damaged."""
     try:
         return _decoder.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
         raise RunError(f"a message cannot be read: {error}") from error
 
 

@@ -45,10 +45,15 @@ def test_the_frame_is_msgpack_that_anybody_can_read() -> None:
     }
 
 
-@pytest.mark.parametrize("damage", ["cut", "kind", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "kind", "empty", "no UTF-8"])
 def test_a_damaged_frame_is_an_error(damage: str) -> None:
     frame = encode(Rows.pack(1, "client/a", SERVER, "entities", torch.zeros(2, 2)))
-    broken = {"cut": frame[:-3], "kind": frame.replace(b"rows", b"rowz", 1), "empty": b""}[damage]
+    broken = {
+        "cut": frame[:-3],
+        "kind": frame.replace(b"rows", b"rowz", 1),
+        "empty": b"",
+        "no UTF-8": frame.replace(b"/a", b"/\xe9"),
+    }[damage]
     with pytest.raises(RunError, match="a message cannot be read"):
         decode(broken)
 
