@@ -244,7 +244,7 @@ def load_run(
         spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
     except OSError as error:
         raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
-    except (msgspec.MsgspecError, SpecError) as error:
+    except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
         raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+
+from fkgsec.errors import RunError
 
 Delivery = Literal["sum", "single uploads"]
 
@@ -44,19 +46,41 @@ class Sum(NamedTuple):
         return torch.where((self.weights > 0)[:, None], mean, otherwise)
 
 
+class SumAlone(Mapping[str, Upload]):
+    """In the place of uploads of which the sum alone was delivered: whoever reads it is told, and finds no empty round."""
+
+    def _refuse(self) -> NoReturn:
+        raise RunError(
+            "the sum of the uploads alone was delivered: an aggregation that reads single ones must say needs = 'single uploads'"
+        )
+
+    def __getitem__(self, party: str) -> Upload:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+
 @dataclass(frozen=True)
 class Delivered:
     """What a transport brought the server of one round's uploads to a table `[N, width]`.
 
     Attributes:
         shape: of the table.
-        uploads: by party, in the order of the parties; none where the transport delivers the sum alone.
+        uploads: by party, in the order of the parties; reading it raises `RunError` where the transport delivers the sum alone.
         opened: that sum; None where it delivers single uploads.
     """
 
     shape: tuple[int, int]
     uploads: Mapping[str, Upload] = field(default_factory=dict)
     opened: Sum | None = None
+
+    def __post_init__(self) -> None:
+        if self.opened is not None:
+            object.__setattr__(self, "uploads", SumAlone())
 
     def sum(self, without: str | None = None) -> Sum:
         """The sum of the uploads, taken in the order of the parties, whichever arrived first.

@@ -10,11 +10,12 @@ of its channel. Another transport is a subclass (`defenses.transport`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
 
 from torch import Tensor
 
 from fkgsec.errors import RunError, SpecError
-from fkgsec.exchange.aggregation import AGGREGATIONS
+from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
 from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Upload, Uploaded
@@ -239,10 +240,13 @@ def check_fit(
     """
     recipe = RECIPES[algorithm]
     codec, aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
-    if aggregation.needs == "single uploads" and delivers == "sum":
-        raise SpecError(
-            f"{algorithm}: aggregation {recipe.aggregation!r} needs single uploads; {transport} delivers their sum alone"
-        )
+    for name, allowed in (("needs", get_args(Delivery)), ("answers", get_args(Answers))):
+        if (value := getattr(aggregation, name)) not in allowed:
+            raise SpecError(
+                f"{algorithm}: aggregation {recipe.aggregation!r}: {name} must be one of {', '.join(allowed)}; got {value!r}"
+            )
+    if delivers == "sum":
+        _check_sum_is_enough(algorithm, recipe.aggregation, aggregation, transport)
     if aggregation.answers not in codec.carries:
         carried = ", ".join(sorted(codec.carries))
         raise SpecError(
@@ -256,6 +260,20 @@ def check_fit(
     if codec.chooses_rows and not hides_choice:
         raise SpecError(
             f"{algorithm}: codec {recipe.codec!r} chooses rows by their values; the noise of {transport} covers values alone"
+        )
+
+
+def _check_sum_is_enough(algorithm: str, name: str, aggregation: type[Aggregation], transport: str) -> None:
+    """Raises `SpecError` for an aggregation that takes single uploads to compute, or to say whose answer is whose."""
+    if aggregation.needs == "single uploads":
+        raise SpecError(f"{algorithm}: aggregation {name!r} needs single uploads; {transport} delivers their sum alone")
+    if aggregation.answers == "personal rows":
+        raise SpecError(
+            f"{algorithm}: aggregation {name!r} answers each client with rows of its own; {transport} sends all the same"
+        )
+    if aggregation.keeps_uploads:
+        raise SpecError(
+            f"{algorithm}: aggregation {name!r} keeps every client's most recent upload; {transport} delivers their sum alone"
         )
 
 

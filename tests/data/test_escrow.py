@@ -73,9 +73,10 @@ def test_a_sealed_escrow_is_read_back_and_any_change_is_named(tmp_path: Path) ->
     path.write_bytes(msgspec.json.encode(sealed))
     with pytest.raises(DataError, match=r"belongs to data .*; the run was trained on"):
         read_escrow(path, GRAPH)
-    path.write_bytes(b"{}")
-    with pytest.raises(DataError, match="not an escrow file"):
-        read_escrow(path, kept)
+    for damaged in (b"{}", b'{"data_hash": "\xe9"}'):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="not an escrow file"):
+            read_escrow(path, kept)
 
 
 def test_an_escrow_of_triples_that_were_trained_on_is_refused(tmp_path: Path) -> None:

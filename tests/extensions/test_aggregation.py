@@ -1,11 +1,13 @@
 """An aggregation from outside: a coordinate-wise trimmed mean works in clear, and is refused where only sums are opened."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium, run_federation
-from fkgsec.errors import SpecError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, Aggregation, Delivered, SharedTable, Upload
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 
@@ -38,3 +40,27 @@ def test_a_trimmed_mean(request: pytest.FixtureRequest) -> None:
     assert run_federation(graph, clear).rounds[1].num_survivors == 3
     with pytest.raises(SpecError, match="'trimmed mean' needs single uploads; defense 'secagg' delivers their sum"):
         run_federation(graph, secure, make_transport=make_transport)
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ({"answers": "personal rows"}, "answers each client with rows of its own; defense 'secagg' sends all the same"),
+        ({"keeps_uploads": True}, "keeps every client's most recent upload; defense 'secagg' delivers their sum alone"),
+        ({"needs": "single upload"}, "needs must be one of sum, single uploads; got 'single upload'"),
+        ({"answers": "own rows"}, "answers must be one of rows, personal rows, counted sums; got 'own rows'"),
+        ({}, "the sum of the uploads alone was delivered"),
+    ],
+)
+def test_what_sums_would_change_is_refused(declared: dict[str, Any], says: str, request: pytest.FixtureRequest) -> None:
+    """Else every client would be sent the same rows, or an aggregation that reads uploads would find a round without any."""
+
+    def aggregate(self: Aggregation, round: int, previous: torch.Tensor, delivered: Delivered) -> torch.Tensor:
+        return torch.stack([upload.rows.mean(0) for upload in delivered.uploads.values()]).mean(0).expand_as(previous)
+
+    AGGREGATIONS.register("own", type("Own", (Aggregation,), {"aggregate": aggregate, **declared}))
+    register(Recipe("own-aggregation", ENTITIES, "here", aggregation="own"))
+    request.addfinalizer(lambda: (RECIPES.remove("own-aggregation"), AGGREGATIONS.remove("own")))
+    options = FederationOptions(algorithm="own-aggregation", dim=8, rounds=1, local_epochs=1, defense="secagg")
+    with pytest.raises((SpecError, RunError), match=says):
+        run_federation(generate_consortium(clients=3, size=300, seed=1), options, make_transport=make_transport)
