@@ -167,9 +167,10 @@ def _forget(
     protection, statement = exchange.protection(result.protection, rounds=ROUND), []
     if sends:
         statement = along_statement(federation, work.asking, along, _colluders(options))
+    best = Best.of(federation, trained, rows_before if sends else {})
     return result_of(
         federation,
-        Best.of(federation, trained, rows_before if sends else {}),
+        best if sends else replace(best, carried=result.carried),  # the exchange stands where the run left it
         rounds=rounds,
         best_round=ROUND,
         protection=replace(protection, remarks=(*protection.remarks, *statement)) if sends else result.protection,

@@ -235,6 +235,19 @@ def test_round_0_sends_what_the_server_has_and_no_more(
         assert not moved or not torch.equal(seen[0][row], own)
 
 
+@pytest.mark.parametrize(("algorithm", "defense"), [("fede", "psu,secagg"), ("feds", "secagg")])
+def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
+    algorithm: str, defense: str, runs: Callable[..., FederationResult]
+) -> None:
+    """The server's table and what clients were sent stay those of the run."""
+    run = runs(algorithm, defense)
+    first = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="delete"), make_exchange=make_transport)
+    assert first.carried.keys() == run.carried.keys()
+    options = UnlearnOptions(method="finetune", decay_epochs=1)
+    second = unlearn(first, asked(first.graph, 2), options, make_exchange=make_transport)
+    assert second.rounds[1].num_survivors == 5
+
+
 def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., FederationResult]) -> None:
     import dataclasses
 
