@@ -1,20 +1,21 @@
 """One client's half of a defended exchange: its key and randomness, what it was sent, where its rows are, what it puts into sums.
 
-    client = DefendedClient("client/a", 0, terms, entropy)
-    client.seat("entities", table_client, names)
-    received = client.receive(message, content_width)          # refused where no sum can have given it
-    part = client.part(1, "entities", table_client.contribute(1, rows))
-    client.settle(1, "entities", crossed)                     # the sum was opened with its part in it
+    client = DefendedClient("client/a", terms, entropy.of(0), ReceivedBroadcasts)
+    client.join(table_client)
+    content = client.read(message, width)                      # refused where no sum can have given it
+    received = client.receive(1, "entities", content, proof)
+    part = client.part(1, "entities", table_client.contribute(1, rows), width)
+    client.settle("entities", crossed)                         # the sum was opened with its part in it
 
-No object of the server is kept here. Of the names of a table's rows a client knows those of a private union from the list that it
-was sent. Differs: after alignment in clear it knows the places of its rows from the server's list, which costs no message.
+No object of the server is kept here, nor of another client: of what all draw from, its own share. Of the names of a table's rows
+a client knows those of a private union from the list that it was sent. Differs: after alignment in clear it knows the places of
+its rows from the server's list, which costs no message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import Tensor
 from defenses.bound_broadcasts import History, ReceivedBroadcasts
 from defenses.broadcasts import BroadcastError, commitment_of_names, commitment_of_rows, commitment_of_table
 from defenses.privacy import LocalNoise, RingNoise, clip_changes
-from defenses.terms import Entropy, Terms
+from defenses.terms import PartyEntropy, Terms
 from fkgsec.errors import RunError
 from fkgsec.exchange import Received
 from fkgsec.exchange.client import Kept, TableClient
@@ -70,10 +71,9 @@ class DifferentialPrivacy:
 class DefendedClient:
     """See the module."""
 
-    def __init__(self, party: str, place: int, terms: Terms, entropy: Entropy, log: type[ReceivedBroadcasts]) -> None:
+    def __init__(self, party: str, terms: Terms, entropy: PartyEntropy, log: type[ReceivedBroadcasts]) -> None:
         self.party, self.terms, self.log = party, terms, log(party)
-        self.identity = entropy.identity(place)
-        self.draw = partial(entropy.randomness, place)
+        self.identity, self.draw = entropy.identity, entropy.randomness
         self.tables: dict[Table, TableClient] = {}
         self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
         self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
@@ -93,7 +93,7 @@ class DefendedClient:
     def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:
         """Find its rows in the list of names; `bind`: the list becomes part of its history."""
         numbers = {name: number for number, name in enumerate(names)}
-        self.names[table] = names
+        self.names[table] = list(names)
         own = self.tables[table].holding.names
         self.places[table] = torch.tensor([numbers[name] for name in own], dtype=torch.int64)
         if bind:

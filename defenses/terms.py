@@ -27,10 +27,27 @@ from protocols.secagg import Setting, Stage, Vector, safe_threshold
 from protocols.secagg.bounds import require_small_risk
 
 
-class Entropy:
-    """The 32 bytes that keys, noise and, with fresh ones after a stop, all that sessions draw derive from.
+class PartyEntropy:
+    """What one party's keys, noise and sessions derive from. Nothing that another party draws follows from it."""
 
-    In a laboratory run all parties draw from one. A deployed party has its own, and never a server that of a client.
+    def __init__(self, lasting: bytes, sessions: bytes, run: str) -> None:
+        self._lasting, self._sessions, self._run = lasting, sessions, run
+
+    @property
+    def identity(self) -> Ed25519PrivateKey:
+        """The key that the party signs with."""
+        return Ed25519PrivateKey.from_private_bytes(derive(self._lasting, "identity in an exchange", self._run))
+
+    def randomness(self, purpose: str, table: Table, round: int) -> Randomness:
+        """What it draws from for one purpose in one round."""
+        source = self._lasting if purpose in ("local noise", "ring noise") else self._sessions
+        return seeded(derive(source, "randomness of an exchange", self._run, purpose, table, round))
+
+
+class Entropy:
+    """The 32 bytes that a laboratory run keeps, so that it can go on after a stop; parties get their own by `of`, and no more.
+
+    Keys and noise derive from them; with fresh bytes after a stop, all that sessions draw. A deployed party draws its own.
     """
 
     def __init__(self, value: bytes, run: str, fresh: bytes = b"") -> None:
@@ -44,22 +61,20 @@ class Entropy:
             return cls(secrets.token_bytes(SEED_BYTES), run)
         return cls(digest("fixed entropy of an exchange", options.protocol_seed), run)
 
-    def identity(self, place: int) -> Ed25519PrivateKey:
-        """The key that a client signs with."""
-        return Ed25519PrivateKey.from_private_bytes(derive(self.value, "identity in an exchange", self.run, place))
+    def of(self, place: int) -> PartyEntropy:
+        """One party's, by place; the server's comes after all clients'."""
+        lasting, sessions = (
+            derive(one, "party of an exchange", self.run, place) for one in (self.value, self._sessions)
+        )
+        return PartyEntropy(lasting, sessions, self.run)
 
     def session(self, purpose: str, table: Table) -> bytes:
         """Names the sessions of one purpose; public."""
         return derive(self._sessions, "session of an exchange", self.run, purpose, table, length=16)
 
-    def randomness(self, place: int, purpose: str, table: Table, round: int) -> Randomness:
-        """What one party (by place, the server's after all clients') draws from."""
-        source = self.value if purpose in ("local noise", "ring noise") else self._sessions
-        return seeded(derive(source, "randomness of an exchange", self.run, purpose, table, round, place))
-
 
 class Terms:
-    """See the module.
+    """See the module. All of it is public: in one process the server and all clients look at one object.
 
     Attributes:
         keys: public identity keys by party. sessions: names of sessions by purpose and table.
@@ -82,7 +97,7 @@ class Terms:
     def agree(self, entropy: Entropy) -> None:
         """Publish identity keys and the names of sessions; then check the options."""
         places = enumerate(self.parties)
-        self.keys = {party: entropy.identity(place).public_key().public_bytes_raw() for place, party in places}
+        self.keys = {party: entropy.of(place).identity.public_key().public_bytes_raw() for place, party in places}
         purposes = ("psu", "broadcasts", "holders", "rows")
         self.sessions = {(what, table): entropy.session(what, table) for what in purposes for table in self.tables}
         if self.defense.secagg:

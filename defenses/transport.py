@@ -93,7 +93,7 @@ class DefendedTransport(Transport):
         self.entropy = entropy
         self.terms.agree(entropy)
         self.defended = {
-            party: DefendedClient(party, place, self.terms, entropy, self.received_log)
+            party: DefendedClient(party, self.terms, entropy.of(place), self.received_log)
             for place, party in enumerate(self.parties)
         }
 
@@ -141,7 +141,7 @@ class DefendedTransport(Transport):
             session=self.terms.sessions["psu", table],
             threshold=safe_threshold(len(self.parties)),
             randomness={party: draw("psu", table, 0) for party, draw in draws.items()}
-            | {SERVER: self.entropy.randomness(len(self.parties), "psu", table, 0)},
+            | {SERVER: self.entropy.of(len(self.parties)).randomness("psu", table, 0)},
             deliver=deliver,
             cap=self.defense.psu.cap,
             max_attempts=self.defense.psu.max_attempts,

@@ -66,7 +66,8 @@ class TableClient:
         return Alignment(0, self.party, SERVER, self.table, *self.holding)
 
     def contribute(self, round: int, rows: Tensor) -> Kept:
-        """What it lets go of, of its trained rows float32 `[num_uploaded, width]`."""
+        """What it lets go of, of its trained rows float32 `[num_uploaded, width]`, which it copies."""
+        rows = rows.clone()  # in one process those of all clients lie in one tensor
         if self.guard:
             rows = self.guard.protect(round, rows, self.received[: len(rows)])
         return Kept(round, rows, self.codec.encode(round, rows))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from attacks.view import THREAT_MODELS, build_view
+from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record
 from experiments.runs.run import execute
@@ -80,27 +82,34 @@ def leaves(value: Any, seen: set[int] | None = None) -> Iterator[int | bytes]:
         yield from leaves(vars(value), seen)
 
 
+def _raw(own: PartyEntropy) -> bytes:
+    return own.identity.private_bytes_raw()
+
+
+def _drawn_by(entropy: Entropy, purpose: str, table: Any, round: int, place: int) -> Randomness:
+    return entropy.of(place).randomness(purpose, table, round)
+
+
+def _once_drawn_by(entropy: bytes, run: str, purpose: str, *where: Any) -> Randomness:
+    """As in the first version, where all parties drew from the same bytes."""
+    source = entropy if purpose.endswith("noise") else derive(entropy, "sessions of an exchange", run, b"")
+    return seeded(derive(source, "randomness of an exchange", run, purpose, *where))
+
+
 def sources(candidate: int | bytes, run: str) -> list[tuple[Source, Identity]]:
     """What the exchange would draw if the candidate were what it draws from, as it does now and as it once did."""
     if isinstance(candidate, bytes):
         entropies = [candidate] if len(candidate) == 32 else []
     else:
         entropies = [digest("fixed entropy of an exchange", candidate)] if 0 <= candidate < 2**63 else []
-    found: list[tuple[Source, Identity]] = [
-        (
-            lambda purpose, *where, entropy=entropy: seeded(
-                derive(
-                    entropy if purpose.endswith("noise") else derive(entropy, "sessions of an exchange", run, b""),
-                    "randomness of an exchange",
-                    run,
-                    purpose,
-                    *where,
-                )
-            ),
-            lambda place, entropy=entropy: derive(entropy, "identity in an exchange", run, place),
-        )
-        for entropy in entropies
-    ]
+    found: list[tuple[Source, Identity]] = []
+    for entropy in entropies:
+        whole = Entropy(entropy, run)
+        found.append((partial(_drawn_by, whole), lambda place, whole=whole: _raw(whole.of(place))))
+        found.append((partial(_once_drawn_by, entropy, run), partial(derive, entropy, "identity in an exchange", run)))
+        if isinstance(candidate, bytes):  # or what one party alone draws from
+            own = PartyEntropy(entropy, entropy, run)
+            found.append((lambda *where, own=own: own.randomness(*where[:3]), lambda _, own=own: _raw(own)))
     if isinstance(candidate, int):
         found.append(
             (
