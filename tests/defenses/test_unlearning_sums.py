@@ -241,10 +241,10 @@ def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
 ) -> None:
     """The server's table and what clients were sent stay those of the run."""
     run = runs(algorithm, defense)
-    first = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="delete"), make_exchange=make_transport)
+    first = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="delete"), make_transport=make_transport)
     assert first.carried.keys() == run.carried.keys()
     options = UnlearnOptions(method="finetune", decay_epochs=1)
-    second = unlearn(first, asked(first.graph, 2), options, make_exchange=make_transport)
+    second = unlearn(first, asked(first.graph, 2), options, make_transport=make_transport)
     assert second.rounds[1].num_survivors == 5
 
 
