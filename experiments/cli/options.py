@@ -80,7 +80,8 @@ FLAGS: dict[str, Flag] = {
     "seed": Flag(("--seed",), "everything random in training derives from it", TRAINING),
     "protocol_seed": Flag(
         ("--protocol-seed",),
-        "for tests only: fixes keys, masks and noise of the defense, which otherwise come from the operating system",
+        "for tests only: fixes keys, masks and noise of the defense, which otherwise come from the operating system; "
+        "without a defense there is nothing to fix",
         TRAINING,
     ),
     "device": Flag(("--device",), "auto, cpu, cuda or cuda:N", TRAINING),

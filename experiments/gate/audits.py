@@ -74,12 +74,18 @@ def conspicuous(run: Finished, question: Question) -> list[Inference]:
     """The strongest membership attack that was asked for, on each model of the victim (or of all).
 
     Raises:
-        NotMeasured: the victim's triples match none that nobody trained on.
+        NotMeasured: the victim's triples match none that nobody trained on; of all clients, those of any of them.
     """
     try:
         inferences = inferences_of(run, question)
     except DataError as error:
         raise NotMeasured(str(error)) from error
+    clients = run.record.data.clients
+    if question.victim == ALL and (left_out := sorted(clients.keys() - {one.client for one in inferences})):
+        raise NotMeasured(
+            f"{len(left_out)} of {len(clients)} clients have too few training triples with matched never-seen ones "
+            f"({', '.join(left_out)}); name a victim, or give them test triples"
+        )
     attack = "lira" if question.shadows else "loss"
     found = [one for one in inferences if (one.client, one.attack) == (question.victim, attack)]
     if not found:

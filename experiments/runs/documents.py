@@ -66,6 +66,8 @@ def read_document(path: Path) -> Document:
         ) from error
     except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    except RecursionError as error:
+        raise SpecError(f"{path}: not YAML that can be read (nested too deeply)") from error
     return Document(path, content, lines)
 
 

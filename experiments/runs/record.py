@@ -282,8 +282,11 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
     try:
         content = path.read_bytes()
         found = msgspec.json.decode(content)
-        return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: not JSON ({error})") from error
+    try:
+        return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error

@@ -11,6 +11,7 @@ import typer
 
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.options import AttackOptions, Metric
+from attacks.registry import RECONSTRUCTION
 from defenses.options import check_defense, parse_defense
 from experiments.runs.choices import allowed, spelled, spelled_defense
 from experiments.runs.documents import read_document
@@ -63,6 +64,13 @@ class Spec(FederationOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_defense(self)
         if self.metric == "published" and parse_defense(self.defense).secagg:
             raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")
+        if self.attack_seed is not None and self.attack_seed < 0:
+            raise SpecError(f"attack_seed must be at least 0; got {self.attack_seed}")
+        if self.attack and RECONSTRUCTION not in self.attack and (self.inference or self.metric != "paper"):
+            name = "inference" if self.inference else "metric"
+            raise SpecError(
+                f"{name} applies to the attack {RECONSTRUCTION}, which attack leaves out; leave it out, too"
+            )
         if self.split_seed < 0:
             raise SpecError(f"split_seed must be at least 0; got {self.split_seed}")
         if self.clients is not None and self.clients < 1:

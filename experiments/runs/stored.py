@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from experiments.runs.spec import RENAMED, Spec
+from fkgsec.estimate import Estimate
 from fkgsec.federation.options import flat, nested
 from fkgsec.federation.recipes import RECIPES
 
@@ -20,14 +21,33 @@ Kind = TypeVar("Kind")
 
 
 def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
-    """Decode JSON to `kind`, its specs brought up to date. Raises `msgspec.MsgspecError`, as `msgspec.json.decode` does."""
+    """Decode JSON to `kind`, its specs brought up to date.
+
+    Raises:
+        msgspec.MsgspecError: as `msgspec.json.decode` does; and for a figure outside its own interval, which no run gives.
+    """
     raw = msgspec.json.decode(content)
+    _check_figures(raw, "$")
     if isinstance(raw, dict):
         if kind is Spec:
             raw = _updated(raw)
         for holder in _holders(raw):
             holder["spec"] = _updated(holder["spec"])
     return msgspec.convert(raw, kind, str_keys=True)
+
+
+def _check_figures(raw: Any, where: str) -> None:
+    if isinstance(raw, list):
+        for number, one in enumerate(raw):
+            _check_figures(one, f"{where}[{number}]")
+    elif isinstance(raw, dict):
+        if raw.keys() == set(Estimate.__struct_fields__):
+            ends = [one for one in (raw["low"], raw["value"], raw["high"]) if isinstance(one, float | int)]
+            if ends != sorted(ends):
+                named = f"{raw['value']:g} is not inside its own interval [{raw['low']:g}, {raw['high']:g}]"
+                raise msgspec.ValidationError(f"{where}: {named}")
+        for name, one in raw.items():
+            _check_figures(one, f"{where}.{name}")
 
 
 def encode_stored(value: Any) -> bytes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from fkgsec.errors import DataError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_excluded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
@@ -383,9 +383,12 @@ def _restore(federation: Federation, path: Path) -> tuple[Best | None, Progress]
     transcript.frames = packing.frames_of(packing.below("frame.", tensors))
     transcript.notes = packing.frames_of(packing.below("note.", tensors))
     shared, parties = federation.recipe.shared, federation.parties
-    federation.exchange.restore(
-        {table: federation.holdings(table) for table in shared}, packing.below("exchange.", tensors)
-    )
+    try:
+        federation.exchange.restore(
+            {table: federation.holdings(table) for table in shared}, packing.below("exchange.", tensors)
+        )
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
     federation.task.load_trainer_state(packing.below("trainer.", tensors))
     if federation.adversary:
         federation.adversary.load(packing.below("adversary.", tensors))

@@ -43,6 +43,13 @@ def test_given_values_override_the_file_and_the_file_the_defaults(tmp_path: Path
         ("clients: 0", "clients must be at least 1; got 0"),
         ("dim: 8\nsize: -5", "spec.yaml:2: size must be at least 1; got -5"),
         ("unlinked_heads: -1", "unlinked_heads must be at least 0; got -1"),
+        ("attack_seed: -1", "spec.yaml:1: attack_seed must be at least 0; got -1$"),
+        (
+            "attack: [update-recovery]\ninference: [cosine]",
+            "spec.yaml:2: inference applies to the attack reconstruction, which attack leaves out",
+        ),
+        ("attack: [update-recovery]\nmetric: published", "spec.yaml:2: metric applies to the attack reconstruction"),
+        ("a: " + "[" * 3000, "spec.yaml: not YAML that can be read \\(nested too deeply\\)"),
         ("metric: best", "metric must be one of paper, published; got 'best'$"),
     ],
 )

@@ -1,10 +1,13 @@
 """What earlier versions wrote is read as what it meant: the old name of an option, and a temperature that FedLU never used."""
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
@@ -27,6 +30,14 @@ SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--nu
 def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run, attacked."""
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    assert fkgsec("attack", *SMALL, "--unlinked-heads", "0", "--out", folder, "--quiet")[0] == 0
+    return folder
 
 
 def of_version_0_1(content: bytes) -> bytes:
@@ -200,3 +211,44 @@ def test_a_record_says_what_validation_measured(tmp_path: Path) -> None:
     del older["metric"], older["valid"]
     (tmp_path / RECORD_FILE).write_text(json.dumps(older))
     assert (read_record(tmp_path / RECORD_FILE).metric, read_record(tmp_path / RECORD_FILE).valid) == ("mrr", None)
+
+
+class TestContradictions:
+    @pytest.mark.parametrize("command", ["results", "report", "attack"])
+    def test_a_figure_outside_its_interval_is_no_figure_of_a_run(
+        self, command: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`results` and `attack --run` printed it as the run's."""
+        monkeypatch.chdir(tmp_path)
+        record = json.loads((run / RECORD_FILE).read_text())
+        record["utility"]["mrr"]["value"] = record["utility"]["mrr"]["high"] + 0.1
+        shutil.copytree(run, "tampered")
+        Path("tampered", RECORD_FILE).write_text(json.dumps(record))
+        where = {"report": ("tampered", "--out", "report.html"), "attack": ("--run", "tampered")}
+        status, _, err = fkgsec(command, *where.get(command, ("tampered",)))
+        assert status == 2
+        assert "tampered/record.json: not a record of schema" in err
+        assert "$.utility.mrr: " in err
+        assert " is not inside its own interval [" in err
+
+    def test_a_file_that_stops_in_the_middle_is_called_that(self, run: Path, tmp_path: Path) -> None:
+        """The report said that it was "not a comparison"."""
+        shutil.copytree(run, tmp_path / "half")
+        content = (run / RECORD_FILE).read_bytes()
+        (tmp_path / "half" / RECORD_FILE).write_bytes(content[: len(content) // 2])
+        status, _, err = fkgsec("report", tmp_path / "half", "--out", tmp_path / "report.html")
+        assert (status, err.strip().splitlines()) == (
+            2, [f"fkgsec: {tmp_path / 'half' / RECORD_FILE}: not JSON (Input data was truncated)"],
+        )  # fmt: skip
+
+    def test_a_checkpoint_of_an_earlier_version_is_named(self, tmp_path: Path) -> None:
+        given = ("train", *SMALL, "--defense", "secagg", "--out", tmp_path / "old", "--quiet")
+        assert fkgsec(*given)[0] == 0
+        path = tmp_path / "old" / "checkpoint.safetensors"
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+        save_file({name: one for name, one in tensors.items() if name != "exchange.entropy"}, path, metadata)
+        status, _, err = fkgsec("export", "--run", tmp_path / "old", "--out", tmp_path / "tables")
+        assert status == 2
+        assert err.startswith(f"fkgsec: {path}: the checkpoint lacks the entropy of its protocols")
