@@ -14,7 +14,7 @@ def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
     """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
     guarantees = released({table: noise.guarantee for table, noise in terms.noise.items()}, releases=rounds)
     guarantees = composed(before.guarantees, guarantees)
-    remarks = statement(terms)
+    remarks = statement(terms, before)
     if any(guarantee.epsilon > LARGE_EPSILON for guarantee in guarantees.values()):
         remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
     count = terms.num_participants
@@ -24,8 +24,8 @@ def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
     return Protection(tuple(remarks), guarantees, withstands)
 
 
-def statement(terms: Terms) -> list[str]:
-    """A line for each protection and what it assumes."""
+def statement(terms: Terms, before: Protection) -> list[str]:
+    """A line for each protection and what it assumes. `before`: of a run that this one goes on from or repeats."""
     defense, lines = terms.defense, []
     if defense.psu:
         lines.append("psu: the server learns the union of names; every client receives the whole table")
@@ -44,8 +44,13 @@ def statement(terms: Terms) -> list[str]:
         lines.append(f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients")
     if terms.noise:
         lines.append(
-            "dp covers the values that cross, not which rows a client holds; losses, validation figures and counts in the "
-            "record are of the clear data"
+            "dp covers the values that cross, not which rows a client holds; losses, validation and test figures, counts and "
+            "the digest of the data in the record are of the clear data"
+        )
+    if terms.noise and before.guarantees:
+        lines.append(
+            "dp: the guarantee is of the run before and of this; each other unlearning or re-training of that run, killed ones "
+            "too, is a further release"
         )
     if defense.distributed_noise and defense.dp and defense.dp.colluders == 0:
         lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
@@ -53,7 +58,12 @@ def statement(terms: Terms) -> list[str]:
         lines.append("protocol randomness: fixed for tests; whoever has protocol_seed opens every upload")
     elif terms.noise:
         lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
+    name = terms.options.algorithm
+    if terms.codec.chooses_rows and defense.secagg:
+        lines.append(
+            f"{name}: who sent a row is hidden, so that broadcasts are chosen by the number of all senders, the receiver "
+            "included; some are of no use to it, and figures differ from those in clear"
+        )
     if terms.codec.chooses_rows and defense.secagg and not defense.suppress:
-        name = terms.options.algorithm
         lines.append(f"{name}: a row that one client alone chose is opened as it is; suppress:t=2 keeps it back")
     return lines

@@ -278,6 +278,9 @@ def _print_several(several: SeedsRecord, folder: Path, wanted: Wanted) -> None:
         console = make_console(stderr=wanted.json == "-")
         print_tables(console, [tables.seeds_table(several)])
         console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
+        for names, one in several.guarantees.items():
+            line = f"dp, {names}, all seeds together: {one.describe()}."
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
         console.print(f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}", highlight=False, soft_wrap=True)
     _give(encode_stored(several), wanted.json, overwrite=wanted.overwrite)
 

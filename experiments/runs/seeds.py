@@ -28,6 +28,8 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from protocols.noise.accounting import compose
+from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/seeds/1"
 SEEDS_FILE = "seeds.json"
@@ -47,6 +49,7 @@ class SeedsRecord(msgspec.Struct, frozen=True):
         spec: of the first. seeds: of all. runs: their folders, beside this file.
         figures: by name; those that every run has.
         environment: where the first was trained.
+        guarantees: of differential privacy, of the releases of all seeds together, by the tables that each covers.
     """
 
     schema: str
@@ -56,6 +59,7 @@ class SeedsRecord(msgspec.Struct, frozen=True):
     data: DataRecord
     environment: Environment
     figures: dict[str, OverSeeds]
+    guarantees: dict[str, Guarantee] = {}
 
 
 def train_seeds(
@@ -102,6 +106,7 @@ def train_seeds(
         records[0].data,
         records[0].environment,
         figures_over(records),
+        {tables: compose([one.guarantees[tables] for one in records]) for tables in records[0].guarantees},
     )
     write_atomically(folder / SEEDS_FILE, encode_stored(several))
     return several

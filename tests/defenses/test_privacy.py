@@ -298,7 +298,7 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
 ) -> None:
     lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
     assert lines[-1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
-    assert "losses, validation figures and counts in the record are of the clear data" in lines[0]
+    assert "figures, counts and the digest of the data in the record are of the clear data" in lines[0]
     lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
     starts = ["psu: ", "secagg: ", "suppress: ", "dp covers", "protocol randomness", *SERVERS, "dp, entities: "]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
@@ -350,6 +350,8 @@ def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
     assert guarantee.epsilon == pytest.approx(epsilon, abs=0.01)
     assert f"{releases} releases" in guarantee.describe()
     assert made.protection.lines()[-1] == f"dp, entities: {guarantee.describe()}"
+    others = "each other unlearning or re-training of that run"
+    assert any(others in line for line in made.protection.lines()) == (method != "delete")
     once_more = dataclasses.replace(raw, protection=made.protection)
     again = unlearn(once_more, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_transport=make_transport)
     assert f"{releases + 1} releases" in again.protection.guarantees["entities"].describe()

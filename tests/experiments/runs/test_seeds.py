@@ -86,3 +86,15 @@ def test_the_same_again_is_read_more_seeds_are_added_and_others_refused(several:
         status, _, err = fkgsec("attack", *SMALL, *other, "--out", folder)
         assert (status, "is of other options, data or seeds" in err) == (2, True)
         assert (folder / SEEDS_FILE).read_bytes() == before
+
+
+def test_the_guarantee_is_of_what_all_seeds_release(tmp_path: Path) -> None:
+    """Each seed sends the same clients' data under noise of its own."""
+    noisy = [*SMALL[: SMALL.index("--unlinked-heads")], "--defense", "dp:clip=0.5,epsilon=4"]
+    status, out, err = fkgsec("train", *noisy, "--seeds", "2", "--out", tmp_path / "runs")
+    assert status == 0, err
+    made = decode_stored((tmp_path / "runs" / SEEDS_FILE).read_bytes(), SeedsRecord).guarantees["entities"]
+    one = read_record(tmp_path / "runs" / "seed-0" / "record.json").guarantees["entities"]
+    assert (one.rounds, made.rounds) == (2, 4)
+    assert one.epsilon <= 4 < made.epsilon < 8
+    assert f"dp, entities, all seeds together: {made.describe()}." in out
