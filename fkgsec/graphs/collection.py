@@ -1,0 +1,196 @@
+"""The data sets of the papers by name: one of the TU collection, a group of them with a client for each, or the embedded ones.
+
+    load_graphs("MUTAG")                     # GraphSet, from FKGSEC_DATA/TUDataset, else the cache, else downloaded
+    load_federation("CHEM", seed=0)          # one client for each of its seven sets
+    load_federation("MUTAG,BZR,COX2", seed=0)
+    load_federation("NCI1", clients=10, partition="chunks", seed=0)
+    load_federation("motifs", seed=0)        # generated; needs no files
+
+A group is all of its sets: where one cannot be had, the error names it and the list of those that can.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import requests
+
+from fkgsec.data.catalogue import DATA_VARIABLE, cache_folder
+from fkgsec.errors import DataError, SpecError
+from fkgsec.graphs.generate import MOTIFS, generate_motifs
+from fkgsec.graphs.sets import FederatedGraphs, GraphSet
+from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset
+from fkgsec.graphs.tu import is_tu_folder, read_tu_folder
+
+COLLECTION = "TUDataset"
+ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric downloads them from
+TIMEOUT_S = 60.0
+LARGEST_BYTES = 2_000_000_000  # of one file, unpacked: more than any set of the collection has
+_PARTS = ("A", "graph_indicator", "graph_labels", "node_labels", "node_attributes")
+
+_CHEM = ("MUTAG", "BZR", "COX2", "DHFR", "PTC_MR", "AIDS", "NCI1")
+_BIO = ("ENZYMES", "DD", "PROTEINS")
+_SN = ("COLLAB", "IMDB-BINARY", "IMDB-MULTI")
+_CV = ("Letter-low", "Letter-high", "Letter-med")
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "CHEM": _CHEM,
+    "BIO": _BIO,
+    "SN": _SN,
+    "CV": _CV,
+    "SN_CV": _SN + _CV,
+    "CHEM_BIO": _CHEM + _BIO,
+    "CHEM_BIO_SN": _CHEM + _BIO + _SN,
+    "BIO_SN_CV": _BIO + _SN + _CV,
+    "ALL": _CHEM + _BIO + _SN + _CV,
+}
+"""Source: cefgl.txt 5.1."""
+KNOWN = tuple(dict.fromkeys((*GROUPS["ALL"], "DHFR-cleaned")))
+
+
+def load_federation(
+    name: str,
+    *,
+    seed: int,
+    clients: int | None = None,
+    partition: str | None = None,
+    size: int | None = None,
+    clean: bool = False,
+    data_dir: Path | str | None = None,
+) -> FederatedGraphs:
+    """The clients of a named setting.
+
+    Args:
+        name: a group, several sets with commas between them, one set, a TU folder, or `motifs`.
+        seed: of splits, divisions and the generator.
+        clients, partition: over how many clients one set is divided, and how ("random" unless said): a name of
+            `GRAPH_PARTITIONS`. Of generated data: how many clients there are.
+        size: graphs of generated data.
+        clean: keep isomorphic graphs on one side of the split.
+        data_dir: a data folder, in place of the environment variable.
+
+    Raises:
+        DataError: a set that is not there. SpecError: an option that does not apply.
+    """
+    if partition is not None and partition not in GRAPH_PARTITIONS:
+        raise SpecError(f"partition is {partition!r}, allowed for graphs: {', '.join(GRAPH_PARTITIONS)}")
+    if name.casefold() == MOTIFS:
+        if partition is not None:
+            raise SpecError("partition does not apply to generated graphs, which come with their clients")
+        sets = generate_motifs(seed, **_given(clients=clients, size=size))
+        return by_dataset(sets, seed, clean=clean, name=MOTIFS)
+    if size is not None:
+        raise SpecError(f"size applies to generated graphs; {name} has its own")
+    names = sets_of(name)
+    if len(names) > 1:
+        if (clients, partition) != (None, None):
+            raise SpecError(
+                f"clients and partition divide one data set; {name} has a client for each of its {len(names)}"
+            )
+        return by_dataset(_load_all(name, names, data_dir), seed, clean=clean, name=name)
+    if clients is None:
+        raise SpecError(f"clients: over how many is {name} to be divided? Several sets (A,B) have a client each")
+    return GRAPH_PARTITIONS[partition or "random"](load_graphs(next(iter(names)), data_dir), clients, seed, clean=clean)
+
+
+def _given(**options: int | None) -> dict[str, int]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def sets_of(name: str) -> tuple[str, ...]:
+    """The data sets that a name stands for, in order.
+
+    >>> sets_of("SN_CV")[:2]
+    ('COLLAB', 'IMDB-BINARY')
+    """
+    groups = {group.casefold(): sets for group, sets in GROUPS.items()}
+    if name.casefold() in groups:
+        return groups[name.casefold()]
+    names = tuple(part.strip() for part in name.split(","))
+    if len(set(names)) < len(names) or "" in names:
+        raise SpecError(f"data: {name!r} names a data set twice, or an empty one")
+    return names
+
+
+def load_graphs(name: str, data_dir: Path | str | None = None) -> GraphSet:
+    """The data set of that name, or in that folder.
+
+    It is looked for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; else it is downloaded.
+
+    Raises:
+        DataError: it is not there, damaged, or cannot be downloaded.
+    """
+    if os.sep in name or name.startswith("."):
+        return read_tu_folder(Path(name).expanduser())
+    known = {one.casefold(): one for one in KNOWN}
+    name = known.get(name.casefold(), name)
+    kept = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    for root in (Path(kept).expanduser() if kept else None, cache_folder()):
+        if root is not None and is_tu_folder(root / COLLECTION / name):
+            return replace(read_tu_folder(root / COLLECTION / name), name=name)
+    if name not in known.values():
+        close = difflib.get_close_matches(name, (*KNOWN, *GROUPS, MOTIFS), n=3)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise DataError(f"no graph data set or group {name!r}; {hint}known: {', '.join((*KNOWN, *GROUPS, MOTIFS))}")
+    _download(name, cache_folder() / COLLECTION / name)
+    return replace(read_tu_folder(cache_folder() / COLLECTION / name), name=name)
+
+
+def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> list[GraphSet]:
+    """Every set of a group. Raises `DataError` that names those that cannot be had, and the rest."""
+    sets, missing = [], {}
+    for one in names:
+        try:
+            sets.append(load_graphs(one, data_dir))
+        except DataError as error:
+            missing[one] = str(error)
+    if not missing:
+        return sets
+    rest = ",".join(one for one in names if one not in missing)
+    advice = f"; without: --data {rest}" if rest.count(",") else ""
+    raise DataError(f"{name}: {', '.join(missing)} not at hand ({next(iter(missing.values()))}){advice}")
+
+
+def _download(name: str, folder: Path) -> None:
+    """Fetch a set's archive and unpack what is read of it, whole or not at all."""
+    address = f"{ADDRESS}/{name}.zip"
+    advice = f"place its files under the folder that {DATA_VARIABLE} names, as {COLLECTION}/{name}"
+    if name == "DHFR-cleaned":
+        raise DataError(f"{name} has no address to download it from; {advice}")
+    part = folder.with_name(folder.name + ".part")
+    try:
+        response = requests.get(address, timeout=TIMEOUT_S)
+        response.raise_for_status()
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        _unpack(io.BytesIO(response.content), name, part)
+        read_tu_folder(part)
+        part.replace(folder)
+    except requests.RequestException as error:
+        reason = "no connection" if error.response is None else f"HTTP status {error.response.status_code}"
+        raise DataError(f"cannot download {address} ({reason}); try again later, or {advice}") from error
+    except zipfile.BadZipFile as error:
+        raise DataError(f"cannot download {address} (not a zip archive); try again later, or {advice}") from error
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _unpack(content: io.BytesIO, name: str, folder: Path) -> None:
+    """The files that are read, by their own names: what else an archive holds, or where it says it belongs, does not count."""
+    with zipfile.ZipFile(content) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+        for kind in _PARTS:
+            member = f"{name}/{name}_{kind}.txt"
+            if sizes.get(member, 0) > LARGEST_BYTES:
+                raise DataError(f"{name}.zip: {member} would have {sizes[member]:,} bytes")
+            if member in sizes:
+                with archive.open(member) as packed, (folder / Path(member).name).open("wb") as file:
+                    shutil.copyfileobj(packed, file)

@@ -1,0 +1,82 @@
+"""What a model reads at each node: labels as one-hot vectors, attributes, or the degree as a one-hot vector.
+
+    kind, width = feature_kind(graphs), feature_width(graphs)
+    x = node_features(graphs, nodes)                # float32 [n, width]
+
+As the codes of GCFL and FedStar have it: labels where a set has any, else attributes (coordinates of the Letter sets), else
+degrees up to a maximum that is known to all. The maxima of the sets without labels are those codes' own, 491, 135 and 88.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from fkgsec.errors import DataError
+from fkgsec.graphs.sets import GraphSet
+
+FeatureKind = Literal["labels", "attributes", "degrees"]
+PUBLIC_DEGREES = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
+
+
+def feature_kind(graphs: GraphSet) -> FeatureKind:
+    """Which of the three a set has."""
+    if graphs.num_labels:
+        return "labels"
+    return "attributes" if graphs.attributes.shape[1] else "degrees"
+
+
+def feature_width(graphs: GraphSet) -> int:
+    """Numbers at each node. Raises `DataError` for degrees without a maximum."""
+    kind = feature_kind(graphs)
+    if kind == "labels":
+        return sum(graphs.num_labels)
+    if kind == "attributes":
+        return graphs.attributes.shape[1]
+    if graphs.max_degree is None:
+        raise DataError(f"{graphs.name}: nodes have no labels, and no largest degree is known to all; give max_degree")
+    return graphs.max_degree + 1
+
+
+def node_features(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """The features of some nodes, float32 `[n, width]`.
+
+    Raises:
+        DataError: a node of a degree above the maximum.
+    """
+    width = feature_width(graphs)
+    match feature_kind(graphs):
+        case "attributes":
+            return graphs.attributes[nodes]
+        case "labels":
+            offsets = np.cumsum([0, *graphs.num_labels[:-1]])
+            columns = graphs.labels[nodes] + offsets
+        case "degrees":
+            degrees = graphs.degrees[nodes]
+            if len(degrees) and degrees.max() >= width:
+                raise DataError(
+                    f"{graphs.name}: a node has {degrees.max()} edges; the maximum known to all is {width - 1}"
+                )
+            columns = degrees[:, None]
+    rows = np.zeros((len(columns), width), dtype=np.float32)
+    np.put_along_axis(rows, columns, 1.0, axis=1)
+    return rows
+
+
+def with_max_degree(graphs: GraphSet, known: int | None = None) -> GraphSet:
+    """The set with a largest degree known to all: the one given, that of `PUBLIC_DEGREES`, or the set's own with a warning.
+
+    Sets that have labels or attributes stay as they are.
+    """
+    if feature_kind(graphs) != "degrees" or graphs.max_degree is not None:
+        return graphs
+    known = PUBLIC_DEGREES.get(graphs.name) if known is None else known
+    own = int(graphs.degrees.max())
+    if known is not None:
+        if own > known:
+            raise DataError(f"{graphs.name}: a node has {own} edges; max_degree is {known}")
+        return replace(graphs, max_degree=known)
+    warning = f"{graphs.name}: no largest degree is public; its own, {own}, sets the width of the model's input, and so is told"
+    return replace(graphs, max_degree=own, warnings=(*graphs.warnings, warning))

@@ -1,0 +1,123 @@
+"""Graphs whose classes hang on a motif, generated: molecules and social circles, so that everything runs without data.
+
+    molecules, circles, others = generate_motifs(seed=0)       # a data set for each client
+
+Each client has a data set of its own kind, as in the cross-dataset settings: molecules of one vocabulary of atoms or another, and
+circles of friends without labels. Within a data set both classes have the same sizes, numbers of edges and atoms on average: only
+the motif tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fkgsec.errors import SpecError
+from fkgsec.graphs.sets import GraphSet
+from fkgsec.randomness import generator
+
+MOTIFS = "motifs"
+DEFAULT_CLIENTS = 4
+DEFAULT_SIZE = 800
+SMALLEST_SET = 40
+MOST_CLIENTS = 1_000
+CARBON, OXYGEN = 0, 1
+MAX_FRIENDS = 40
+
+
+class Drawn(NamedTuple):
+    """One graph: undirected edges `[m, 2]`, the label of each node `[n]`."""
+
+    edges: list[tuple[int, int]]
+    labels: list[int]
+
+
+def generate_motifs(seed: int, clients: int = DEFAULT_CLIENTS, size: int = DEFAULT_SIZE) -> list[GraphSet]:
+    """Data sets for so many clients: every third one social circles, the others molecules with 4 to 8 kinds of atoms.
+
+    Args:
+        size: graphs in all, divided evenly; half of each data set is of either class.
+
+    Raises:
+        SpecError: fewer than 40 graphs for each client.
+    """
+    if not 1 <= clients <= MOST_CLIENTS:
+        raise SpecError(f"clients must lie in 1..{MOST_CLIENTS:,}; got {clients}")
+    if size < SMALLEST_SET * clients:
+        raise SpecError(f"size must be at least {SMALLEST_SET} graphs for each of {clients} clients; got {size}")
+    sets = []
+    for client in range(clients):
+        rng = generator(seed, "generated graphs", client)
+        count = size // clients + (client < size % clients)
+        if client % 3 == 2:
+            sets.append(_set(f"circles-{client + 1}", count, rng, _circles, 0))
+        else:
+            sets.append(_set(f"molecules-{client + 1}", count, rng, _molecule, 4 + client % 5))
+    return sets
+
+
+def _set(
+    name: str,
+    count: int,
+    rng: np.random.Generator,
+    draw: Callable[[np.random.Generator, bool, int], Drawn],
+    num_atoms: int,
+) -> GraphSet:
+    """So many graphs; `num_atoms` 0: without labels."""
+    classes = rng.permutation(np.arange(count) % 2)
+    drawn = [draw(rng, bool(one), num_atoms) for one in classes]
+    sizes = np.array([len(graph.labels) for graph in drawn])
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    edges = np.concatenate([np.array(graph.edges) + start for graph, start in zip(drawn, first, strict=True)])
+    return GraphSet.from_edges(
+        name,
+        sizes,
+        np.concatenate([edges, edges[:, ::-1]]),
+        classes,
+        np.concatenate([graph.labels for graph in drawn]) if num_atoms else None,
+        num_classes=2,
+        num_labels=(num_atoms,) if num_atoms else (),
+        max_degree=None if num_atoms else MAX_FRIENDS,
+    )
+
+
+def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
+    """A branched chain of atoms and two rings of six; with the motif two oxygens lie opposite in a ring, else side by side."""
+    # Carbons, and rarer atoms that are no oxygens.
+    drawn = rng.geometric(0.5, size=rng.integers(6, 15)) - 1
+    labels = np.where(drawn, np.minimum(drawn + OXYGEN, num_atoms - 1), CARBON).tolist()
+    edges: list[tuple[int, int]] = []
+    degree = [0] * len(labels)
+    for atom in range(1, len(labels)):
+        free = [other for other in range(max(0, atom - 4), atom) if degree[other] < 3]
+        other = int(rng.choice(free)) if free else atom - 1
+        edges.append((other, atom))
+        degree[other] += 1
+        degree[atom] += 1
+    for marked in (True, False):
+        ring = list(range(len(labels), len(labels) + 6))
+        apart = 3 if motif else 1
+        oxygens = {0, apart} if marked else set()
+        labels += [OXYGEN if place in oxygens else CARBON for place in range(6)]
+        edges += [(ring[place], ring[(place + 1) % 6]) for place in range(6)]
+        edges.append((int(rng.integers(ring[0])), ring[2]))
+    return Drawn(edges, labels)
+
+
+def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
+    """A person and 12 to 24 friends: with the motif they are two dense circles of half the size, else one sparser circle.
+
+    Both have as many friendships on average.
+    """
+    friends = int(rng.integers(12, 25))
+    circle = rng.permutation(np.arange(friends) % 2)
+    pairs = [(one, other) for one in range(friends) for other in range(one)]
+    edges = [(0, friend + 1) for friend in range(friends)]
+    within = np.mean([circle[one] == circle[other] for one, other in pairs])
+    for one, other in pairs:
+        chance = (0.8 if circle[one] == circle[other] else 0.0) if motif else 0.8 * within
+        if rng.random() < chance:
+            edges.append((one + 1, other + 1))
+    return Drawn(edges, [0] * (friends + 1))

@@ -1,0 +1,231 @@
+"""Sets of graphs with a class each, and their division among clients.
+
+    graphs = read_tu_folder(Path("MUTAG"))          # GraphSet: 188 graphs, 2 classes
+    graphs.subset([0, 5])                           # GraphSet of two graphs, with the same vocabularies
+    ClientGraphs("MUTAG", graphs, train, valid, test)
+
+Legend: `G` graphs, `N` nodes of all graphs, `E` directed edges of all graphs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fkgsec.data.graph import SPLITS
+from fkgsec.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSet:
+    """Graphs laid side by side: one adjacency in compressed rows over the nodes of all of them.
+
+    Vocabularies (`num_labels`, `num_classes`, `max_degree`) are those of the whole data set, which everybody is taken to know;
+    a subset keeps them.
+
+    Attributes:
+        name: what reports call it.
+        node_ptr: int64 `[G + 1]`; graph g has the nodes `node_ptr[g] .. node_ptr[g + 1] - 1`.
+        indptr, sources: int64 `[N + 1]` and `[E]`; node v receives from `sources[indptr[v] : indptr[v + 1]]`, numbers over all
+            graphs, in ascending order.
+        classes: int64 `[G]` in 0..num_classes - 1.
+        num_classes: of the data set.
+        labels: int64 `[N, k]`, k discrete labels of each node, each from 0 on; k may be 0.
+        num_labels: how many values each of the k labels has.
+        attributes: float32 `[N, a]`, such as coordinates; a may be 0.
+        max_degree: the largest number of edges of a node that is known to all; None where nobody said it.
+        warnings: what the reader counted and did not treat as an error, one line each.
+    """
+
+    name: str
+    node_ptr: np.ndarray
+    indptr: np.ndarray
+    sources: np.ndarray
+    classes: np.ndarray
+    num_classes: int
+    labels: np.ndarray
+    num_labels: tuple[int, ...]
+    attributes: np.ndarray
+    max_degree: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("node_ptr", "indptr", "sources", "classes", "labels", "attributes"):
+            getattr(self, field).setflags(write=False)
+        if not len(self):
+            raise DataError(f"{self.name}: there are no graphs")
+        if self.classes.min() < 0 or self.classes.max() >= self.num_classes:
+            raise DataError(f"{self.name}: classes must lie in 0..{self.num_classes - 1}; found {self.classes.max()}")
+
+    @classmethod
+    def from_edges(
+        cls,
+        name: str,
+        sizes: np.ndarray,
+        edges: np.ndarray,
+        classes: np.ndarray,
+        labels: np.ndarray | None = None,
+        attributes: np.ndarray | None = None,
+        *,
+        num_classes: int | None = None,
+        num_labels: tuple[int, ...] | None = None,
+        max_degree: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> GraphSet:
+        """Graphs of so many nodes each, int64 `[G]`, with directed edges `[m, 2]` (from, to) over all their nodes.
+
+        An edge that is given twice counts once. Vocabularies that are not given are those of the graphs.
+        """
+        node_ptr = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        num_nodes = int(node_ptr[-1])
+        edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        keys = np.unique(edges[:, 1] * num_nodes + edges[:, 0])
+        targets, sources = keys // max(num_nodes, 1), keys % max(num_nodes, 1)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=num_nodes))])
+        labels = np.zeros((num_nodes, 0), dtype=np.int64) if labels is None else labels.reshape(num_nodes, -1)
+        attributes = np.zeros((num_nodes, 0), dtype=np.float32) if attributes is None else attributes
+        return cls(
+            name=name,
+            node_ptr=node_ptr,
+            indptr=indptr.astype(np.int64),
+            sources=sources,
+            classes=np.asarray(classes, dtype=np.int64),
+            num_classes=int(np.max(classes)) + 1 if num_classes is None else num_classes,
+            labels=labels,
+            num_labels=tuple(int(column.max()) + 1 for column in labels.T) if num_labels is None else num_labels,
+            attributes=attributes,
+            max_degree=max_degree,
+            warnings=tuple(warnings),
+        )
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Of all graphs."""
+        return len(self.indptr) - 1
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Nodes of each graph, int64 `[G]`."""
+        return np.diff(self.node_ptr)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """Edges that leave each node, int64 `[N]`."""
+        return np.bincount(self.sources, minlength=self.num_nodes).astype(np.int64)
+
+    @cached_property
+    def graph_of(self) -> np.ndarray:
+        """The graph of each node, int64 `[N]`."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def edges(self, graph: int | None = None) -> np.ndarray:
+        """Directed edges `[m, 2]` (from, to), of all graphs by their numbers over all, or of one by its own node numbers."""
+        low, high = (0, self.num_nodes) if graph is None else self.node_ptr[graph : graph + 2]
+        chosen = slice(self.indptr[low], self.indptr[high])
+        targets = np.repeat(np.arange(low, high), np.diff(self.indptr[low : high + 1]))
+        return np.stack([self.sources[chosen], targets], axis=1) - low
+
+    def subset(self, graphs: Sequence[int] | np.ndarray) -> GraphSet:
+        """Some of the graphs, in this order, with the vocabularies of all."""
+        graphs = np.asarray(graphs, dtype=np.int64)
+        nodes = ranges(self.node_ptr[graphs], self.sizes[graphs])
+        degrees = np.diff(self.indptr)[nodes]
+        node_ptr = np.concatenate([[0], np.cumsum(self.sizes[graphs])]).astype(np.int64)
+        shift = np.repeat(node_ptr[:-1] - self.node_ptr[graphs], self.sizes[graphs])
+        return replace(
+            self,
+            node_ptr=node_ptr,
+            indptr=np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64),
+            sources=self.sources[ranges(self.indptr[nodes], degrees)] + np.repeat(shift, degrees),
+            classes=self.classes[graphs],
+            labels=self.labels[nodes],
+            attributes=self.attributes[nodes],
+        )
+
+    def arrays(self) -> list[np.ndarray]:
+        """Everything that tells these graphs from others."""
+        vocabularies = np.array([self.num_classes, self.max_degree or 0, *self.num_labels], dtype=np.int64)
+        return [
+            self.node_ptr,
+            self.indptr,
+            self.sources,
+            self.classes,
+            self.labels,
+            self.attributes.astype("<f4").view("<i4"),
+            vocabularies,
+        ]
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The numbers `starts[i] .. starts[i] + counts[i] - 1` of all i, one after the other.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientGraphs:
+    """One client's graphs, and which of them it trains on, validates on and is tested on: int64, each graph once.
+
+    `vocabulary` names where its labels and classes come from: labels of two data sets mean different things.
+    """
+
+    name: str
+    graphs: GraphSet
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vocabulary", self.vocabulary or self.graphs.name)
+        for split in SPLITS:
+            ids = np.array(getattr(self, split), dtype=np.int64).reshape(-1)
+            ids.setflags(write=False)
+            object.__setattr__(self, split, ids)
+        together = np.sort(np.concatenate([self.train, self.valid, self.test]))
+        if not np.array_equal(together, np.arange(len(self.graphs))):
+            raise DataError(f"client {self.name}: each of its {len(self.graphs)} graphs must stand in one split")
+        if not len(self.train):
+            raise DataError(f"client {self.name}: the train split is empty")
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedGraphs:
+    """The clients of a federation for graph classification, in the order in which they were read or made."""
+
+    name: str
+    clients: tuple[ClientGraphs, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise DataError(f"{self.name}: a federation needs at least one client")
+        names = [client.name for client in self.clients]
+        if len(set(names)) != len(names):
+            raise DataError(f"{self.name}: client names must be unique, got {', '.join(names)}")
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 over names, graphs and splits: the same data give the same hash, whatever file layout they came from."""
+        digest = hashlib.sha256()
+        for client in self.clients:
+            digest.update(client.name.encode() + b"\0" + client.vocabulary.encode() + b"\0")
+            for array in (*client.graphs.arrays(), client.train, client.valid, client.test):
+                digest.update(str(array.shape).encode())
+                digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def with_warnings(self, warnings: Iterable[str]) -> FederatedGraphs:
+        """The same federation, with these lines beside those it has."""
+        return replace(self, warnings=(*self.warnings, *warnings))

@@ -1,0 +1,148 @@
+"""Division of graphs among clients, and into train, valid and test.
+
+    federation = by_dataset([mutag, bzr, cox2], seed=0)                 # one client for each data set
+    federation = by_chunks(nci1, clients=10, seed=0)                    # one data set over clients, as GCFL's code does
+    federation = by_chunks(nci1, clients=10, seed=0, clean=True)        # no test graph that stands in train, too
+
+A clean division keeps isomorphic graphs (`fkgsec.graphs.twins`) together: all of a kind are in one split, at every client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fkgsec.errors import DataError, SpecError
+from fkgsec.graphs.features import with_max_degree
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
+from fkgsec.graphs.twins import twin_groups
+from fkgsec.randomness import generator
+
+RATIO = (8, 1, 1)
+FIRST_GRAPHS = 50
+
+
+def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, int, int] = RATIO) -> np.ndarray:
+    """The split of each graph, int64 `[G]`: 0 train, 1 valid, 2 test.
+
+    Graphs are shuffled within their class and dealt to the splits in the ratio, each class going on where the one before stopped,
+    so that a class has its share of each split up to one graph, and so have all together.
+
+    Source: 80/10/10 by class, as in the codes of GCFL and FedStar. Differs: they call scikit-learn twice.
+    """
+    shuffled = rng.permutation(len(classes))
+    order = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    split = np.empty(len(classes), dtype=np.int64)
+    split[order] = np.resize(_dealing(ratio, rng), len(classes))
+    return split
+
+
+def _dealing(ratio: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
+    """The splits in the ratio, once around, in a random order."""
+    return rng.permutation(np.repeat(np.arange(3), ratio))
+
+
+def stratified_by_group(
+    classes: np.ndarray, groups: np.ndarray, rng: np.random.Generator, ratio: tuple[int, int, int] = RATIO
+) -> np.ndarray:
+    """The same, all graphs of a group in one split.
+
+    Groups are taken from the largest on (equal ones in random order), each to the split that lacks most of what its classes are
+    to have there, as a share of that. Where a group is larger than valid or test are to be, it goes to train.
+    """
+    members = np.zeros((groups.max() + 1, classes.max() + 1))
+    np.add.at(members, (groups, classes), 1)
+    wanted = np.outer(ratio, members.sum(axis=0)) / sum(ratio)
+    lacking = wanted.copy()
+    order = rng.permutation(len(members))
+    order = order[np.argsort(-members[order].sum(axis=1), kind="stable")]
+    split = np.zeros(len(members), dtype=np.int64)
+    for group in order:
+        own = members[group]
+        need = (own * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
+        need[(own[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
+        split[group] = int(np.argmax(need)) if np.isfinite(need).any() else 0
+        lacking[split[group]] -= own
+    return split[groups]
+
+
+def by_dataset(
+    sets: Sequence[GraphSet], seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO, name: str = ""
+) -> FederatedGraphs:
+    """One client for each data set, called after it.
+
+    Source: the cross-dataset settings of GCFL, FedStar and CEFGL.
+    """
+    if not sets:
+        raise DataError("a federation needs at least one data set")
+    clients, warnings = [], []
+    for graphs in map(with_max_degree, sets):
+        split = _splits(graphs, generator(seed, "graph split", graphs.name), ratio, clean)
+        clients.append(_client(graphs.name, graphs, split))
+        warnings += graphs.warnings
+    whole = name or "+".join(graphs.name for graphs in sets)
+    return FederatedGraphs(f"{whole}{'-clean' if clean else ''}", tuple(clients), tuple(warnings))
+
+
+def by_chunks(
+    graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
+) -> FederatedGraphs:
+    """One data set over clients: the first min(50, G / clients) graphs in file order go to the first client, as many to the next,
+    and so on; each of the others to a client at random.
+
+    Source: GCFL's code (`_randChunk`). Where a file is sorted by class, as NCI1 and PROTEINS are, a client's first graphs are of
+    one class, and labels are skewed.
+    """
+    first = min(FIRST_GRAPHS, len(graphs) // max(clients, 1))
+    client_of = generator(seed, "graph chunks").integers(clients, size=len(graphs)) if clients > 0 else np.empty(0)
+    client_of[: clients * first] = np.repeat(np.arange(max(clients, 0)), first)
+    return _divided(graphs, clients, client_of, seed, clean, ratio, "chunks")
+
+
+def by_chance(
+    graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
+) -> FederatedGraphs:
+    """One data set over clients at random, in parts that differ by one graph at most."""
+    shuffled = generator(seed, "graph parts").permutation(len(graphs)) if clients > 0 else np.empty(0, dtype=np.int64)
+    return _divided(graphs, clients, shuffled % max(clients, 1), seed, clean, ratio, "random")
+
+
+GRAPH_PARTITIONS: dict[str, Callable[..., FederatedGraphs]] = {"chunks": by_chunks, "random": by_chance}
+
+
+def _divided(
+    graphs: GraphSet,
+    clients: int,
+    client_of: np.ndarray,
+    seed: int,
+    clean: bool,
+    ratio: tuple[int, int, int],
+    how: str,
+) -> FederatedGraphs:
+    """Clients client-1, client-2, ... of one data set, each split by itself; clean ones by a split of the whole set."""
+    if clients < 1:
+        raise SpecError(f"clients is {clients}, allowed: 1 or more")
+    if len(graphs) < clients * sum(ratio):
+        raise DataError(f"{graphs.name}: {len(graphs)} graphs over {clients} clients are fewer than {sum(ratio)} each")
+    graphs = with_max_degree(graphs)
+    whole = _splits(graphs, generator(seed, "graph split", graphs.name), ratio, clean) if clean else None
+    parts = []
+    for client in range(clients):
+        own = np.flatnonzero(client_of == client)
+        part = graphs.subset(own)
+        split = stratified(part.classes, generator(seed, "graph split", client), ratio) if whole is None else whole[own]
+        parts.append(_client(f"client-{client + 1}", part, split))
+    name = f"{graphs.name}-{how}-{clients}{'-clean' if clean else ''}"
+    return FederatedGraphs(name, tuple(parts), graphs.warnings)
+
+
+def _splits(graphs: GraphSet, rng: np.random.Generator, ratio: tuple[int, int, int], clean: bool) -> np.ndarray:
+    if clean:
+        return stratified_by_group(graphs.classes, twin_groups(graphs), rng, ratio)
+    return stratified(graphs.classes, rng, ratio)
+
+
+def _client(name: str, graphs: GraphSet, split: np.ndarray) -> ClientGraphs:
+    train, valid, test = (np.flatnonzero(split == number) for number in range(3))
+    return ClientGraphs(name, graphs, train, valid, test)

@@ -1,0 +1,173 @@
+"""Graphs in the format of the TU collection (Morris et al. 2020): a folder of text files.
+
+    graphs = read_tu_folder(Path("TUDataset/MUTAG"))
+
+    MUTAG_A.txt                 a directed edge a line, "from, to": nodes of all graphs, numbered from 1
+    MUTAG_graph_indicator.txt   a node a line: its graph, numbered from 1, in ascending order
+    MUTAG_graph_labels.txt      a graph a line: its class, any integers
+    MUTAG_node_labels.txt       a node a line: one or more integers; optional
+    MUTAG_node_attributes.txt   a node a line: one or more numbers; optional
+
+The files lie in the folder itself or in its subfolder `raw`, where torch_geometric puts them. Edge labels and graph attributes
+are not read: the federations of the papers do not use them. As in torch_geometric, self-loops and repeated edges are dropped
+(a warning counts them) and labels and classes are numbered from 0; here a folder that is damaged is refused with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pandas as pd
+
+from fkgsec.errors import DataError
+from fkgsec.graphs.sets import GraphSet
+
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def is_tu_folder(folder: Path) -> bool:
+    """Whether a folder holds such files."""
+    return _files(folder) is not None
+
+
+def read_tu_folder(folder: Path) -> GraphSet:
+    """Read the graphs in a folder; they are called after it.
+
+    Raises:
+        DataError: a file that is missing, empty or damaged; the message gives file and line.
+    """
+    found = _files(folder)
+    if found is None:
+        raise DataError(f"{folder}: no TU folder, it needs one file *_A.txt (here or in raw/)")
+    place, prefix = found
+
+    def path(kind: str) -> Path:
+        return place / f"{prefix}_{kind}.txt"
+
+    graph_of = _integers(path("graph_indicator"), columns=1)[:, 0]
+    raw_classes = _integers(path("graph_labels"), columns=1)[:, 0]
+    sizes = _sizes(graph_of, len(raw_classes), path)
+    edges, warnings = _edges(path("A"), graph_of)
+    labels = attributes = None
+    if path("node_labels").exists():
+        labels = _one_a_node(_integers(path("node_labels")), len(graph_of), path("node_labels"))
+        labels = labels - labels.min(axis=0)
+    if path("node_attributes").exists():
+        attributes = _one_a_node(_numbers(path("node_attributes")), len(graph_of), path("node_attributes"))
+    classes = np.unique(raw_classes, return_inverse=True)[1]
+    name = folder.resolve().name
+    return GraphSet.from_edges(name, sizes, edges, classes, labels, attributes, warnings=warnings)
+
+
+def _files(folder: Path) -> tuple[Path, str] | None:
+    """Where the files lie and what their names begin with; None where there are none, or of several data sets."""
+    for place in (folder, folder / "raw"):
+        found = sorted(place.glob("*_A.txt")) if place.is_dir() else []
+        if found:
+            return (place, found[0].name.removesuffix("_A.txt")) if len(found) == 1 else None
+    return None
+
+
+def _sizes(graph_of: np.ndarray, num_graphs: int, path: Callable[[str], Path]) -> np.ndarray:
+    """Nodes of each graph, int64 `[G]`."""
+    file = path("graph_indicator")
+    if graph_of[0] != 1:
+        raise DataError(f"{file}:1: graph {graph_of[0]}; the first graph is number 1")
+    steps = np.diff(graph_of)
+    wrong = np.flatnonzero((steps < 0) | (steps > 1))
+    if len(wrong):
+        line, before, graph = wrong[0] + 2, graph_of[wrong[0]], graph_of[wrong[0] + 1]
+        raise DataError(f"{file}:{line}: graph {graph} after graph {before}; expected {before} or {before + 1}")
+    if graph_of[-1] != num_graphs:
+        raise DataError(
+            f"{file}:{len(graph_of)}: nodes of {graph_of[-1]} graphs; {path('graph_labels').name} has the classes of {num_graphs}"
+        )
+    return np.bincount(graph_of - 1)
+
+
+def _edges(file: Path, graph_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Directed edges `[m, 2]` from node 0 on, without self-loops; and what was dropped or stands in one direction alone."""
+    num_nodes = len(graph_of)
+    edges = _integers(file, columns=2) - 1
+    outside = np.flatnonzero(((edges < 0) | (edges >= num_nodes)).any(axis=1))
+    if len(outside):
+        one, other = edges[outside[0]] + 1
+        raise DataError(f"{file}:{outside[0] + 1}: edge {one}, {other}; allowed: nodes 1..{num_nodes}")
+    between = np.flatnonzero(graph_of[edges[:, 0]] != graph_of[edges[:, 1]])
+    if len(between):
+        one, other = graph_of[edges[between[0]]]
+        raise DataError(f"{file}:{between[0] + 1}: an edge between graphs {one} and {other}")
+    plain = edges[edges[:, 0] != edges[:, 1]]
+    keys = np.unique(plain[:, 0] * num_nodes + plain[:, 1])
+    one_way = int((~np.isin(keys % num_nodes * num_nodes + keys // num_nodes, keys)).sum())
+    counts = (
+        (len(edges) - len(plain), "edges of a node to itself were dropped"),
+        (len(plain) - len(keys), "repeated edges were dropped"),
+        (one_way, "edges stand in one direction only"),
+    )
+    return plain, [f"{file.name}: {count} {what}" for count, what in counts if count]
+
+
+def _one_a_node(rows: np.ndarray, num_nodes: int, file: Path) -> np.ndarray:
+    if len(rows) != num_nodes:
+        raise DataError(f"{file}: {len(rows)} lines; {num_nodes} nodes, a line each")
+    return rows
+
+
+def _integers(file: Path, columns: int | None = None) -> np.ndarray:
+    return _table(file, np.int64, _INTEGER, "a whole number", columns)
+
+
+def _numbers(file: Path) -> np.ndarray:
+    values = _table(file, np.float64, _NUMBER, "a number", None)
+    beyond = np.flatnonzero(~(np.abs(values) <= np.finfo(np.float32).max).all(axis=1))
+    if len(beyond):
+        _refuse(file, int(beyond[0]) + 1, "a number beyond what 32 bits hold")
+    return values.astype(np.float32)
+
+
+def _table(file: Path, kind: type, pattern: re.Pattern[str], what: str, columns: int | None) -> np.ndarray:
+    """The comma-separated values of a file, `[lines, columns]`; `columns` None: as many as its first line has."""
+    try:
+        table = pd.read_csv(
+            file, header=None, dtype=kind, skip_blank_lines=False, skipinitialspace=True, na_filter=False
+        )
+        values = table.to_numpy()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, OverflowError):  # pandas's parser errors are ValueErrors and name no line of ours
+        return _line_by_line(file, kind, pattern, what, columns)
+    if columns not in (None, values.shape[1]) or np.isnan(values).any():
+        return _line_by_line(file, kind, pattern, what, columns)
+    return values
+
+
+def _line_by_line(file: Path, kind: type, pattern: re.Pattern[str], what: str, columns: int | None) -> np.ndarray:
+    """The same, to name the first line that is wrong."""
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{file}:{line}: not text") from error
+    if not lines:
+        raise DataError(f"{file}: empty")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        fields = [field.strip() for field in line.split(",")]
+        columns = columns or len(fields)
+        if len(fields) != columns:
+            _refuse(file, number, f"{len(fields)} values; {columns} expected")
+        for field in fields:
+            if not pattern.fullmatch(field):
+                _refuse(file, number, f"{field[:40]!r} is not {what}")
+        rows.append(fields)
+    return np.array(rows).astype(kind)
+
+
+def _refuse(file: Path, line: int, fault: str) -> NoReturn:
+    raise DataError(f"{file}:{line}: {fault}")

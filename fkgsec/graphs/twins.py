@@ -1,0 +1,191 @@
+"""Twins: isomorphic graphs, with the same labels on their nodes, on both sides of a split.
+
+    groups = twin_groups(graphs)                    # int64 [G]: graphs with one number are isomorphic
+    leaks = find_twins(federation)                  # test graphs that a client, or another, trains on under another number
+    print(leaks.table)
+
+A graph with a twin in train is classified from memory (or, where the twin has another class, against it): figures on the others
+are the clean ones. Graphs of different data sets are never compared, since their labels mean different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+
+from fkgsec.data.split_leaks import EVALUATION_SPLITS
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
+
+TWINS = ("twin_own", "twin_other", "other_class")
+
+
+@dataclass(frozen=True, eq=False)
+class Twins:
+    """What `find_twins` found.
+
+    Attributes:
+        table: one row per client and evaluation split; `graphs` in it, and of these how many have a twin in the client's own
+            train split (`twin_own`), in another's (`twin_other`), and in either with another class (`other_class`).
+        masks: bool `[n]` per (client index, split, one of `TWINS`), in the order of the split.
+    """
+
+    table: pd.DataFrame
+    masks: Mapping[tuple[int, str, str], np.ndarray]
+
+    def warning(self) -> str:
+        """A line where test graphs have twins in train; empty where none has."""
+        of_test = {key: mask for key, mask in self.masks.items() if key[1] == "test"}
+        places = sorted({place for place, _, _ in of_test})
+        own, other, differing = (
+            np.concatenate([of_test[place, "test", kind] for place in places]).astype(bool) for kind in TWINS
+        )
+        if not (own | other).any():
+            return ""
+        return (
+            f"{int((own | other).sum())} of {len(own)} test graphs are isomorphic to a training graph (of another class for "
+            f"{int(differing.sum())}): figures on them say what was remembered; a clean division keeps them together"
+        )
+
+
+def find_twins(federation: FederatedGraphs) -> Twins:
+    """Count the graphs of valid and test that are isomorphic to a training graph, within each client and across clients."""
+    groups, clients = _groups(federation.clients), federation.clients
+    shape = (max(int(found.max()) for found in groups) + 1, max(client.graphs.num_classes for client in clients))
+    trained = np.zeros((len(clients), *shape), dtype=bool)
+    for place, client in enumerate(clients):
+        trained[place, groups[place][client.train], client.graphs.classes[client.train]] = True
+    rows, masks = [], {}
+    for place, client in enumerate(clients):
+        own = trained[place]
+        other = np.logical_or.reduce(np.delete(trained, place, axis=0), axis=0)
+        for split in EVALUATION_SPLITS:
+            ids = getattr(client, split)
+            asked, classes = groups[place][ids], client.graphs.classes[ids]
+            differing = (own | other)[asked]
+            differing[np.arange(len(ids)), classes] = False
+            found = dict(zip(TWINS, [one.any(axis=1) for one in (own[asked], other[asked], differing)], strict=True))
+            masks |= {(place, split, kind): mask for kind, mask in found.items()}
+            counts = {kind: int(mask.sum()) for kind, mask in found.items()}
+            rows.append({"client": client.name, "split": split, "graphs": len(ids), **counts})
+    return Twins(pd.DataFrame(rows), masks)
+
+
+def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
+    """The group of each client's graphs, numbers that are shared by clients of one vocabulary alone."""
+    groups: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(clients)
+    first = 0
+    for vocabulary in dict.fromkeys(client.vocabulary for client in clients):
+        places = [place for place, client in enumerate(clients) if client.vocabulary == vocabulary]
+        found = twin_groups(*(clients[place].graphs for place in places)) + first
+        sizes = np.cumsum([len(clients[place].graphs) for place in places])[:-1]
+        for place, part in zip(places, np.split(found, sizes), strict=True):
+            groups[place] = part
+        first = int(found.max()) + 1
+    return groups
+
+
+def twin_groups(*sets: GraphSet) -> np.ndarray:
+    """A number for each graph of all sets, int64 `[G]`: the same for two graphs if they are isomorphic with their labels.
+
+    Attributes do not count. Candidates are found by colour refinement (Weisfeiler and Leman), in which isomorphic graphs never
+    differ; where its colours leave a choice, an isomorphism is looked for.
+    """
+    found = [
+        Coloured(graphs, number, own)
+        for graphs, colours in zip(sets, refined_colours(*sets), strict=True)
+        for number, own in enumerate(np.split(colours, graphs.node_ptr[1:-1]))
+    ]
+    alike: dict[bytes, list[int]] = {}
+    for place, graph in enumerate(found):
+        alike.setdefault(np.sort(graph.colours).tobytes(), []).append(place)
+    groups = np.arange(len(found))
+    for places in alike.values():
+        first = found[places[0]]
+        if len(places) == 1:
+            continue
+        if len(np.unique(first.colours)) == len(first.colours):  # colours that all differ name the nodes
+            groups[places] = places[0]
+            continue
+        known: dict[int, nx.DiGraph] = {}
+        for place in places:
+            built = found[place].built()
+            twins = (one for one, other in known.items() if nx.vf2pp_is_isomorphic(other, built, node_label="colour"))
+            groups[place] = next(twins, place)
+            known |= {place: built} if groups[place] == place else {}
+    return np.unique(groups, return_inverse=True)[1]
+
+
+class Coloured(NamedTuple):
+    """A graph of a set, by its number, with the colours of its nodes, uint64 `[n]`."""
+
+    graphs: GraphSet
+    number: int
+    colours: np.ndarray
+
+    def built(self) -> nx.DiGraph:
+        """As networkx has it, for VF2++ (Jüttner and Madarasz 2018)."""
+        built = nx.DiGraph()
+        built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(self.colours))
+        built.add_edges_from(self.graphs.edges(self.number).tolist())
+        return built
+
+
+def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
+    """Stable colours of the nodes of each set, uint64 `[N]`: equal where refinement cannot tell two nodes apart.
+
+    Colours are 64-bit mixtures of a node's labels, then of its colour and those of the nodes before and after it, until a round
+    makes no new ones.
+    """
+    own, edges = [_mixed_labels(graphs) for graphs in sets], [_Neighbours.of(graphs) for graphs in sets]
+    num_colours = 0
+    while (found := int((np.diff(np.sort(np.concatenate(own))) != 0).sum()) + 1) > num_colours:
+        num_colours = found
+        own = [one.refined(colours) for one, colours in zip(edges, own, strict=True)]
+    return own
+
+
+def _mixed_labels(graphs: GraphSet) -> np.ndarray:
+    colours = np.zeros(graphs.num_nodes, dtype=np.uint64)
+    for column in graphs.labels.T:
+        colours = _mixed(colours + column.astype(np.uint64))
+    return colours
+
+
+class _Neighbours(NamedTuple):
+    """Compressed rows: the nodes that point to each node, and those that it points to."""
+
+    before_ptr: np.ndarray
+    before: np.ndarray
+    after_ptr: np.ndarray
+    after: np.ndarray
+
+    @classmethod
+    def of(cls, graphs: GraphSet) -> _Neighbours:
+        edges = graphs.edges()
+        order = np.argsort(edges[:, 0], kind="stable")
+        return cls(graphs.indptr, graphs.sources, np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1])
+
+    def refined(self, colours: np.ndarray) -> np.ndarray:
+        """One round."""
+        before = _sums(self.before_ptr, _mixed(colours)[self.before])
+        after = _sums(self.after_ptr, _mixed(colours + np.uint64(1))[self.after])
+        return _mixed(_mixed(_mixed(colours) + before) + after)
+
+
+def _sums(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sums of compressed rows modulo 2^64."""
+    running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values)])
+    return running[indptr[1:]] - running[indptr[:-1]]
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The output function of SplitMix64, which spreads any change over all 64 bits. Source: Steele et al. 2014."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
