@@ -10,7 +10,7 @@ Entry points are loaded when the registry is first read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -24,11 +24,11 @@ class Registry(Mapping[str, Part]):
 
     Args:
         kind: what errors call a part, such as "aggregation". group: of the entry points.
-        shipped: the module that registers the shipped parts, imported when the registry is first read; empty where importing the
+        shipped: the modules that register the shipped parts, imported when the registry is first read; none where importing the
             registry has done so.
     """
 
-    def __init__(self, kind: str, group: str, *, shipped: str = "") -> None:
+    def __init__(self, kind: str, group: str, *, shipped: Sequence[str] = ()) -> None:
         self.kind, self.group, self._shipped = kind, group, shipped
         self._parts: dict[str, Part] = {}
         self._loaded = False
@@ -62,8 +62,8 @@ class Registry(Mapping[str, Part]):
     def _all(self) -> dict[str, Part]:
         if not self._loaded:
             self._loaded = True
-            if self._shipped:
-                importlib.import_module(self._shipped)
+            for module in self._shipped:
+                importlib.import_module(module)
             for point in entry_points(group=self.group):
                 try:
                     part = point.load()

@@ -28,7 +28,7 @@ from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.models import MODELS, KgeModel
 from fkgsec.randomness import generator
@@ -134,7 +134,11 @@ def main(
         rounds.add_column(name, justify="right")
     cases = (
         [("fede", model, "own") for model in MODELS]
-        + [(algorithm, "transe", "own") for algorithm in RECIPES if algorithm not in ("fede", "single", "collective")]
+        + [
+            (algorithm, "transe", "own")
+            for algorithm in algorithms_of("kge")
+            if algorithm not in ("fede", "single", "collective")
+        ]
         + [("fede", "transe", "all")]
     )
     of_fede: dict[str, float] = {}

@@ -44,7 +44,7 @@ from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
@@ -167,7 +167,7 @@ def compare_cases(
         typer.Option(
             "--case",
             help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
-            autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
+            autocompletion=complete_from(lambda: ("none", *algorithms_of("kge"), *KINDS)),
         ),
     ] = None,
     forget: Annotated[

@@ -32,7 +32,7 @@ SETTINGS = "Settings that some algorithms have"
 def _setting_flags() -> dict[str, Flag]:
     """A flag for every setting that some algorithm has, with each one's default, as the registry says."""
     flags = {}
-    for name, by_algorithm in all_settings().items():
+    for name, by_algorithm in all_settings("kge").items():
         fields = list(by_algorithm.values())
         lines = list(dict.fromkeys(field.help for field in fields))
         defaults = ", ".join(f"{algorithm}: {field.default}" for algorithm, field in by_algorithm.items())
@@ -115,7 +115,7 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
         """The command with these options in its signature, which is what typer reads."""
         old_names = [old for old, new in RENAMED.items() if new in fields]
         kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
-        for name, by_algorithm in all_settings().items():
+        for name, by_algorithm in all_settings("kge").items():
             kinds[name] = (next(iter(by_algorithm.values())).kind | None, None)
 
         @functools.wraps(command)

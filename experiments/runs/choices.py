@@ -18,11 +18,11 @@ from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import MODELS
 
 _REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
-    "algorithm": lambda: RECIPES,
+    "algorithm": lambda: algorithms_of("kge"),
     "model": lambda: MODELS,
     "partition": lambda: PARTITIONS,
     "threat": lambda: THREAT_MODELS,
@@ -102,11 +102,11 @@ def spelled_case(value: str) -> str:
     """
     algorithm, slash, defense = value.partition("/")
     if slash:
-        return f"{spelled('algorithm', algorithm, RECIPES)}/{spelled_defense(defense)}"
+        return f"{spelled('algorithm', algorithm, algorithms_of('kge'))}/{spelled_defense(defense)}"
     if value in ("", "none"):
         return value
     try:
-        return spelled("algorithm", value, RECIPES)
+        return spelled("algorithm", value, algorithms_of("kge"))
     except SpecError as error:
         if value.partition(":")[0].partition(",")[0].strip().casefold() in KINDS:
             return spelled_defense(value)

@@ -25,7 +25,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import replace
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 
 SCHEMA = "fkgsec/comparison/1"
 COMPARISON_FILE, PICTURE_FILE = "comparison.json", "comparison.png"
@@ -65,13 +65,13 @@ def case_spec(spec: Spec, name: str) -> Spec:
 
     Raises `SpecError` for a name that is none of these.
     """
-    algorithm, slash, defense = name.strip().partition("/")
+    known, (algorithm, slash, defense) = algorithms_of("kge"), name.strip().partition("/")
     if not slash and not algorithm:
         raise SpecError("case: an empty name; write none for no defense")
     if not slash:
-        algorithm, defense = (name, "") if name in RECIPES else (spec.algorithm, "" if name == "none" else name)
-    if algorithm not in RECIPES:
-        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(RECIPES)}")
+        algorithm, defense = (name, "") if name in known else (spec.algorithm, "" if name == "none" else name)
+    if algorithm not in known:
+        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(known)}")
     changed = replace(spec, algorithm=algorithm, defense=defense)
     check_defense(changed)
     return changed

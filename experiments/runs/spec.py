@@ -153,7 +153,7 @@ def allowed_words(name: str) -> tuple[str, ...]:
     >>> allowed_words("eval_sides"), allowed_words("dim")
     (('tail', 'both'), ())
     """
-    settings = all_settings().get(name, {}).values()
+    settings = all_settings("kge").get(name, {}).values()
     return tuple(dict.fromkeys(word for one in settings for word in one.choices)) or allowed(name, Spec)
 
 
@@ -171,7 +171,7 @@ def _converted(fields: dict[str, Any]) -> Spec:
 
 def option_names() -> list[str]:
     """Every option that a run may have, those of single algorithms included."""
-    return [*(name for name in Spec.__struct_fields__ if name != "settings"), *all_settings()]
+    return [*(name for name in Spec.__struct_fields__ if name != "settings"), *all_settings("kge")]
 
 
 def current_names(fields: dict[str, Any], where: str) -> dict[str, Any]:

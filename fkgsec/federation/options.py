@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import RECIPES, all_settings
+from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
 from fkgsec.federation.settings import make_settings
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
 
     def __post_init__(self) -> None:
         if self.algorithm not in RECIPES:
-            raise SpecError(f"algorithm must be one of {', '.join(RECIPES)}; got {self.algorithm!r}")
+            known = algorithms_of(self.task) if self.task else RECIPES
+            raise SpecError(f"algorithm must be one of {', '.join(known)}; got {self.algorithm!r}")
         if self.task and self.task != RECIPES[self.algorithm].task:
-            fitting = ", ".join(name for name, recipe in RECIPES.items() if recipe.task == self.task)
+            fitting = ", ".join(algorithms_of(self.task))
             raise SpecError(
                 f"algorithm {self.algorithm!r} is one of the task {RECIPES[self.algorithm].task!r}; {type(self).__name__} has "
                 f"the options of {self.task!r}, whose algorithms are {fitting}"

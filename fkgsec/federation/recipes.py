@@ -65,7 +65,9 @@ class Recipe:
         return any(field.name == name for field in fields_of(self.settings))
 
 
-RECIPES: Registry[Recipe] = Registry("algorithm", ENTRY_POINTS, shipped="fkgsec.algorithms")
+RECIPES: Registry[Recipe] = Registry(
+    "algorithm", ENTRY_POINTS, shipped=("fkgsec.algorithms", "fkgsec.algorithms.graphs")
+)
 
 
 def register(recipe: Recipe) -> Recipe:
@@ -75,10 +77,15 @@ def register(recipe: Recipe) -> Recipe:
     return RECIPES.register(recipe.name, recipe)
 
 
-def all_settings() -> dict[str, dict[str, SettingField]]:
-    """Every setting that some algorithm has, by name and algorithm, in the registry's order."""
+def algorithms_of(task: str) -> dict[str, Recipe]:
+    """The algorithms of a task, by name, in the registry's order."""
+    return {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
+
+
+def all_settings(task: str | None = None) -> dict[str, dict[str, SettingField]]:
+    """Every setting that some algorithm has, of a task or of any, by name and algorithm, in the registry's order."""
     found: dict[str, dict[str, SettingField]] = {}
-    for recipe in RECIPES.values():
+    for recipe in (RECIPES if task is None else algorithms_of(task)).values():
         for field in fields_of(recipe.settings):
             found.setdefault(field.name, {})[recipe.name] = field
     return found

@@ -107,4 +107,4 @@ class Task(Protocol):
         ...
 
 
-TASKS: Registry[type[Task]] = Registry("task", "fkgsec.tasks", shipped="fkgsec.kge.local.task")
+TASKS: Registry[type[Task]] = Registry("task", "fkgsec.tasks", shipped=("fkgsec.kge.local.task", "fkgsec.gnn.task"))

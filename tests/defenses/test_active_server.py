@@ -26,13 +26,13 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import RECIPES, Table, algorithms_of
 from protocols.core.errors import ProtocolError
 
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
 SUMMED = [
     name
-    for name, recipe in RECIPES.items()
+    for name, recipe in algorithms_of("kge").items()
     if recipe.shared and recipe.codec in ("dense", "top-k") and recipe.aggregation != "affinity"
 ]
 DEFENSES = ["secagg", "psu,secagg", "secagg,suppress:t=2", "psu,secagg,suppress:t=2", "secagg:dropout=0.1"]

@@ -17,7 +17,7 @@ from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 PARTIES = ("client/a", "client/b", "client/c")
@@ -26,9 +26,11 @@ WEIGHTS = dict(zip(PARTIES, (3, 5, 11), strict=True))
 
 
 def test_every_shipped_recipe_runs_where_its_parts_fit() -> None:
-    needs = {name: AGGREGATIONS[recipe.aggregation].needs for name, recipe in RECIPES.items() if recipe.shared}
+    needs = {
+        name: AGGREGATIONS[recipe.aggregation].needs for name, recipe in algorithms_of("kge").items() if recipe.shared
+    }
     assert {name for name, need in needs.items() if need == "single uploads"} == {"pfedeg"}
-    assert {name for name, recipe in RECIPES.items() if CODECS[recipe.codec].chooses_rows} == {"feds"}
+    assert {name for name, recipe in algorithms_of("kge").items() if CODECS[recipe.codec].chooses_rows} == {"feds"}
 
 
 def weighted(defense: str, options: FederationOptions, rows: dict[str, Tensor], algorithm: str = "fede") -> Transport:

@@ -34,7 +34,7 @@ from experiments.runs.spec import Spec
 from fkgsec import FederatedGraph, FederationOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
 
 SPEC = Spec(
@@ -106,7 +106,7 @@ def test_exported_tables_give_the_figures_of_the_run(run: str, where: str, finis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name, recipe in RECIPES.items() if not recipe.pooled])
+@pytest.mark.parametrize("algorithm", [name for name, recipe in algorithms_of("kge").items() if not recipe.pooled])
 def test_of_every_algorithm(algorithm: str, finish: Finish, tmp_path: Path) -> None:
     folder = finish(algorithm=algorithm, dim=96, rounds=3)
     manifest, tables = collect_tables(*load_run(folder))

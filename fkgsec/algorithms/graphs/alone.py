@@ -1,0 +1,13 @@
+"""Training without a federation, the reference below it."""
+
+from fkgsec.federation.recipes import Recipe
+from fkgsec.gnn.options import GnnSettings
+
+LOCAL = Recipe(
+    "local-gc",
+    (),
+    "each client alone, from the same first convolutions: 'self-train' in GCFL's code",
+    GnnSettings,
+    task="graph",
+    keep_optimizer=True,
+)

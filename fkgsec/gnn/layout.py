@@ -1,0 +1,78 @@
+"""Parameters of a network as rows of one table, so that they cross as any other rows do.
+
+    layout = Layout.of(model.encoder(), width=64)
+    rows = layout.pack(parameters)                   # float32 [R, 64]
+    layout.unpack(rows)["convs.0.lin.weight"]        # the tensor again
+
+A matrix `[out, 64]` is 64 numbers a row, one `[64, in]` is laid out by columns, a vector of 64 is one row; any other tensor is
+laid out flat, its last row filled up with zeros. Rows are called `name/number`: whoever has their names knows what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows of a table hold which tensor.
+
+    Attributes:
+        width: of a row.
+        shapes: of the tensors by name, in the order of their rows.
+    """
+
+    width: int
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], width: int) -> Layout:
+        """Of these tensors, in their order."""
+        return cls(width, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+
+    @property
+    def names(self) -> list[str]:
+        """Of all rows."""
+        return [f"{name}/{row}" for name, shape in self.shapes.items() for row in range(self._num_rows(shape))]
+
+    def _num_rows(self, shape: Sequence[int]) -> int:
+        return -(-max(1, torch.Size(shape).numel()) // self.width)
+
+    def _by_columns(self, shape: Sequence[int]) -> bool:
+        return len(shape) == 2 and shape[0] == self.width != shape[1]
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The rows of the tensors, a copy `[R, width]`."""
+        parts = []
+        for name, shape in self.shapes.items():
+            flat = (tensors[name].T if self._by_columns(shape) else tensors[name]).detach().reshape(-1)
+            missing = self._num_rows(shape) * self.width - flat.numel()
+            parts.append(torch.cat([flat, flat.new_zeros(missing)]).reshape(-1, self.width))
+        return torch.cat(parts)
+
+    def unpack(self, rows: Tensor) -> dict[str, Tensor]:
+        """Undo `pack`: views of the rows by name."""
+        tensors, start = {}, 0
+        for name, shape in self.shapes.items():
+            stop = start + self._num_rows(shape)
+            flat, turned = rows[start:stop].reshape(-1)[: torch.Size(shape).numel()], tuple(reversed(shape))
+            tensors[name] = flat.reshape(turned).T if self._by_columns(shape) else flat.reshape(shape)
+            start = stop
+        return tensors
+
+
+def tensor_rows(names: Sequence[str]) -> dict[str, slice]:
+    """Where the rows of each tensor lie, by its name; `names` are those of rows.
+
+    >>> tensor_rows(["lin.weight/0", "lin.weight/1", "lin.bias/0"])
+    {'lin.weight': slice(0, 2, None), 'lin.bias': slice(2, 3, None)}
+    """
+    places: dict[str, slice] = {}
+    for number, name in enumerate(names):
+        tensor = name.rpartition("/")[0]
+        places[tensor] = slice(places[tensor].start if tensor in places else number, number + 1)
+    return places

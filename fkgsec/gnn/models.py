@@ -1,0 +1,159 @@
+"""The classifier of graphs: a linear layer, graph convolutions of torch_geometric, a readout, two linear layers.
+
+    model = make_classifier(architecture, num_features=7, num_classes=2, rng=generator(0, "model"))
+    logits = model(batch)                            # [B, C], no dropout
+    logits = model(batch, rng)                       # with the dropout that `rng` draws
+
+Source: the codes of GCFL and FedStar: `pre`, convolutions of equal width each followed by ReLU and dropout, sum of the nodes,
+`post` with ReLU and dropout, `head`. Differs: they return log-probabilities. All their algorithms share the convolutions alone.
+
+A convolution of one's own is a class by its dotted name, such as `torch_geometric.nn.GATConv`: it is made as `C(width, width)`
+and called as `conv(x, edge_index)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fkgsec.errors import SpecError
+from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.geometric import layers
+
+Readout = Literal["sum", "mean", "max"]
+ENCODER = "convs."
+MODELS = ("gin", "gcn", "sage")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+class Architecture(msgspec.Struct, frozen=True):
+    """What makes two classifiers alike, but for the widths of their data.
+
+    Attributes:
+        model: "gin", "gcn", "sage" or the dotted name of a convolution. layers: how many. width: of each.
+        dropout: share of values that are dropped, to 1 / 65,536. readout: how nodes become a graph.
+    """
+
+    model: str = "gin"
+    layers: int = 2
+    width: int = 64
+    dropout: float = 0.5
+    readout: Readout = "sum"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS and not _DOTTED.fullmatch(self.model):
+            raise SpecError(f"model must be {', '.join(MODELS)} or a convolution's dotted name; got {self.model!r}")
+        for name in ("layers", "width"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise SpecError(f"dropout must be at least 0 and below 1; got {self.dropout}")
+        if self.readout not in get_args(Readout):
+            raise SpecError(f"readout must be one of {', '.join(get_args(Readout))}; got {self.readout!r}")
+
+
+class GraphClassifier(nn.Module):
+    """See the module."""
+
+    def __init__(self, architecture: Architecture, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        width, convolution = architecture.width, convolution_of(architecture.model)
+        self.architecture = architecture
+        self.pre = nn.Linear(num_features, width)
+        self.convs = nn.ModuleList(convolution(width) for _ in range(architecture.layers))
+        self.post = nn.Linear(width, width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
+        """Logits `[B, C]`; with dropout where there is a generator."""
+        x, drop = self.pre(batch.x), self.architecture.dropout if rng else 0.0
+        # torch_geometric's own layers read compressed rows, which is faster; another's may know edges alone.
+        edges = batch.adjacency if self.architecture.model in MODELS else batch.edge_index
+        for convolution in self.convs:
+            x = dropout(functional.relu(convolution(x, edges)), drop, rng)
+        pool = {"sum": layers().global_add_pool, "mean": layers().global_mean_pool, "max": layers().global_max_pool}
+        x = pool[self.architecture.readout](x, batch.graph_of, len(batch))
+        return self.head(dropout(functional.relu(self.post(x)), drop, rng))
+
+
+def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
+    """`x` with about that share of its values zero and the others scaled up, so that the mean stays.
+
+    The share is taken to the next 65,536th, which the scale makes up for.
+    """
+    limit = round(share * 65_536)
+    if rng is None or not limit:
+        return x
+    drawn = np.frombuffer(rng.bytes(2 * x.numel()), dtype="<u2").reshape(x.shape)
+    kept = torch.from_numpy(drawn >= limit).to(x.device)
+    return x * (kept * (65_536 / (65_536 - limit)))
+
+
+def convolution_of(model: str) -> Callable[[int], nn.Module]:
+    """What makes a convolution of a width. Raises `SpecError` for a name that is no module, or not of torch."""
+
+    def gin(width: int) -> nn.Module:
+        return layers().GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
+
+    if model == "gin":
+        return gin
+    if model in ("gcn", "sage"):
+        kind = layers().GCNConv if model == "gcn" else layers().SAGEConv
+        return lambda width: kind(width, width)
+    module, _, name = model.rpartition(".")
+    layers()
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"model {model!r} cannot be found ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise SpecError(f"model {model!r} is no torch.nn.Module")
+    return lambda width: _plugged(found, model, width)
+
+
+def _plugged(kind: type[nn.Module], model: str, width: int) -> nn.Module:
+    """A convolution of one's own, tried on two nodes. Raises `SpecError` where it cannot be made or called as is said above."""
+    try:
+        convolution = kind(width, width)
+        with torch.no_grad():
+            out = convolution(torch.zeros(2, width), torch.tensor([[0, 1], [1, 0]]))
+    except Exception as error:  # whatever a foreign module does
+        told = " ".join(str(error).split())
+        raise SpecError(
+            f"model {model!r} must be made as C({width}, {width}) and called as conv(x, edges): {told}"
+        ) from error
+    if not isinstance(out, Tensor) or out.shape != (2, width):
+        raise SpecError(
+            f"model {model!r} must return a row of {width} for each node; got {getattr(out, 'shape', type(out))}"
+        )
+    return convolution
+
+
+def make_classifier(
+    architecture: Architecture, num_features: int, num_classes: int, rng: np.random.Generator
+) -> GraphClassifier:
+    """A classifier whose first values depend on `rng` alone."""
+    with drawing_from(rng):
+        return GraphClassifier(architecture, num_features, num_classes)
+
+
+@contextlib.contextmanager
+def drawing_from(rng: np.random.Generator) -> Iterator[None]:
+    """Within it torch's global generator, from which layers draw their first values, follows `rng`; then it is as before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        yield
+
+
+def encoder_of(model: GraphClassifier) -> dict[str, nn.Parameter]:
+    """The parameters of the convolutions by name."""
+    return {name: one for name, one in model.named_parameters() if name.startswith(ENCODER)}

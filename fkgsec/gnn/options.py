@@ -1,0 +1,75 @@
+"""The options of a federation for graph classification: the network, its training, its evaluation.
+
+    options = GnnOptions(algorithm="fedprox-gc", model="sage", layers=3, rounds=50, settings={"mu": 0.01})
+    options.architecture()
+
+Frozen; checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from fkgsec.errors import SpecError
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.gnn.models import Architecture, Readout
+
+if TYPE_CHECKING:
+    from fkgsec.gnn.result import GnnResult  # noqa: F401 (the base below names it)
+
+Share = Literal["encoder", "all"]
+
+
+class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of graph classification. Defaults are those of cefgl.txt 5.1, and of GCFL's code where it is silent.
+
+    Attributes (beside those of `RunOptions`):
+        model, layers, width, dropout, readout: the network, see `fkgsec.gnn.models.Architecture`.
+        weight_decay: of Adam, the weight of half the squared norm of all parameters.
+    """
+
+    task: ClassVar[str] = "graph"
+
+    algorithm: str = "fedavg"
+    model: str = "gin"
+    layers: int = 2
+    width: int = 64
+    dropout: float = 0.5
+    readout: Readout = "sum"
+    weight_decay: float = 5e-4
+    batch_size: int = 128
+    local_epochs: int = 1
+    rounds: int = 200
+    eval_every: int = 1
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.architecture()
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise SpecError(f"weight_decay must be at least 0; got {self.weight_decay}")
+
+    def architecture(self) -> Architecture:
+        """Of every client's network."""
+        return Architecture(self.model, self.layers, self.width, self.dropout, self.readout)
+
+
+class GnnSettings(AlgorithmSettings, frozen=True):
+    """When shared models are judged.
+
+    Attributes:
+        evaluate: whether they are validated, kept and tested "after" the broadcast of a round, or "before" it, as local training
+            left them.
+    """
+
+    evaluate: Annotated[
+        Literal["after", "before"], Meta(description="shared models after a round's broadcast, or before it")
+    ] = "after"
+
+    @property
+    def evaluates_before_broadcast(self) -> bool:
+        return self.evaluate == "before"

@@ -1,0 +1,172 @@
+"""Graph classification as the task of a federation: each client's graphs and network, parameters as rows of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.errors import DataError, SpecError
+from fkgsec.exchange import Holding, Received
+from fkgsec.federation import packing
+from fkgsec.federation.messages import SERVER
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.result import RunResult
+from fkgsec.federation.task import TASKS
+from fkgsec.gnn.layout import Layout
+from fkgsec.gnn.models import ENCODER, make_classifier
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import ClientTrainer
+from fkgsec.graphs.features import feature_width
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
+from fkgsec.randomness import generator
+
+
+class GraphTask:
+    """The clients' graphs and networks; see `fkgsec.federation.task.Task`.
+
+    The table `parameters` has the rows of what is shared, as `fkgsec.gnn.layout` lays them out. Every client holds all of them,
+    and counts in a mean for as many as it has training graphs, as the codes of GCFL and FedStar weigh clients.
+    """
+
+    options_type: ClassVar[type[RunOptions]] = GnnOptions
+    result_type: ClassVar[type[RunResult]] = GnnResult
+    metric: str = "accuracy"
+
+    def __init__(self, graph: FederatedGraphs, options: GnnOptions) -> None:
+        if not isinstance(graph, FederatedGraphs):
+            raise DataError(
+                f"{type(graph).__name__} has no clients with graphs; divide it by fkgsec.graphs.split first, or load it by "
+                "fkgsec.graphs.collection.load_federation"
+            )
+        self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
+        everything = getattr(options.settings, "share", "encoder") == "all"
+        if everything:
+            _check_alike(graph)
+        rule = (self.recipe.local or GraphRule)(options)
+        shared = ("",) if everything else (ENCODER,)
+        self.trainers = [ClientTrainer(client, options, rule, shared) for client in graph.clients]
+        self.layout = Layout.of(self.trainers[0].shared, options.width)
+        self.rule = rule
+        self.names: Sequence[str] = [client.name for client in graph.clients]
+        self.sizes: Sequence[int] = [len(client.train) for client in graph.clients]
+        self.judged_before_broadcast = options.evaluates_before_broadcast
+        first = self._first_parameters()
+        for trainer in self.trainers:
+            _take(trainer, first)
+
+    def _first_parameters(self) -> dict[str, Tensor]:
+        """The shared parameters that all begin with, drawn by the server."""
+        graphs = self.graph.clients[0].graphs
+        rng = generator(self.options.seed, "initial parameters", SERVER, "server")
+        model = make_classifier(self.options.architecture(), feature_width(graphs), graphs.num_classes, rng)
+        return {name: tensor for name, tensor in model.state_dict().items() if name in self.layout.shapes}
+
+    def data(self, place: int) -> ClientGraphs:
+        return self.graph.clients[place]
+
+    def train_on(self, place: int, subset: GraphSet) -> None:
+        self.trainers[place].training = subset
+
+    def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
+        rows = dict(zip(self.layout.names, self.layout.pack(self._first_parameters()), strict=True))
+        return torch.stack([rows[name] for name in names])
+
+    def holdings(self, table: Table) -> list[Holding]:
+        names = self.layout.names
+        return [Holding(names, len(names), size) for size in self.sizes]
+
+    def rows(self, table: Table, place: int) -> Tensor:
+        return self.layout.pack(self.trainers[place].shared)
+
+    def receive(self, round: int, table: Table, place: int, received: Received) -> None:
+        trainer = self.trainers[place]
+        _take(trainer, self.layout.unpack(received.merged(self.rows(table, place))))
+        if self.rule.keeps_received:
+            trainer.received = {name: one.detach().clone() for name, one in trainer.shared.items()}
+
+    def begin_round(self) -> None:
+        if not self.recipe.keep_optimizer:
+            for trainer in self.trainers:
+                trainer.reset_optimizer()
+
+    def num_steps(self, places: Collection[int]) -> int:
+        return sum(self.trainers[place].num_steps for place in places)
+
+    def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        return {place: self.trainers[place].train(round, on_step) for place in places}
+
+    def validate(self) -> float | None:
+        """Mean over clients of the share of validation graphs that are classified right."""
+        shares = [
+            trainer.classify(trainer.client.valid).correct.mean()
+            for trainer in self.trainers
+            if len(trainer.client.valid)
+        ]
+        return float(np.mean(shares)) if shares else None
+
+    def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
+        return {
+            f"{place}.{name}": tensor.detach().clone()
+            for place, trainer in enumerate(self.trainers)
+            for name, tensor in trainer.model.state_dict().items()
+            if name in self.layout.shapes or not shared_only
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for place, trainer in enumerate(self.trainers):
+            trainer.model.load_state_dict(packing.below(f"{place}.", tensors))
+
+    def trainer_state(self) -> dict[str, Tensor]:
+        return {
+            f"{place}.{name}": tensor
+            for place, trainer in enumerate(self.trainers)
+            for name, tensor in trainer.tensors(optimizer=self.recipe.keep_optimizer).items()
+        }
+
+    def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        for place, trainer in enumerate(self.trainers):
+            trainer.load(packing.below(f"{place}.", tensors))
+
+    def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
+        judged = {**final, **trained} if self.judged_before_broadcast else final
+        test = [
+            trainer.classify(trainer.client.test, packing.below(f"{place}.", judged))
+            for place, trainer in enumerate(self.trainers)
+        ]
+        kept = {
+            kind: [
+                {name: one.cpu() for name, one in packing.below(f"{place}.", found).items()}
+                for place in range(len(test))
+            ]
+            for kind, found in (("models", final), ("trained", trained))
+        }
+        return kept | {"test": test}
+
+
+@torch.no_grad()
+def _take(trainer: ClientTrainer, tensors: Mapping[str, Tensor]) -> None:
+    """Copy shared parameters in."""
+    for name, parameter in trainer.shared.items():
+        parameter.copy_(tensors[name])
+
+
+def _check_alike(graph: FederatedGraphs) -> None:
+    """Raise `SpecError` where clients' inputs or classes differ, so that whole networks cannot be averaged."""
+    shapes = {client.name: (feature_width(client.graphs), client.graphs.num_classes) for client in graph.clients}
+    first, *others = shapes.items()
+    for name, shape in others:
+        if shape != first[1]:
+            raise SpecError(
+                f"share: whole networks can be shared by clients of one data set alone; {first[0]} has {first[1][0]} features "
+                f"and {first[1][1]} classes, {name} {shape[0]} and {shape[1]}"
+            )
+
+
+TASKS.register("graph", GraphTask)

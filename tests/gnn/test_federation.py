@@ -1,0 +1,258 @@
+"""The graph task under the one loop: aggregation by hand, bits, resume, secure sums, results on disk."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from defenses.transport import make_transport
+from fkgsec import generate_consortium
+from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.estimate import proportion
+from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.messages import SERVER, Rows
+from fkgsec.federation.options import replace
+from fkgsec.gnn.models import ENCODER
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult, Probabilities, mean_over_clients
+from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.task import GraphTask
+from fkgsec.graphs.collection import load_federation
+from fkgsec.graphs.generate import generate_motifs
+from fkgsec.graphs.sets import FederatedGraphs
+from fkgsec.graphs.split import by_chance
+
+ALGORITHMS = ("local-gc", "fedavg", "fedper", "fedprox-gc")
+SMALL = GnnOptions(width=8, rounds=3, batch_size=16, device="cpu")
+
+
+def flat(result: GnnResult) -> torch.Tensor:
+    return torch.cat([tensor.flatten().double() for model in result.models for _, tensor in sorted(model.items())])
+
+
+@pytest.fixture(scope="module")
+def finished(motifs: FederatedGraphs) -> dict[str, GnnResult]:
+    """A run of each algorithm."""
+    return {name: run_federation(motifs, replace(SMALL, algorithm=name)) for name in ALGORITHMS}
+
+
+def test_the_mean_is_weighted_by_training_graphs(motifs: FederatedGraphs) -> None:
+    """One round by hand: each client trained by itself, rows averaged with 48, 40 and 32."""
+    result = run_federation(motifs, replace(SMALL, rounds=1))
+    task = GraphTask(motifs, SMALL)
+    alone = []
+    for place, client in enumerate(motifs.clients):
+        task.train(1, [place], lambda: None)
+        alone.append(task.trainers[place].model.state_dict())
+        assert len(client.train) == (48, 40, 32)[place]
+    for name, tensor in alone[0].items():
+        kept = [model[name] for model in result.models]
+        if name.startswith(ENCODER):
+            mean = sum(weight * model[name] for weight, model in zip((48, 40, 32), alone, strict=True)) / 120
+            assert torch.allclose(kept[0], mean, atol=1e-6), name
+            assert torch.equal(kept[0], kept[1])
+            trained = result.trained[2].get(name, alone[2][name])  # a buffer does not cross
+            assert torch.equal(trained, alone[2][name])  # bits: alone as in the federation
+        else:
+            assert torch.equal(kept[0], tensor), name
+    assert result.rounds[1].valid == pytest.approx(
+        np.mean([task_accuracy(motifs, result.models[place], place) for place in range(3)])
+    )
+
+
+def task_accuracy(motifs: FederatedGraphs, model: dict[str, torch.Tensor], place: int) -> float:
+    trainer = GraphTask(motifs, SMALL).trainers[place]
+    return float(trainer.classify(trainer.client.valid, model).correct.mean())
+
+
+def test_what_crosses_are_rows_of_convolutions(finished: dict[str, GnnResult]) -> None:
+    """GIN, two layers of 8: 2 (2 (8 x 8 + 8)) numbers, up and down, whatever the widths of features and classes."""
+    result = finished["fedavg"]
+    names = result.row_names["parameters"]
+    assert len(names) == 2 * 2 * 9
+    assert names[:2] == ["convs.0.nn.0.weight/0", "convs.0.nn.0.weight/1"]
+    messages = result.transcript.messages(3)
+    assert [type(message) for message in messages] == [Rows] * 6
+    assert {len(message.data) for message in messages if isinstance(message, Rows)} == {4 * 36 * 8}
+    assert sum(message.receiver == SERVER for message in messages) == 3
+    assert finished["local-gc"].transcript.entries == []
+
+
+def test_fedper_is_what_the_codes_call_fedavg(finished: dict[str, GnnResult]) -> None:
+    assert torch.equal(flat(finished["fedper"]), flat(finished["fedavg"]))
+    assert not torch.equal(flat(finished["local-gc"]), flat(finished["fedavg"]))
+    assert not torch.equal(flat(finished["fedprox-gc"]), flat(finished["fedavg"]))
+
+
+def test_without_its_term_fedprox_is_fedavg(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
+    none = run_federation(motifs, replace(SMALL, algorithm="fedprox-gc", settings={"mu": 0.0}))
+    assert torch.equal(flat(none), flat(finished["fedavg"]))
+
+
+def test_all_parameters_are_shared_by_clients_of_one_data_set(motifs: FederatedGraphs) -> None:
+    divided = by_chance(generate_motifs(0, clients=1, size=80)[0], clients=2, seed=0)
+    result = run_federation(divided, replace(SMALL, rounds=1, settings={"share": "all"}))
+    for name, tensor in result.models[0].items():
+        assert torch.equal(tensor, result.models[1][name])
+    with pytest.raises(SpecError, match="molecules-1 has 4 features and 2 classes, molecules-2 5 and 2"):
+        run_federation(motifs, replace(SMALL, settings={"share": "all"}))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_killed_run_goes_on_with_the_same_bits(
+    algorithm: str, motifs: FederatedGraphs, finished: dict[str, GnnResult], tmp_path: Path
+) -> None:
+    class Kill(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 3:
+                raise KeyboardInterrupt
+
+    options = replace(SMALL, algorithm=algorithm)
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(motifs, options, tmp_path, Kill(), checkpoint_every_s=0)
+    resumed = run_federation(motifs, options, tmp_path)
+    whole = finished[algorithm]
+    assert torch.equal(flat(resumed), flat(whole))
+    assert resumed.transcript.frames == whole.transcript.frames
+    assert [entry.loss for entry in resumed.rounds] == [entry.loss for entry in whole.rounds]
+    assert all(np.array_equal(one.values, other.values) for one, other in zip(resumed.test, whole.test, strict=True))
+
+
+@pytest.mark.parametrize("threads_used", [1, 2])
+def test_bits_do_not_depend_on_threads(threads_used: int, motifs: FederatedGraphs, finished, threads) -> None:
+    threads(threads_used)
+    assert torch.equal(flat(run_federation(motifs, SMALL)), flat(finished["fedavg"]))
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_secure_sums_give_the_weighted_mean(
+    defense: str, motifs: FederatedGraphs, finished: dict[str, GnnResult]
+) -> None:
+    """To the fixed-point bound of the first round; later ones train on from it."""
+    options = replace(SMALL, rounds=1, defense=defense, protocol_seed=0)
+    secured = run_federation(motifs, options, make_transport=make_transport)
+    clear = run_federation(motifs, replace(SMALL, rounds=1))
+    (opened,) = secured.transcript.opened(1)
+    total, weights = opened.sums()
+    assert set(weights.tolist()) == {48 + 40 + 32}
+    bound = opened.error / 120 + 1e-7
+    for one, other in zip(secured.models, clear.models, strict=True):
+        assert all(float((one[name] - other[name]).abs().max()) <= bound for name in one)
+    assert total.shape == (36, 8)
+    assert not any(
+        isinstance(message, Rows) and message.receiver == SERVER for message in secured.transcript.messages(1)
+    )
+    assert any("sum of the weights" in line for line in secured.summary().splitlines())
+
+
+def test_noise_by_clients_of_weight_one_alone(motifs: FederatedGraphs) -> None:
+    options = replace(SMALL, defense="secagg,dp:epsilon=8,clip=0.5")
+    with pytest.raises(SpecError, match="noise discrete is for weights of 1"):
+        run_federation(motifs, options, make_transport=make_transport)
+
+
+def test_participation(motifs: FederatedGraphs) -> None:
+    result = run_federation(motifs, replace(SMALL, participation=0.67))
+    assert [entry.num_survivors for entry in result.rounds] == [0, 2, 2, 2]
+
+
+def test_judged_as_training_left_them(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
+    before = run_federation(motifs, replace(SMALL, settings={"evaluate": "before"}))
+    place, trainer = 0, GraphTask(motifs, SMALL).trainers[0]
+    judged = trainer.classify(trainer.client.test, {**before.models[place], **before.trained[place]})
+    assert np.array_equal(before.test[place].values, judged.values)
+    assert [entry.loss for entry in before.rounds] == [entry.loss for entry in finished["fedavg"].rounds]
+
+
+def test_results_come_back_from_disk(motifs: FederatedGraphs, finished: dict[str, GnnResult], tmp_path: Path) -> None:
+    for name, result in finished.items():
+        result.save(tmp_path / f"{name}.safetensors")
+        back = GnnResult.load(tmp_path / f"{name}.safetensors", motifs, result.options)
+        assert back.summary() == result.summary()
+        assert torch.equal(flat(back), flat(result))
+        assert [one.correct.tolist() for one in back.test] == [one.correct.tolist() for one in result.test]
+    with pytest.raises(RunError):
+        GnnResult.load(tmp_path / "none", motifs, SMALL)
+
+
+def test_what_a_run_says(finished: dict[str, GnnResult]) -> None:
+    lines = finished["fedavg"].summary().splitlines()
+    assert lines[0] == "fedavg, gin, 2 layers of 8, no defense"
+    assert lines[1].startswith("3 clients of motifs; kept at round ")
+    assert lines[2].startswith("test accuracy, mean over clients: 0.")
+    assert [line.split(":")[0] for line in lines[3:6]] == [
+        "test accuracy, molecules-1",
+        "test accuracy, molecules-2",
+        "test accuracy, circles-3",
+    ]
+    assert "validation accuracy" in repr(finished["fedavg"])
+    assert finished["fedavg"].metric == "accuracy"
+
+
+def test_accuracy_is_the_mean_over_clients_and_of_clean_graphs() -> None:
+    sure, unsure = np.array([[1.0, 0.0]] * 4), np.array([[0.5, 0.5]] * 2)
+    test = [Probabilities(sure, np.array([0, 0, 0, 1])), Probabilities(unsure, np.array([0, 1]))]
+    result = GnnResult.__new__(GnnResult)
+    object.__setattr__(result, "test", test)
+    found = result.accuracy()
+    assert found is not None
+    assert [found.value, found.n] == [(3 / 4 + 1 / 2) / 2, 6]
+    clean = result.accuracy([np.array([True, True, False, False]), np.array([False, False])])
+    assert clean is not None
+    assert [clean.value, clean.n] == [1.0, 2]
+    assert result.accuracy([np.zeros(4, bool), np.zeros(2, bool)]) is None
+
+
+def test_the_interval_of_a_mean_of_clients_covers() -> None:
+    """Of 1,000 draws of 19, 41 and 200 test graphs about 950 intervals hold the true mean."""
+    rng, shares, sizes = np.random.default_rng(0), np.array([0.7, 0.85, 0.95]), np.array([19, 41, 200])
+    hits = 0
+    for _ in range(1_000):
+        found = mean_over_clients(
+            [proportion(int(k), int(n)) for k, n in zip(rng.binomial(sizes, shares), sizes, strict=True)]
+        )
+        assert found is not None
+        hits += found.low <= shares.mean() <= found.high
+    assert 930 <= hits <= 985
+
+
+def test_training_learns_the_motif() -> None:
+    """Validation finds a round whose test accuracy is far from guessing, on all clients together."""
+    federation = load_federation("motifs", seed=0, clients=3, size=400)
+    result = run_federation(federation, GnnOptions(width=16, rounds=25, learning_rate=0.01, batch_size=32, dropout=0.0))
+    found = result.accuracy()
+    assert found is not None
+    assert found.low > 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0; got -1.0"),
+        ({"model": "gan"}, "model must be gin"),
+        ({"algorithm": "fede"}, "algorithm 'fede' is one of the task 'kge'; GnnOptions has the options of 'graph'"),
+        ({"settings": {"mu": 1.0}}, "mu does not apply to fedavg"),
+        ({"settings": {"share": "half"}}, "share must be one of all, encoder; got 'half'"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, object], fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        GnnOptions(**options)  # type: ignore[arg-type]
+
+
+def test_data_of_another_task_are_refused(motifs: FederatedGraphs) -> None:
+    with pytest.raises(DataError, match="FederatedGraph has no clients with graphs"):
+        run_federation(generate_consortium(clients=2, size=600, seed=0), SMALL)
+    with pytest.raises(DataError, match="needs at least 2 clients"):
+        run_federation(FederatedGraphs("one", motifs.clients[:1]), SMALL)
+    assert run_federation(
+        FederatedGraphs("one", motifs.clients[:1]), replace(SMALL, algorithm="local-gc", rounds=1)
+    ).test
+
+
+def test_options_are_plain_data() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(SMALL), type=dict)["width"] == 8
+    assert SMALL.identity()["width"] == 8
+    assert GraphRule(SMALL).correct({}, {}) == 0.0

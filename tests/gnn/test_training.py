@@ -1,0 +1,91 @@
+"""Local training against a naive loop, the rules against autograd."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fkgsec.algorithms.graphs.fedprox import GraphFedProxRule
+from fkgsec.errors import TrainingError
+from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.models import ENCODER
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import ClientTrainer
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.randomness import generator
+
+SMALL = {"width": 8, "batch_size": 16}
+
+
+def trainer(client: ClientGraphs, options: GnnOptions) -> ClientTrainer:
+    rule = GraphFedProxRule(options) if options.algorithm == "fedprox-gc" else GraphRule(options)
+    return ClientTrainer(client, options, rule, (ENCODER,))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox-gc"])
+def test_a_round_is_that_of_a_naive_loop(algorithm: str, motifs: FederatedGraphs) -> None:
+    """Graph by graph, without dropout, the loss with the proximal term differentiated as a whole."""
+    client = motifs.clients[0]
+    settings = {"mu": 0.5} if algorithm == "fedprox-gc" else None
+    options = GnnOptions(algorithm=algorithm, dropout=0.0, local_epochs=2, settings=settings, **SMALL)
+    ours, theirs = trainer(client, options), trainer(client, options)
+    anchor = {name: torch.full_like(one, 0.05) for name, one in theirs.shared.items()}
+    ours.received = anchor
+    loss = ours.train(3, lambda: None)
+
+    adam, losses = torch.optim.Adam(theirs.model.parameters(), lr=1e-3, weight_decay=5e-4), []
+    for epoch in range(2):
+        order = generator(0, "batches", client.name, 3, epoch).permutation(len(client.train))
+        for start in range(0, len(order), 16):
+            chosen = client.train[order[start : start + 16]]
+            one_by_one = [theirs.model(Batch.of(client.graphs.subset([number]))) for number in chosen]
+            classes = torch.tensor(client.graphs.classes[chosen])
+            value = functional.cross_entropy(torch.cat(one_by_one), classes)
+            if algorithm == "fedprox-gc":
+                value = value + 0.25 * sum((theirs.shared[name] - anchor[name]).square().sum() for name in anchor)
+            adam.zero_grad()
+            value.backward()
+            adam.step()
+            losses += [value.item()] * len(chosen)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
+    for name, tensor in theirs.model.state_dict().items():
+        assert torch.allclose(ours.model.state_dict()[name], tensor, atol=2e-5), name
+
+
+def test_a_client_draws_by_its_name_alone(motifs: FederatedGraphs) -> None:
+    options = GnnOptions(**SMALL)
+    states = []
+    for _ in range(2):
+        one = trainer(motifs.clients[0], options)
+        one.train(1, lambda: None)
+        torch.rand(3)  # torch's global generator has no part in it
+        states.append(torch.cat([tensor.flatten() for tensor in one.model.state_dict().values()]))
+    assert torch.equal(*states)
+    other = trainer(motifs.clients[0], GnnOptions(seed=1, **SMALL))
+    other.train(1, lambda: None)
+    assert not torch.equal(states[0], torch.cat([one.flatten() for one in other.model.state_dict().values()]))
+
+
+def test_steps_are_counted(motifs: FederatedGraphs) -> None:
+    one, steps = trainer(motifs.clients[0], GnnOptions(local_epochs=2, **SMALL)), []
+    one.train(1, lambda: steps.append(1))
+    assert len(steps) == one.num_steps == 2 * 3  # 48 graphs, 16 a batch
+
+
+def test_classification_does_not_depend_on_batches(motifs: FederatedGraphs) -> None:
+    client = motifs.clients[1]
+    whole = trainer(client, GnnOptions(width=8, batch_size=64)).classify(client.test)
+    single = trainer(client, GnnOptions(width=8, batch_size=1)).classify(client.test)
+    assert np.allclose(whole.values, single.values, atol=1e-6)
+    assert whole.classes.tolist() == client.graphs.classes[client.test].tolist()
+    assert np.allclose(whole.values.sum(axis=1), 1)
+    assert len(trainer(client, GnnOptions(width=8)).classify(np.empty(0, dtype=np.int64)).correct) == 0
+
+
+def test_a_loss_that_is_not_finite_stops(motifs: FederatedGraphs) -> None:
+    one = trainer(motifs.clients[0], GnnOptions(**SMALL))
+    with torch.no_grad():
+        one.model.head.bias.fill_(torch.inf)
+    with pytest.raises(TrainingError, match="round 4, client molecules-1, epoch 1, step 1: the loss is"):
+        one.train(4, lambda: None)
