@@ -74,6 +74,10 @@ def unlearn(
     are in it, or the request is refused before anything is trained. Others that sent back what they have would add nothing that
     the server does not know. What the others draw depends on the request, so that two requests have no parts in common; for the
     same reason "retrain" draws afresh, where the run's own draws would make the others' first uploads those of the run.
+    The sum hides a part no better than the others' changes are large. A method that moves rows far more than training does, such
+    as "ascent" over many epochs, is read off it: with 50 epochs on UMLS among five clients the change of the sum had a cosine of
+    0.96 with that of the client that asked, and its largest rows were those of forgotten triples (area .98). The statement gives
+    the ratio of the two changes.
 
     Args:
         result: a finished run.
@@ -159,14 +163,14 @@ def _forget(
     train_along(task, along, _seed_along(options, identity), observer)
     trained, before = task.snapshot(), run_options.evaluates_before_broadcast
     valid = task.validate() if before else None
+    colluders = _colluders(options)
+    statement = along_statement(federation, rows_before, work.asking, along, colluders) if sends else []
     outcomes = exchange_rows(federation, result, work.asking, senders) if sends else []
     valid = valid if before else task.validate()
     rounds.append(round_entry(transcript, ROUND, loss, valid, outcomes, started))
     observer.round_done(rounds[-1])
     exchange = federation.exchange
-    protection, statement = exchange.protection(result.protection, rounds=ROUND), []
-    if sends:
-        statement = along_statement(federation, work.asking, along, _colluders(options))
+    protection = exchange.protection(result.protection, rounds=ROUND)
     best = Best.of(federation, trained, rows_before if sends else {})
     return result_of(
         federation,

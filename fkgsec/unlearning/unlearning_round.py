@@ -12,7 +12,8 @@ client that asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange import MakeTransport, Uploaded
 from fkgsec.federation.loop import Federation, Observer
+from fkgsec.federation.packing import ByParty
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
@@ -94,14 +96,45 @@ def train_along(task: KgeTask, clients: Sequence[int], seed: int, observer: Obse
     trainer.train_round(ROUND, clients, observer.step_done)
 
 
-def along_statement(federation: Federation, asking: Sequence[int], along: Sequence[int], colluders: int) -> list[str]:
-    """What the sum of the round rests on, one line; nothing in clear."""
+def along_statement(
+    federation: Federation, before: ByParty, asking: Sequence[int], along: Sequence[int], colluders: int
+) -> list[str]:
+    """What the sum of the round rests on, before it is made; nothing in clear.
+
+    Args:
+        before: the rows that all clients began from.
+    """
     if not federation.exchange.sums:
         return []
-    return [
+    lines = [
         f"unlearning: one sum of {len(asking)} clients that asked and {len(along)} that trained on their own data as ever; "
         f"it assumes that at most {colluders} of them collude with the server"
     ]
+    if along:
+        ratio = max(_ratio_of_changes(federation, table, before[table], asking, along) for table in before)
+        lines.append(
+            f"unlearning: the clients that asked changed the sum {ratio:.2g} times as much as the others did; the further above "
+            "1, the better it shows their change, and which rows they moved"
+        )
+    return lines
+
+
+def _ratio_of_changes(
+    federation: Federation, table: Table, before: Mapping[str, Tensor], asking: Sequence[int], along: Sequence[int]
+) -> float:
+    """Norm of the summed change of some clients' uploaded rows over that of the others'; inf where these changed nothing."""
+    holdings, names = federation.holdings(table), federation.exchange.server[table].names
+    place, norms = {name: number for number, name in enumerate(names)}, []
+    for clients in (asking, along):
+        total = torch.zeros(len(names), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
+        for client in clients:
+            party = federation.parties[client]
+            held, count, weight = holdings[party]
+            rows = torch.tensor([place[name] for name in held[:count]])
+            change = federation.task.rows(table, client)[:count].cpu().double() - before[party][:count].cpu().double()
+            total.index_add_(0, rows, change, alpha=weight)
+        norms.append(float(total.norm()))
+    return norms[0] / norms[1] if norms[1] else math.inf
 
 
 def exchange_rows(

@@ -235,6 +235,27 @@ def test_round_0_sends_what_the_server_has_and_no_more(
         assert not moved or not torch.equal(seen[0][row], own)
 
 
+def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., FederationResult]) -> None:
+    """Gradient ascent over many epochs moves rows so far that the sum's change is all but its own."""
+    run, ratios = runs("fede", "psu,secagg"), []
+    for epochs, rate in ((1, None), (60, 0.01)):
+        options = UnlearnOptions(method="ascent", epochs=epochs, learning_rate=rate)
+        after = unlearn(run, asked(run.graph, 1), options, make_transport=make_transport)
+        changes: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        for place, client in enumerate(run.graph.clients):
+            start = after.started["entities"][f"client/{client.name}"]
+            count = client.num_trained_entities
+            change = (after.trained[place].entities.double() - start.double())[:count]
+            for number, row in zip(client.entity_ids[:count], change, strict=True):
+                name = run.graph.entities[number]
+                changes[place == 1][name] = changes[place == 1].get(name, torch.zeros(8).double()) + row
+        own, others = (torch.stack(list(changes[mine].values())).norm() for mine in (True, False))
+        ratios.append(float(own / others))
+        said = f"the clients that asked changed the sum {ratios[-1]:.2g} times as much as the others did"
+        assert any(said in line for line in after.protection.lines())
+    assert ratios[1] > 2 > 1 > ratios[0]
+
+
 @pytest.mark.parametrize(("algorithm", "defense"), [("fede", "psu,secagg"), ("feds", "secagg")])
 def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
     algorithm: str, defense: str, runs: Callable[..., FederationResult]
