@@ -2,10 +2,8 @@
 
     client = DefendedClient("client/a", terms, entropy.of(0), ReceivedBroadcasts)
     client.join(table_client)
-    content = client.read(message, width)                      # refused where no sum can have given it
-    received = client.receive(1, "entities", content, proof)
-    part = client.part(1, "entities", table_client.contribute(1, rows), width)
-    client.settle("entities", crossed)                         # the sum was opened with its part in it
+    client.place("entities", names, bind=False)
+    client.begin(1, "entities", rows)                     # what it puts into the sums of a round; `defenses.rounds` goes on
 
 No object of the server is kept here, nor of another client: of what all draw from, its own share. Of the names of a table's rows
 a client knows those of a private union from the list that it was sent. Differs: after alignment in clear it knows the places of
@@ -78,6 +76,10 @@ class DefendedClient:
         self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
         self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
         self.parts: dict[Table, Part] = {}  # of the round
+        self.sent_rows: dict[
+            Table, tuple[int, np.ndarray]
+        ] = {}  # the rows `[N]` to send, as told in the last round that was
+        self.in_sum: dict[Table, int] = {}  # the last round of which it signed that its part is in the sum
 
     @property
     def whole(self) -> bool:
@@ -101,8 +103,8 @@ class DefendedClient:
 
     # What it receives.
 
-    def read(self, message: AnyMessage, width: int) -> Content:
-        """A broadcast of rows `width` numbers wide, checked: shape, kind, and values that a sum can have given.
+    def read(self, message: AnyMessage) -> Content:
+        """A broadcast, checked: shape, kind, and values that a sum can have given.
 
         Raises:
             BroadcastError: another one.
@@ -111,7 +113,7 @@ class DefendedClient:
         where = f"{self.party} refuses the broadcast of {table} in round {round}"
         names, client = self.names[table], self.tables[table]
         rows = len(names) if self.whole else len(self.places[table])
-        got = client.codec.shape(message)
+        got, width = client.codec.shape(message), self.terms.widths[table]
         if isinstance(message, Rows) and client.chooses_rows:  # shared rows alone, which the codec counts
             rows = got[0]
         if got != (rows, width):
@@ -139,7 +141,42 @@ class DefendedClient:
         self.log.enter(round, table, commitment, withheld=False)
         return self.tables[table].take(round, own)
 
+    def renewed(self, round: int, table: Table, *, failed: bool) -> np.ndarray:
+        """The rows that the sum of a round renewed, bool `[N]`: those that were sent, or none where the server says it failed.
+
+        Raises `BroadcastError` where it was not told which rows to send.
+        """
+        if failed:
+            return np.zeros(len(self.names[table]), dtype=bool)
+        told, rows = self.sent_rows.get(table, (None, None))
+        if told != round or rows is None:
+            raise BroadcastError(f"{self.party} was not told which rows of {table} were sent in round {round}")
+        return rows
+
+    def taking(self, table: Table, received: Received, renewed: np.ndarray) -> Received:
+        """Of what it received, the rows to take over: those renewed, bool `[N]`."""
+        return Received(received.rows, torch.from_numpy(renewed[self.places[table]]))
+
     # What it sends.
+
+    def begin(self, round: int, table: Table, rows: Tensor) -> Part:
+        """Make its part of a round's sums of its trained rows float32 `[num_uploaded, width]`."""
+        kept = self.tables[table].contribute(round, rows)
+        return self.part(round, table, kept, kept.contribution.rows.shape[1])
+
+    def tell_sent_rows(self, round: int, table: Table, told: bytes) -> None:
+        """It is told which rows of the table participants send: bits, which become part of its history."""
+        self.log.extend("rows to send", round, told)
+        bits = np.unpackbits(np.frombuffer(told, dtype=np.uint8))
+        if len(bits) < len(self.names[table]):
+            raise BroadcastError(
+                f"{self.party} was told of {len(bits)} rows to send; {table} has {len(self.names[table])}"
+            )
+        self.sent_rows[table] = round, bits[: len(self.names[table])].astype(bool)
+
+    def enter_sum(self, round: int, table: Table) -> None:
+        """It signed that its part is in the sum of a round."""
+        self.in_sum[table] = round
 
     def part(self, round: int, table: Table, kept: Kept, width: int) -> Part:
         """Encode a contribution for sums of rows `[N, width]`."""
@@ -173,17 +210,18 @@ class DefendedClient:
         )
         return self.parts[table]
 
-    def settle(self, table: Table, crossed: np.ndarray) -> None:
-        """Its part is in an opened sum, but for the rows that did not cross, bool `[N]`."""
+    def settle(self, round: int, table: Table) -> None:
+        """The sum of a round was opened, as its broadcast says: what the client's codec is to remember of its part in it."""
+        if self.in_sum.pop(table, None) != round:
+            return
         kept = self.parts[table].kept
         chosen, held = kept.contribution.chosen.clone(), self._held(table, kept.contribution)
+        crossed = np.ones(len(self.names[table]), dtype=bool)
+        if self.terms.defense.suppress:
+            crossed = self.sent_rows[table][1]
         chosen[chosen.clone()] = torch.from_numpy(crossed[held])
         values = torch.from_numpy(self.parts[table].values[held[crossed[held]]])
         self.tables[table].sent(kept, Contribution(chosen, values))
-
-    def agreed(self, purpose: str, table: Table, context: bytes) -> bytes:
-        """The session of a sum as it believes it to be: everything that it was sent so far is part of it."""
-        return bound_session(self.terms, purpose, table, context, self.log)
 
 
 def bound_session(terms: Terms, purpose: str, table: Table, context: bytes, log: History) -> bytes:

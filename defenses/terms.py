@@ -20,6 +20,7 @@ from fkgsec.exchange import Codec
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
+from protocols import psu
 from protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
 from protocols.core.fixed_point import FixedPoint
 from protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
@@ -78,7 +79,7 @@ class Terms:
 
     Attributes:
         keys: public identity keys by party. sessions: names of sessions by purpose and table.
-        encodings, noise: by table, once prepared. largest_weight: of a client, by table.
+        encodings, noise: by table, once prepared. widths: of its rows. largest_weight: of a client, by table.
 
     Raises:
         SpecError: a defense that no session could have.
@@ -93,6 +94,7 @@ class Terms:
         self.encodings: dict[Table, FixedPoint] = {}
         self.noise: dict[Table, LocalNoise | RingNoise] = {}
         self.largest_weight: dict[Table, int] = {}
+        self.widths: dict[Table, int] = {}
 
     def agree(self, entropy: Entropy) -> None:
         """Publish identity keys and the names of sessions; then check the options."""
@@ -110,7 +112,7 @@ class Terms:
 
         Raises `SpecError` for noise that does not fit.
         """
-        defense, self.largest_weight[table] = self.defense, largest_weight
+        defense, self.largest_weight[table], self.widths[table] = self.defense, largest_weight, width
         if defense.secagg:
             summands = self.num_participants * largest_weight
             if summands >= Ring.UINT32.modulus:
@@ -142,6 +144,19 @@ class Terms:
     def _releases(self, options: DpOptions) -> int:
         """How often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
         return self.options.rounds * (1 if options.unit == "row" else len(self.tables))
+
+    def union(self, table: Table) -> psu.Plan:
+        """Of the private union of the names of a table's rows."""
+        options = self.defense.psu
+        assert options is not None
+        threshold = safe_threshold(len(self.parties))
+        return psu.Plan(
+            self.sessions["psu", table], self.parties, threshold, self.keys, options.cap, options.max_attempts
+        )
+
+    def renews(self, round: int) -> bool:
+        """Whether the broadcast of a round renews some of the rows alone, so that clients must know which."""
+        return round > 0 and self.defense.suppress is not None and not self.codec.chooses_rows
 
     def largest_value(self, table: Table) -> float:
         """The largest absolute value that a mean of uploads can have: the clip, with noise in the ring all that it can carry."""

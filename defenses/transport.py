@@ -40,32 +40,33 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from defenses import rounds
 from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts, packed, unpack
 from defenses.broadcasts import BroadcastError, commitment_of_names
 from defenses.client import DefendedClient
 from defenses.options import check_defense, parse_defense
 from defenses.server import DefendedServer
 from defenses.statement import protection_of
-from defenses.sums import SecureSums, Wire
 from defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
-from fkgsec.federation.messages import SERVER, Channel, ProtocolMessage
+from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
-from protocols import psu, secagg
+from protocols import psu
 from protocols.core.errors import (
     TooFewParties,
 )
 from protocols.core.prg import SEED_BYTES
-from protocols.secagg import safe_threshold
+from protocols.secagg import Stage
 
 MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
 
@@ -82,7 +83,7 @@ class DefendedTransport(Transport):
         self.defense = parse_defense(options.defense)
         self.delivers = self.defense.delivers
         super().__init__(channel, options, parties, tables, run)
-        self.terms, self.wire = Terms(options, parties, tables, self.codec), Wire(channel)
+        self.terms = Terms(options, parties, tables, self.codec)
         self.central = DefendedServer(self.terms, self.servers, self.sent_log())
         self._draw_from(Entropy.drawn(options, run))
 
@@ -106,8 +107,7 @@ class DefendedTransport(Transport):
             self._place(table, {})
             return
         self._seat(table, held)
-        lists = self._union(table, held)
-        self._place(table, lists)
+        self._place(table, self._union(table))
 
     def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
         super()._seat(table, held)
@@ -122,35 +122,21 @@ class DefendedTransport(Transport):
         if bind:
             self.central.log.extend(f"names of {table}", 0, commitment_of_names(names))
 
-    def _union(self, table: Table, held: Mapping[str, Holding]) -> dict[str, list[str]]:
+    def _union(self, table: Table) -> dict[str, list[str]]:
         """Afterwards the server has the union. Returns by client the list that it was sent."""
-        assert self.defense.psu is not None
-        send, lists = self.wire.deliver(0, table), {}
-
-        def deliver(sender: str, receiver: str, message: secagg.Message) -> secagg.Message:
-            """As ever; a client keeps the list that it is sent at last."""
-            arrived = send(sender, receiver, message)
-            if isinstance(arrived, psu.UnionList):
-                lists[receiver] = list(arrived.identifiers)
-            return arrived
-
-        draws = {party: client.draw for party, client in self.defended.items()}
-        union = psu.union(
-            {party: holding.names for party, holding in held.items()},
-            {party: client.identity for party, client in self.defended.items()},
-            session=self.terms.sessions["psu", table],
-            threshold=safe_threshold(len(self.parties)),
-            randomness={party: draw("psu", table, 0) for party, draw in draws.items()}
-            | {SERVER: self.entropy.of(len(self.parties)).randomness("psu", table, 0)},
-            deliver=deliver,
-            cap=self.defense.psu.cap,
-            max_attempts=self.defense.psu.max_attempts,
-        )
-        if union.excluded:
-            told = ", ".join(f"{party} ({reason})" for party, reason in union.excluded.items())
-            raise TooFewParties(f"psu: the union of {table} is without {told}; start the federation without them")
-        self.server[table].names = list(union.identifiers)
-        return lists
+        randomness = self.entropy.of(len(self.parties)).randomness("psu", table, 0)
+        clients = {party: rounds.client_union(client, table) for party, client in self.defended.items()}
+        try:
+            outcome = self._run(rounds.server_union(self.terms, table, randomness), clients)
+        except psu.CohortChanged as error:
+            if error.opened or not error.excluded:
+                raise
+            told = ", ".join(f"{party} ({reason})" for party, reason in error.excluded.items())
+            raise TooFewParties(
+                f"psu: the union of {table} is without {told}; start the federation without them"
+            ) from error
+        self.server[table].names = list(outcome.result.identifiers)
+        return cast("dict[str, list[str]]", outcome.clients)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
         """As in clear; then encoding and noise fit the table's size. Raises `SpecError` for values beyond the clip."""
@@ -184,45 +170,14 @@ class DefendedTransport(Transport):
         # An adversary says that it sent everybody what it sent the first of them.
         said = content if self.servers[table].tamper is None else next(iter(contents.values()), content)
         told = self.central.commit(table, said)
-        received = {party: self._send(round, table, party, contents[party]) for party in receivers}
-        self.central.log.extend(table, round, told)
-        for party in self.parties:
-            if party not in received:
-                root = self.wire.cross(round, SERVER, party, table, "broadcast-root", told)
-                self.defended[party].log.enter(round, table, root, withheld=True)
-        if round and self.defense.suppress and not self.codec.chooses_rows:
-            return self._renewed(round, table, received)
-        return received
+        clients = {party: rounds.client_broadcast(client, round, table) for party, client in self.defended.items()}
+        outcome = self._run(rounds.server_broadcast(self.central, round, table, contents, told), clients)
+        return {party: cast("Received", outcome.clients[party]) for party in receivers}
 
     def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
         """What the server sends a client rows of: what it tells those who receive nothing that it sends; or what an adversary
         makes of it, all rows of the table, since what a client receives is bound to them all."""
         return self.servers[table].sent(round, party, content)
-
-    def _send(self, round: int, table: Table, party: str, content: Tensor) -> Received:
-        """One client's broadcast with its proof."""
-        message = self.central.message(round, table, party, content)
-        client, proof = self.defended[party], b""
-        read = client.read(self.wire.send(message), self.server[table].rows.shape[1])
-        if not self.defense.psu:
-            made = self.central.prove(table, content, message)
-            if made is None:
-                proof = self.wire.cross(
-                    round, SERVER, party, table, "broadcast-root", self.central.commit(table, content)
-                )
-            else:
-                proof = self.wire.cross(round, SERVER, party, table, "broadcast-proof", made)
-        return client.receive(round, table, read, proof)
-
-    def _renewed(self, round: int, table: Table, received: Mapping[str, Received]) -> dict[str, Received]:
-        """Clients take over the rows that were renewed since they last received any."""
-        crossed, taken = self.central.crossed[table], {}
-        self.central.log.extend(f"renewed rows of {table}", round, np.packbits(crossed).tobytes())
-        for party, client in self.defended.items():
-            renewed = client.log.renew(round, table, crossed, receives=party in received)
-            if party in received:
-                taken[party] = Received(received[party].rows, torch.from_numpy(renewed[client.places[table]]))
-        return taken
 
     # Uploads.
 
@@ -230,14 +185,18 @@ class DefendedTransport(Transport):
         """Guarded where a defense says so, summed where `secagg` does. When too many drop out the table stays."""
         if not self.defense.secagg:
             return super().upload(round, table, rows)
-        self.central.begin(table)
-        before, width, clipped = self.server[table].rows, self.server[table].rows.shape[1], 0
-        for party, own in rows.items():
-            kept = self.clients[table][party].contribute(round, own)
-            clipped += self.defended[party].part(round, table, kept, width).num_clipped
-        sums = SecureSums(self.wire, self.terms, self.central, self.defended)
-        outcome = sums.add_up(round, table, list(rows))
-        self.central.end(round, table)
+        before, participants = self.server[table].rows, list(rows)
+        clipped = sum(self.defended[party].begin(round, table, own).num_clipped for party, own in rows.items())
+        dropouts = self.terms.dropouts(round, participants)
+        speaking = [party for party in participants if dropouts.get(party) is not Stage.ADVERTISE]
+        clients = {
+            party: rounds.client_upload(client, round, table, participants)
+            if party in speaking
+            else rounds.client_listening(client, round, table)
+            for party, client in self.defended.items()
+        }
+        server = rounds.server_upload(self.central, round, table, participants, self.channel.transcript.note)
+        outcome = self._run(server, clients, rounds.silencing(self._deliver, dropouts)).result
         self.inputs[table] = {party: torch.from_numpy(self.defended[party].parts[table].values) for party in rows}
         self.known[table] = {} if self.codec.chooses_rows else self._echoes(table, before)
         return outcome._replace(num_clipped=clipped)

@@ -4,27 +4,30 @@
 
 A transport says what it `delivers` to the server, and makes the parts of the algorithm's recipe fit: an aggregation that needs
 what it does not deliver is refused. It alone holds both the server's halves and the clients'; they reach each other by messages
-of its channel. Another transport is a subclass (`defenses.transport`).
+of its channel, in rounds of generator pairs (`fkgsec.exchange.rounds`), which another driver can run elsewhere. Another transport
+is a subclass (`defenses.transport`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import get_args
+from typing import cast, get_args
 
 from torch import Tensor
 
 from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import rounds
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
-from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Upload, Uploaded
+from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded
 from fkgsec.exchange.server import TableServer, Tamper, below
 from fkgsec.exchange.table import SharedTable
-from fkgsec.federation.messages import Alignment, AnyMessage, Channel
+from fkgsec.federation.messages import Alignment, Channel
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Table
+from protocols.core.rounds import ClientRound, Deliver, Outcome, Result, ServerRound, run
 
 
 class Transport:
@@ -81,11 +84,21 @@ class Transport:
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Round 0: afterwards `server[table].names` is the union of what clients hold."""
         self._seat(table, held)
-        for client in self.clients[table].values():
-            received = self.channel.send(client.alignment())
-            if not isinstance(received, Alignment):
-                raise RunError(f"{client.party} sent {received.label}; an alignment was expected")
-            self.server[table].align(received)
+        clients = self.clients[table]
+        self._run(
+            rounds.server_alignment(self.servers[table], list(clients)),
+            {party: rounds.client_alignment(client) for party, client in clients.items()},
+        )
+
+    def _run(
+        self, server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver | None = None
+    ) -> Outcome[Result]:
+        """A step with all its parties in this process."""
+        return run(server, clients, deliver or self._deliver)
+
+    def _deliver(self, stage: str, sender: str, receiver: str, frame: rounds.Frames) -> Sequence[rounds.Frames]:
+        """The messages of a frame cross the channel one after the other."""
+        return (tuple(self.channel.send(message) for message in frame),)
 
     def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Make the clients' halves."""
@@ -100,32 +113,15 @@ class Transport:
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
         """What each of these clients receives of the table; changes go to all, as they are of no use to one that missed any."""
-        received = {}
-        for party in self.parties if self.codec.to_everyone else parties:
-            message = self.servers[table].message(round, party)
-            received[party] = self.clients[table][party].receive(self._arrived(message))
-        return received
-
-    def _arrived(self, sent: AnyMessage) -> AnyMessage:
-        """A broadcast as its receiver gets it. Raises `RunError` for one of another kind, round, party or table."""
-        received = self.channel.send(sent)
-        if (expected := header(sent)) != header(received):
-            raise RunError(f"{sent.receiver} was to be sent {expected}; got {header(received)}")
-        return received
+        receivers = self.parties if self.codec.to_everyone else parties
+        clients = {party: rounds.client_broadcast(self.clients[table][party], round) for party in receivers}
+        outcome = self._run(rounds.server_broadcast(self.servers[table], round, receivers), clients)
+        return cast("dict[str, Received]", outcome.clients)
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table."""
-        uploads: dict[str, Upload] = {}
-        for party, own in rows.items():
-            client = self.clients[table][party]
-            kept = client.contribute(round, own)
-            received = self.channel.send(client.pack(kept))
-            if received.sender in uploads:
-                raise RunError(f"an upload of {table} by {received.sender}, who sent one already")
-            uploads[received.sender] = self.servers[table].codec.accept(round, received)
-            client.sent(kept)
-        self.servers[table].aggregate(round, uploads)
-        return Uploaded(len(rows))
+        clients = {party: rounds.client_upload(self.clients[table][party], round, own) for party, own in rows.items()}
+        return self._run(rounds.server_upload(self.servers[table], round, list(rows)), clients).result
 
     # What is kept.
 
@@ -275,11 +271,6 @@ def _check_sum_is_enough(algorithm: str, name: str, aggregation: type[Aggregatio
         raise SpecError(
             f"{algorithm}: aggregation {name!r} keeps every client's most recent upload; {transport} delivers their sum alone"
         )
-
-
-def header(message: AnyMessage) -> tuple[object, ...]:
-    """What a receiver knows of a message beforehand: kind, round, sender, receiver, table."""
-    return message.label, message.round, message.sender, message.receiver, message.table
 
 
 MakeTransport = Callable[[Channel, RunOptions, Sequence[str], Sequence[Table], str], Transport]

@@ -17,7 +17,8 @@ the clients may be other processes, and sums in the order of the requests, never
 A client yields a reply to each request that it receives. Its first reply answers an empty request, and is empty (`NOTHING`) where
 it has to be told something before it can speak. When a request ends its part it returns its result, without a reply.
 
-Only bytes cross, and an empty frame does not: an empty request merely gives a party the turn. A driver may therefore let the
+A frame is bytes, or whatever else a driver carries as one piece (an exchange of tables: typed messages that the channel encodes).
+Only frames cross, and an empty one does not: an empty request merely gives a party the turn. A driver may therefore let the
 reply to it ride on an earlier one, such as the first message of the next round on the last of this one; and a protocol that
 begins with an empty request (secure aggregation) takes a first request from whatever is around it (an announcement, a broadcast).
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from protocols.core.errors import ProtocolError, UnexpectedMessage, describe
 
@@ -53,20 +54,20 @@ class Ask(NamedTuple):
     """
 
     stage: str
-    requests: Mapping[str, bytes]
+    requests: Mapping[str, Any]
 
 
 Result = TypeVar("Result")
-Reply = bytes | Silence
+Reply = Any  # a frame, or a `Silence`
 Replies = Iterable[tuple[str, Reply]]
 ServerRound = Generator[Ask, Replies, Result]
-ClientRound = Generator[Reply, bytes, Result]
-Deliver = Callable[[str, str, str, bytes], Sequence[bytes]]
+ClientRound = Generator[Reply, Any, Result]
+Deliver = Callable[[str, str, str, Any], Sequence[Any]]
 """(stage, sender, receiver, frame) -> the frames that arrive: none where it is lost, several where it is repeated, others where
 it is altered. It raises a `ProtocolError` where something arrives that nobody can read."""
 
 
-def direct(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
+def direct(stage: str, sender: str, receiver: str, frame: Any) -> Sequence[Any]:
     """Delivery without faults: what was sent arrives, once."""
     return (frame,)
 
@@ -104,7 +105,7 @@ class Party(Generic[Result]):
         self.finished = False
         self.result: Result | None = None
 
-    def answer(self, request: bytes) -> Reply:
+    def answer(self, request: Any) -> Reply:
         """The reply, `NOTHING` where there is none. Raises what the client raises, and nothing but `NOTHING` comes afterwards.
 
         `UnexpectedMessage` for a request that comes first to a client that would have spoken first.
@@ -117,7 +118,7 @@ class Party(Generic[Result]):
                 if request == NOTHING:
                     return first
                 if first != NOTHING:
-                    raise UnexpectedMessage(f"a request of {len(request)} bytes came to a client that speaks first")
+                    raise UnexpectedMessage(f"a request of length {len(request)} came to a client that speaks first")
             return self._steps.send(request)
         except StopIteration as end:
             self.finished, self.result = True, end.value
@@ -181,7 +182,7 @@ def _replies(ask: Ask, parties: Mapping[str, Party], deliver: Deliver) -> Iterat
     return answers()
 
 
-def _crossed(deliver: Deliver, stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes] | Silence:
+def _crossed(deliver: Deliver, stage: str, sender: str, receiver: str, frame: Any) -> Sequence[Any] | Silence:
     """The frames that arrive; `Silence` where nobody can read what does."""
     if frame == NOTHING:
         return (frame,)

@@ -27,7 +27,7 @@ from protocols.secagg.setting import Setting, Stage
 Deliver = Callable[[str, str, Message], Message]
 """(sender, receiver, message) -> what the receiver got. The server's name is "server"."""
 
-_STAGES = {
+STAGES = {
     "advertise": Stage.ADVERTISE,
     "share": Stage.SHARE,
     "receive": Stage.SHARE,
@@ -113,7 +113,7 @@ def silencing(deliver: rounds.Deliver, dropouts: Callable[[bytes], Mapping[str, 
 
     def crossing(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
         party = receiver if sender == SERVER else sender
-        gone = stage in _STAGES and dropouts(frame).get(party, len(Stage)) <= _STAGES[stage]
+        gone = stage in STAGES and dropouts(frame).get(party, len(Stage)) <= STAGES[stage]
         if gone and sender != SERVER:
             return ()
         arrived = deliver(stage, sender, receiver, frame)

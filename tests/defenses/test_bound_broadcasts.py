@@ -156,11 +156,11 @@ def test_after_a_pause_a_client_takes_over_all_that_was_renewed(by_hand: Callabl
     assert received["a"].taken.all()
     with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
         exchange.upload(2, "entities", {party: torch.ones(2, 3) for party in "abc"})
-    exchange.central.crossed["entities"][:] = False  # a round whose sum failed
+    exchange.central.begin("entities")  # a round whose sum failed
     received = exchange.broadcast(2, "entities", ["a", "c"])
     assert not received["a"].taken.any()
     assert received["c"].taken.all()
-    exchange.central.crossed["entities"][:] = False
+    exchange.central.begin("entities")
     assert not exchange.broadcast(3, "entities", ["a", "c"])["c"].taken.any()
 
 

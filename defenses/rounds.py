@@ -1,0 +1,436 @@
+"""The rounds of a defended exchange, each as a pair of generators (`protocols.core.rounds`): the server's half and a client's.
+
+    parts = {party: client_upload(clients[party], 1, "entities", participants) for party in participants}
+    outcome = run(server_upload(server, 1, "entities", participants, note), parts, deliver).result
+
+Frames are those of `fkgsec.exchange.rounds`. A client's half needs its `DefendedClient`, with its key, rows and what it was sent
+so far, and the public terms: who takes part is announced, and after alignment in clear so are names and places of the table's
+rows (`DefendedClient.place`), which cost no message here.
+
+Secure aggregation and private set union are rounds inside these: their frames cross as sealed `ProtocolMessage`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from defenses.bound_broadcasts import History
+from defenses.broadcasts import BroadcastError
+from defenses.client import DefendedClient, bound_session
+from defenses.server import DefendedServer
+from defenses.terms import Terms
+from fkgsec.exchange import Received, Uploaded
+from fkgsec.exchange.rounds import Frames, check_header
+from fkgsec.federation.messages import SERVER, AnyMessage, Opened, ProtocolMessage
+from fkgsec.federation.recipes import Table
+from protocols import psu, secagg
+from protocols.core.errors import (
+    DisconnectedGraph,
+    ReconstructionMismatch,
+    TooFewParties,
+    UnexpectedMessage,
+    describe,
+)
+from protocols.core.prg import Randomness, Ring, digest
+from protocols.core.rounds import NOTHING, Ask, ClientRound, Deliver, Replies, Reply, Result, ServerRound, Silence
+from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
+from protocols.secagg.messages import Survivors, decode, kind_of
+from protocols.secagg.session import STAGES
+
+INNER = ("secagg-", "psu-")  # how the kinds of messages of these protocols begin
+CLAIM, CLAIMS, SENT_ROWS, FAILED = "broadcast-claim", "broadcast-claims", "suppress-sent-rows", "suppress-failed"
+ROOT, PROOF = "broadcast-root", "broadcast-proof"
+
+
+# Protocols inside a round.
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Protocol messages of one table in one round, as they cross: contents that this package cannot read."""
+
+    round: int
+    table: Table
+
+    def message(self, sender: str, receiver: str, step: str, content: bytes) -> ProtocolMessage:
+        """The content of one step."""
+        return ProtocolMessage(self.round, sender, receiver, self.table, step, content)
+
+    def of_protocol(self, sender: str, receiver: str, frame: Reply) -> Reply:
+        """What a protocol inside yields, as it crosses."""
+        if frame == NOTHING or isinstance(frame, Silence):
+            return frame
+        return (self.message(sender, receiver, kind_of(frame), frame),)
+
+    def content(self, message: AnyMessage, sender: str, receiver: str, step: str) -> bytes:
+        """What one step says. Raises `BroadcastError` for another message."""
+        check_header(message, self.round, sender, receiver, self.table, step, BroadcastError)
+        assert isinstance(message, ProtocolMessage)
+        return message.content
+
+    def within(self, frame: Frames, sender: str, receiver: str) -> bytes | Silence:
+        """What a protocol inside is sent; `Silence` for what is no message of a protocol, or another party's."""
+        (message,) = frame
+        if not isinstance(message, ProtocolMessage):
+            error = UnexpectedMessage(
+                f"what {sender} sent {receiver} arrived as another kind of message, {message.label}"
+            )
+            return Silence(describe(error))
+        try:
+            return self.content(message, sender, receiver, message.step)
+        except BroadcastError as error:
+            return Silence(describe(UnexpectedMessage(str(error))))
+
+
+def _server_side(
+    inner: ServerRound[Result], seal: Seal, first: Ask | None = None, silent: set[str] | None = None
+) -> ServerRound[Result]:
+    """A protocol's round.
+
+    Args:
+        first: what is asked in place of its first request, which is empty; clients answer that.
+        silent: takes those that were asked and did not answer.
+    """
+    ask = next(inner)
+    while True:
+        sealed = {party: seal.of_protocol(SERVER, party, frame) for party, frame in ask.requests.items()}
+        outer, first, answered = first or Ask(ask.stage, sealed), None, set[str]()
+        replies = yield outer
+        try:
+            ask = inner.send(_opened(replies, seal, answered))
+        except StopIteration as end:
+            return end.value
+        finally:
+            if silent is not None:
+                silent |= outer.requests.keys() - answered
+
+
+def _opened(replies: Replies, seal: Seal, answered: set[str]) -> Iterator[tuple[str, Reply]]:
+    for party, reply in replies:
+        answered.add(party)
+        yield party, reply if isinstance(reply, Silence) else seal.within(reply, party, SERVER)
+
+
+class Inner(NamedTuple):
+    """How a client's part of a protocol ended: what it returned, or the frame of the round around it that came instead."""
+
+    result: object
+    following: Frames = ()
+
+
+def _client_side(
+    inner: ClientRound, seal: Seal, party: str, signed: Callable[[tuple[str, ...]], None] = lambda survivors: None
+) -> ClientRound[Inner]:
+    """A protocol's round. Where the server goes on without this client, the frame that comes next ends it.
+
+    Args:
+        signed: told who is in the sum, once the client has confirmed it.
+    """
+    reply = next(inner)
+    while True:
+        frame = yield seal.of_protocol(party, SERVER, reply)
+        content = seal.within(frame, SERVER, party)
+        if isinstance(content, Silence):
+            reply = content
+            continue
+        kind = frame[0].label
+        if not kind.startswith(INNER):
+            inner.close()
+            return Inner(None, frame)
+        try:
+            reply = inner.send(content)
+        except StopIteration as end:
+            return Inner(end.value)
+        if kind == "secagg-survivors" and not isinstance(reply, Silence):
+            told = decode(content)
+            assert isinstance(told, Survivors)
+            signed(told.survivors)
+
+
+def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
+    """The delivery in which clients drop out: each receives the request of its stage, and sends nothing from there on."""
+
+    def crossing(stage: str, sender: str, receiver: str, frame: Frames) -> Sequence[Frames]:
+        if sender != SERVER and stage in STAGES and dropouts.get(sender, len(Stage)) <= STAGES[stage]:
+            return ()
+        return deliver(stage, sender, receiver, frame)
+
+    return crossing
+
+
+# Alignment by private set union.
+
+
+def server_union(terms: Terms, table: Table, randomness: Randomness) -> ServerRound[psu.Union]:
+    """The union of what the clients hold, which is then sent to each of them."""
+    return _server_side(psu.server_round(terms.union(table), randomness), Seal(0, table))
+
+
+def client_union(client: DefendedClient, table: Table) -> ClientRound[list[str]]:
+    """The union, once everything that the client holds was found in it."""
+    joined = psu.join(client.terms.union(table), client.party, client.tables[table].holding.names)
+    inner = psu.client_round(joined, client.identity, client.draw("psu", table, 0))
+    ended = yield from _client_side(inner, Seal(0, table), client.party)
+    assert isinstance(ended.result, tuple)
+    return list(ended.result)
+
+
+# Broadcasts that are bound.
+
+
+def server_broadcast(
+    server: DefendedServer, round: int, table: Table, contents: Mapping[str, Tensor], told: bytes
+) -> ServerRound[None]:
+    """Sends the receivers their rows with a proof where they stand, and the others the commitment alone.
+
+    Args:
+        contents: by receiver, the table that it is sent rows of.
+        told: the commitment that the others are told, and that the server holds on to.
+    """
+    seal, requests = Seal(round, table), {}
+    for party, content in contents.items():
+        message = server.message(round, table, party, content)
+        requests[party] = [message]
+        if not server.terms.defense.psu:
+            made = server.prove(table, content, message)
+            step, proof = (ROOT, server.commit(table, content)) if made is None else (PROOF, made)
+            requests[party].append(seal.message(SERVER, party, step, proof))
+    for party in server.terms.parties:
+        if party not in requests:
+            requests[party] = [seal.message(SERVER, party, ROOT, told)]
+    server.log.extend(table, round, told)
+    renews = server.terms.renews(round)
+    if renews and not server.opened[table]:  # its clients were told which rows to send
+        for party, frame in requests.items():
+            frame.insert(0, seal.message(SERVER, party, FAILED, b""))
+    yield Ask("broadcast", {party: tuple(frame) for party, frame in requests.items()})
+    if renews:
+        server.log.extend(f"renewed rows of {table}", round, np.packbits(server.crossed[table]).tobytes())
+
+
+def client_broadcast(client: DefendedClient, round: int, table: Table) -> ClientRound[Received | None]:
+    """What the client makes of its rows; None where it was told the commitment alone.
+
+    Raises:
+        BroadcastError: values that no sum gives, a wrong proof, or a message that is not the one due.
+    """
+    seal = Seal(round, table)
+    message, *more = yield NOTHING
+    failed = message.label == FAILED
+    if failed:
+        seal.content(message, SERVER, client.party, FAILED)
+        message, *more = more
+    else:  # a broadcast says that the sum was opened, and what it says may be less what the client put in
+        client.settle(round, table)
+    received = None
+    if message.label == ROOT and not more:
+        client.log.enter(round, table, seal.content(message, SERVER, client.party, ROOT), withheld=True)
+    else:
+        check_header(message, round, SERVER, client.party, table, error=BroadcastError)
+        content = client.read(message)
+        proof = b"".join(seal.content(one, SERVER, client.party, one.label) for one in more)
+        received = client.receive(round, table, content, proof)
+    if client.terms.renews(round):
+        crossed = client.renewed(round, table, failed=failed)
+        renewed = client.log.renew(round, table, crossed, receives=received is not None)
+        if received is not None:
+            received = client.taking(table, received, renewed)
+    return received
+
+
+# Uploads in sums.
+
+
+def server_upload(
+    server: DefendedServer, round: int, table: Table, parties: Sequence[str], note: Callable[[Opened], None]
+) -> ServerRound[Uploaded]:
+    """Participants compare what they were sent; then their sum is opened, and nothing else. When too many drop out nothing is
+    opened, and the table stays.
+
+    Args:
+        note: takes what the server computed from each session.
+    """
+    seal = Seal(round, table)
+    server.begin(table)
+    setting = _claiming(server.terms, round, table, parties)
+    replies = yield Ask(CLAIM, dict.fromkeys(parties, NOTHING))
+    sent, unread = {}, {}
+    for party, reply in replies:
+        try:
+            if isinstance(reply, Silence):
+                raise BroadcastError(reply.reason)
+            sent[party] = seal.content(reply[0], party, SERVER, CLAIM)
+        except BroadcastError as error:
+            unread[party] = f"BroadcastError: {error}"
+    claims, excluded = server.log.compare(sent, setting, setting.session)
+    excluded = unread | excluded
+    shown = {p: (seal.message(SERVER, p, CLAIMS, server.log.shown(claims, setting, p)),) for p in claims}
+    try:
+        total, crossed = yield from _server_sum(server, seal, parties, Ask(CLAIMS, shown), note)
+    except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
+        outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
+    else:
+        note(server.open(round, table, total, crossed))
+        outcome = Uploaded(len(total.survivors), 0, _by_table(table, {**total.excluded, **excluded}))
+    server.end(round, table)
+    return outcome
+
+
+def _server_sum(
+    server: DefendedServer, seal: Seal, parties: Sequence[str], first: Ask, note: Callable[[Opened], None]
+) -> ServerRound[tuple[Sum, np.ndarray | None]]:
+    """The sums of rows and weights over the survivors, and with suppression which rows were sent, bool `[N]`.
+
+    Raises `TooFewParties`, `DisconnectedGraph`, `ReconstructionMismatch`.
+    """
+    round, table, terms, log = seal.round, seal.table, server.terms, server.log
+    num_rows = len(server.tables[table].shared.names)
+    if not terms.defense.suppress:
+        setting = _setting(terms, log, "rows", round, table, parties, num_rows)
+        return (yield from _server_side(secagg.server_round(setting), seal, first)), None
+    setting = _setting(terms, log, "holders", round, table, parties, num_rows)
+    silent: set[str] = set()
+    counted = yield from _server_side(secagg.server_round(setting), seal, first, silent)
+    note(server.note(round, table, counted, np.zeros(0)))
+    if gone := [party for party in counted.survivors if party in silent]:
+        # The sum of the others would show, beside the counts, what those who left hold.
+        raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
+    sent = counted.vectors["holders"] >= terms.defense.suppress.t
+    told = np.packbits(sent).tobytes()
+    # Who sits the round out also has to know which rows of the broadcast are new.
+    request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}
+    log.extend("rows to send", round, told)
+    setting = _sending(terms, log, round, table, parties, counted.survivors, num_rows, told)
+    total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
+    return total._replace(excluded={**counted.excluded, **total.excluded}), sent
+
+
+def client_upload(client: DefendedClient, round: int, table: Table, parties: Sequence[str]) -> ClientRound[None]:
+    """Puts its part (`DefendedClient.begin`) into the sum of these participants, once it knows that they were sent the same.
+
+    Raises:
+        BroadcastError: it was sent no rows, or others were sent another table. `ProtocolError`: the server is at fault.
+    """
+    seal, terms = Seal(round, table), client.terms
+    if terms.codec.whole:
+        client.log.require_rows(round, table)
+    setting = _claiming(terms, round, table, parties)
+    claim = client.log.claim(client.identity, setting.session, round)
+    frame = yield (seal.message(client.party, SERVER, CLAIM, claim),)
+    if frame[0].label == SENT_ROWS:  # its claim was at fault
+        _told(client, seal, frame)
+        return
+    shown = seal.content(frame[0], SERVER, client.party, CLAIMS)
+    where = f"{table}, before the sum of round {round}"
+    client.log.check_claims(shown, setting.identities, setting.session, round, where)
+    num_rows = len(client.names[table])
+    if not terms.defense.suppress:
+        setting = _setting(terms, client.log, "rows", round, table, parties, num_rows)
+        yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
+        return
+    setting, members = _setting(terms, client.log, "holders", round, table, parties, num_rows), []
+    counted = yield from _client_sum(client, seal, "holders", setting, members.extend)
+    told = _told(client, seal, counted.following)
+    if client.party not in members:
+        return
+    client.keep_back(table, client.sent_rows[table][1])
+    setting = _sending(terms, client.log, round, table, parties, members, num_rows, told)
+    yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
+
+
+def client_listening(client: DefendedClient, round: int, table: Table) -> ClientRound[None]:
+    """A client that sits the round out, and has to know which rows of the broadcast are new."""
+    _told(client, Seal(round, table), (yield NOTHING))
+
+
+def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
+    told = seal.content(frame[0], SERVER, client.party, SENT_ROWS)
+    client.tell_sent_rows(seal.round, seal.table, told)
+    return told
+
+
+def _client_sum(
+    client: DefendedClient, seal: Seal, purpose: str, setting: Setting, signed: Callable[[tuple[str, ...]], None]
+) -> ClientRound[Inner]:
+    """One secure sum of what the client has prepared: of its rows and weights, or of one for each row that it holds."""
+    table = seal.table
+
+    def values() -> dict[str, np.ndarray]:
+        part = client.parts[table]
+        if purpose == "holders":
+            return {"holders": np.minimum(part.weights, 1)}
+        return {"rows": part.elements.ravel(), "holders": part.weights}
+
+    draw = client.draw(purpose, table, seal.round)
+    inner = secagg.client_round(setting, client.party, client.identity, draw, values)
+    return (yield from _client_side(inner, seal, client.party, signed))
+
+
+# The sessions.
+
+
+def _claiming(terms: Terms, round: int, table: Table, parties: Sequence[str]) -> Setting:
+    """The session that claims of what was sent are signed for."""
+    session = digest("fkgsec exchange", terms.sessions["broadcasts", table])
+    return terms.setting(session, round, tuple(parties), (Vector("broadcasts", 0, Ring.UINT32),))
+
+
+def _setting(
+    terms: Terms,
+    log: History,
+    purpose: str,
+    round: int,
+    table: Table,
+    parties: Sequence[str],
+    num_rows: int,
+    *,
+    threshold: int | None = None,
+    min_survivors: int | None = None,
+    context: bytes = b"",
+) -> Setting:
+    """A session of secure aggregation as a party of this history believes it to be; `context` is what all must agree on, too."""
+    vectors = (Vector("holders", num_rows, Ring.UINT32),)
+    if purpose == "rows":
+        vectors = (Vector("rows", num_rows * terms.widths[table], terms.encodings[table].ring), *vectors)
+    session = bound_session(terms, purpose, table, context, log)
+    return terms.setting(session, round, tuple(parties), vectors, threshold, min_survivors)
+
+
+def _sending(
+    terms: Terms,
+    log: History,
+    round: int,
+    table: Table,
+    parties: Sequence[str],
+    counted: Sequence[str],
+    num_rows: int,
+    told: bytes,
+) -> Setting:
+    """The session that sums the rows that were counted often enough.
+
+    As many shares open a secret as in a session of all participants, however few are left.
+    """
+    members = tuple(party for party in parties if party in counted)
+    threshold = max(terms.threshold(len(parties)), safe_threshold(len(members)))
+    return _setting(
+        terms,
+        log,
+        "rows",
+        round,
+        table,
+        members,
+        num_rows,
+        threshold=threshold,
+        min_survivors=len(members),
+        context=told,
+    )
+
+
+def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:
+    """Whose messages a session left out, with the table that it summed before the reason."""
+    return {party: f"{table}: {reason}" for party, reason in excluded.items()}

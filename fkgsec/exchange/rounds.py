@@ -1,0 +1,98 @@
+"""Alignment, broadcast and upload of one table in clear, each as a pair of generators: the server's half and a client's.
+
+    run(server_upload(server, 1, parties), {party: client_upload(clients[party], 1, rows[party]) for party in parties}, deliver)
+
+A frame is a tuple of messages that cross together. `Transport` runs the pairs with all parties in one process. A driver for a
+network encodes the messages of a frame (`fkgsec.federation.messages.encode`), and runs a client's half where its table and rows
+are: it needs a `TableClient` and nothing of the server. See `protocols.core.rounds` for what a generator yields and receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from fkgsec.errors import FkgsecError, RunError
+from fkgsec.exchange.client import TableClient
+from fkgsec.exchange.parts import Received, Upload, Uploaded
+from fkgsec.exchange.server import TableServer
+from fkgsec.federation.messages import SERVER, Alignment, AnyMessage
+from fkgsec.federation.recipes import Table
+from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
+
+Frames = tuple[AnyMessage, ...]
+
+
+def server_alignment(server: TableServer, parties: Sequence[str]) -> ServerRound[None]:
+    """Takes in what each client holds. Raises `RunError` for anything else, and for a client that is silent."""
+    replies = yield Ask("alignment", dict.fromkeys(parties, NOTHING))
+    for party, message in _spoken(replies):
+        if not isinstance(message, Alignment):
+            raise RunError(f"{party} sent {message.label}; an alignment was expected")
+        server.shared.align(message)
+    if silent := [party for party in parties if party not in server.shared.holdings]:
+        raise RunError(f"{', '.join(silent)} sent no alignment of {server.shared.table}")
+
+
+def client_alignment(client: TableClient) -> ClientRound[None]:
+    """Names what it holds."""
+    yield (client.alignment(),)
+
+
+def server_broadcast(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[None]:
+    """Sends each of these clients its rows."""
+    yield Ask("broadcast", {party: (server.message(round, party),) for party in parties})
+
+
+def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
+    """What the client makes of its rows. Raises `RunError` for a message of another kind, round, party or table."""
+    (message,) = yield NOTHING
+    check_header(message, round, SERVER, client.party, client.table)
+    return client.receive(message)
+
+
+def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[Uploaded]:
+    """Aggregates what arrives of these clients' rows; the table stays where nothing does."""
+    uploads: dict[str, Upload] = {}
+    replies = yield Ask("upload", dict.fromkeys(parties, NOTHING))
+    for _, message in _spoken(replies):
+        if message.sender in uploads:
+            raise RunError(f"an upload of {server.shared.table} by {message.sender}, who sent one already")
+        uploads[message.sender] = server.codec.accept(round, message)
+    if uploads:
+        server.aggregate(round, uploads)
+    return Uploaded(len(uploads))
+
+
+def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[None]:
+    """Sends what it lets go of, of its trained rows float32 `[num_uploaded, width]`; in clear that counts as sent."""
+    kept = client.contribute(round, rows)
+    message = client.pack(kept)
+    client.sent(kept)
+    yield (message,)
+
+
+def _spoken(replies: Replies) -> Iterator[tuple[str, AnyMessage]]:
+    """The message of each reply; a silence has none."""
+    for party, reply in replies:
+        if not isinstance(reply, Silence):
+            (message,) = reply
+            yield party, message
+
+
+def check_header(
+    message: AnyMessage,
+    round: int,
+    sender: str,
+    receiver: str,
+    table: Table,
+    label: str | None = None,
+    error: type[FkgsecError] = RunError,
+) -> None:
+    """Raises `error` for a message of another round, sender, receiver or table, or of another kind than `label`."""
+    label = message.label if label is None else label
+    expected = (label, round, sender, receiver, table)
+    got = (message.label, message.round, message.sender, message.receiver, message.table)
+    if got != expected:
+        raise error(f"{receiver} was to be sent {expected} (kind, round, sender, receiver, table); got {got}")
