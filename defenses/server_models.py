@@ -11,6 +11,11 @@ of its own, which count as colluders), and colluders follow their own program.
 No sum is said to withstand an active server. Even where clients are sure to train from one table, the server chooses it: with
 DistMult, ComplEx and RotatE a client has gradient zero at a row of zeros, so that a table of zeros but for rows that one client
 holds leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
+
+A single sum hides its parts, many do not: what each round's sum is above the table that it began from is linear in who was in
+it, so that least squares over rounds with other participants give each client's mean change (Lam et al., "Gradient
+disaggregation", 2021). Of three among five clients that hold UMLS by relations, 30 sums give it with a cosine of 0.95, where
+the mean of a sum gives 0.67.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ def withstood(
         )
     else:
         found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
-    uploads = _uploads(defense, num_clients, threshold, bound=bound)
+    uploads = _uploads(defense, num_clients, threshold, bound=bound, sampled=num_clients < num_parties)
     found.append(uploads)
     if defense.suppress:
         limit = "one that lies about the counts gets sums of rare rows"
@@ -88,9 +93,11 @@ def _local(num_clients: int) -> Withstands:
     return Withstands(part="values under noise", server="active", colluders=num_clients - 1)
 
 
-def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool) -> Withstands:
+def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool, sampled: bool) -> Withstands:
     assert defense.secagg is not None
     limits = [] if defense.suppress else ["a row with one holder in the sum beside the colluders is opened as it is"]
+    when = "rounds have other participants, and" if sampled else "where other clients survive from round to round,"
+    limits.append(f"{when} the sums of many rounds give each client's mean change of a row")
     neighbours = defense.secagg.neighbours
     if neighbours is not None:
         limits.append("colluders must stand at random places of the graph of masks")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
+import numpy as np
 import pytest
+from torch import Tensor
 
 from defenses.options import parse_defense
 from defenses.server_models import withstood
-from defenses.transport import make_transport
+from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.exchange import Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import Withstands
+from fkgsec.federation.recipes import Table
 from protocols.secagg import safe_threshold
 
 
@@ -39,6 +43,61 @@ def test_no_sum_is_said_to_withstand_a_server_that_chooses_the_table(defense: st
     assert ("a row with one holder in the sum beside the colluders" in uploads.limit) == ("suppress" not in defense)
     unbound = by_part(defense, bound=False)["single uploads"]
     assert "one that sends clients different tables, or one of them no rows, reads uploads off the sum" in unbound.limit
+
+
+@pytest.mark.parametrize(
+    ("participation", "says"),
+    [
+        (0.6, "rounds have other participants, and the sums of many rounds give each client's mean change of a row"),
+        (
+            1.0,
+            "where other clients survive from round to round, the sums of many rounds give each client's mean change",
+        ),
+    ],
+)
+def test_it_is_said_that_many_sums_tell_what_one_does_not(
+    participation: float, says: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg", participation=participation)
+    protection = run_federation(graph(5), options, make_transport=make_transport).protection
+    assert any(says in one.limit for one in protection.withstands if one.part == "single uploads")
+
+
+@pytest.mark.slow
+def test_many_sums_tell_what_one_does_not(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
+    """Least squares of what each sum changed, on who was in it, against the mean change of each client, whom alone the server
+    does not see; beside it what the mean of the sums gives."""
+    seen: list[tuple[list[str], np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
+
+    class Keeping(DefendedTransport):
+        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+            before = self.server[table].rows.double().numpy().copy()
+            outcome = super().upload(round, table, rows)
+            (opened,) = self.channel.transcript.opened(round)
+            total, holders = opened.sums()
+            own = {}
+            for party, mine in rows.items():
+                places = self.defended[party].places[table][: len(mine)].numpy()
+                own[party] = np.full(before.shape, np.nan)
+                own[party][places] = mine.double().numpy() - before[places]
+            seen.append((opened.survivors, total - holders[:, None] * before, holders, own))
+            return outcome
+
+    given = msgspec.structs.replace(options, rounds=30, eval_every=30, defense="psu,secagg", participation=0.6)
+    run_federation(graph(5), msgspec.structs.replace(given, local_epochs=3), make_transport=Keeping)
+    parties = sorted({party for survivors, *_ in seen for party in survivors})
+    present = np.array([[party in survivors for party in parties] for survivors, *_ in seen], dtype=float)
+    holds = np.rint(np.linalg.lstsq(present, np.stack([one[2] for one in seen]).astype(float))[0]) == 1
+    cosines: dict[str, list[float]] = {"many sums": [], "mean": []}
+    for row in np.flatnonzero(holds.sum(0) > 1):
+        of, changes = present * holds[:, row], np.stack([one[1][row] for one in seen])
+        found = np.linalg.lstsq(of, changes)[0]
+        for place in np.flatnonzero(holds[:, row]):
+            true = np.mean([one[3][parties[place]][row] for one in seen if parties[place] in one[3]], axis=0)
+            mean = (changes / of.sum(1, keepdims=True).clip(1))[of[:, place] > 0].mean(0)
+            for name, guess in (("many sums", found[place]), ("mean", mean)):
+                cosines[name].append(float(guess @ true / (np.linalg.norm(guess) * np.linalg.norm(true))))
+    assert np.mean(cosines["many sums"]) > 0.9 > 0.1 + np.mean(cosines["mean"])
 
 
 @pytest.mark.parametrize("num_clients", range(2, 30))
