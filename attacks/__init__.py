@@ -1,6 +1,11 @@
-"""What an adversary computes from a view, and the leakage figures that follow."""
+"""What an adversary computes from a view, and the figures that follow.
 
-from attacks.figure import Figure
+figures, scores = run_attacks(result, AttackOptions(leak=(0.5, 1.0)))
+for one in headline(figures):
+    print(one.key, one.threat_model, one.leak, one.victim, one.estimate, one.baseline)
+"""
+
+from attacks.figure import Figure, headline
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.reconstruction.options import AttackOptions
@@ -22,6 +27,7 @@ __all__ = [
     "View",
     "attack_federation",
     "build_view",
+    "headline",
     "headline_rows",
     "run_attacks",
 ]

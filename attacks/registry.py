@@ -9,27 +9,34 @@
     ATTACKS.register("degrees", Attack("degrees", "...", Needs(single_uploads=True), {"degree": "..."}, run, score))
 
 or, from a package, an entry point of group `fkgsec.attacks`. A registered attack is run by `fkgsec attack --attack NAME`, and its
-figures stand in records, tables, reports and listings; each of its metrics is a measure that a policy can limit.
+figures stand in records, tables, reports and listings; each of its metrics is a measure that a policy can limit. The shipped
+attacks (`attacks.shipped`) are registered and run in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
+import pandas as pd
 
 from attacks.figure import NOT_ATTACKED, Figure
+from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
 from attacks.membership.figures import measure_membership
-from attacks.view import THREAT_MODELS, ThreatModel, VictimView, View, build_view
+from attacks.view import THREAT_MODELS, ThreatModel, VictimView, View, build_view, check_attackable
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.recipes import Table
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 from fkgsec.registry import Registry
+
+if TYPE_CHECKING:
+    from attacks.reconstruction.options import AttackOptions
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,13 @@ class Needs:
     Attributes:
         colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
         single_uploads: tables of which each victim's own rows must have crossed, not their sum alone.
+        entities: entity rows of the victims by whatever way: uploaded, in a sum, or assumed known.
     """
 
     colluder: bool = False
     names: bool = False
     single_uploads: tuple[Table, ...] = ()
+    entities: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
         """Whether a threat model gives it."""
@@ -58,6 +67,21 @@ class Needs:
                 return f"no {table} of it crossed"
         return None
 
+    def never(self, algorithm: str, model: ThreatModel) -> str | None:
+        """Why no run of an algorithm gives it under a threat model; None if one may."""
+        recipe = RECIPES[algorithm]
+        if recipe.pooled:
+            return "one party holds all triples"
+        if self.colluder and not model.colluder:
+            return "no element-embedding pair is known without a colluder"
+        if self.names and not model.identifiers:
+            return "names are hidden"
+        if missing := [table for table in self.single_uploads if table not in recipe.shared]:
+            return f"no {missing[0]} cross in {algorithm}"
+        if self.entities and "entities" not in recipe.shared and not model.victim_entities:
+            return f"no entity embedding crosses in {algorithm}"
+        return None
+
     def words(self) -> str:
         """As a table says it."""
         parts = [f"each victim's {table}" for table in self.single_uploads]
@@ -70,34 +94,43 @@ class Truth:
     """What the evaluator knows and the adversary does not, and how figures of the view are made.
 
     Attributes:
-        graph: of the federation. rng: of whatever scoring draws.
+        result: the finished run. colluder: the client that colludes, where the threat model has one.
+        seed: of the attack. rng: of whatever scoring draws.
+        scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
+            scores.parquet beside the record.
     """
 
-    attack: str
+    attack: Attack
     view: View
-    graph: FederatedGraph
+    result: FederationResult
+    colluder: str
+    seed: int
     rng: np.random.Generator
+    scores: list[pd.DataFrame] = field(default_factory=list)
+
+    @property
+    def graph(self) -> FederatedGraph:
+        """Of the federation."""
+        return self.result.graph
 
     def client(self, victim: str) -> ClientGraph:
         """A victim's graph. Rows that it uploaded in clear stand in the order of its local ids."""
         return next(client for client in self.graph.clients if client.name == victim)
 
     def figure(
-        self,
-        metric: str,
-        victim: str,
-        estimate: Estimate,
-        *,
-        baseline: Estimate | None = None,
-        attainable: float | None = None,
-        reason: str | None = None,
+        self, metric: str, victim: str, estimate: Estimate, *, baseline: Estimate | None = None, **details: Any
     ) -> Figure:
-        """A figure of this attack under the view's threat model."""
+        """A figure of this attack under the view's threat model; `details` are further fields of `Figure`."""
         model = self.view.threat_model
-        leak = self.view.leak if model.colluder else None
         return Figure(
-            self.attack, metric, model.name, victim, estimate, baseline, attainable, leak, self.view.round, reason
-        )
+            self.attack.name, metric, model.name, victim, estimate, baseline,
+            leak=self.view.leak if model.colluder else None, colluder=self.colluder if model.colluder else None,
+            round=self.view.round, less_is_worse=metric in self.attack.errors, **details,
+        )  # fmt: skip
+
+    def not_attacked(self, victim: str, reason: str) -> list[Figure]:
+        """Every metric of the attack on a victim that it cannot attack."""
+        return [self.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in self.attack.metrics]
 
     def membership(self, victim: str, members: np.ndarray, controls: np.ndarray) -> list[Figure]:
         """The figure `auc` of a membership attack: scores of trained triples `[m]` and of others `[c]`, larger for trained ones.
@@ -110,15 +143,11 @@ class Truth:
         found = measure_membership(
             np.concatenate([members, controls]),
             np.arange(len(members) + len(controls)) < len(members),
-            attack=self.attack,
+            attack=self.attack.name,
             control="given",
             rng=self.rng,
         )
         return [self.figure("auc", victim, found.auc, baseline=exact(0.5, found.auc.n), attainable=1.0)]
-
-
-Run = Callable[[View, np.random.Generator], Any]
-Score = Callable[[Any, Truth], list[Figure]]
 
 
 @dataclass(frozen=True)
@@ -128,50 +157,54 @@ class Attack:
     Attributes:
         about: one line. metrics: what it measures, a line by name.
         run: from a view of the victims that can be attacked, and a generator of the attack's own, whatever it claims of them.
-        score: figures of these claims, from the truth. Without both the attack is a family whose rows of their own stand in the
-            record, beside which `figures` are made (`attacks.reconstruction.leakage`, `attacks.update_recovery`).
+        score: figures of these claims, from the truth.
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
-        items: what an estimate's sample is made of.
+        items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
+        choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
+            it has nothing to attack; None: those that give what it needs.
+        configured: the attack under given options, for one draw of the leaked entities; None: it has no options.
+        redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
     """
 
     name: str
     about: str
     needs: Needs
     metrics: Mapping[str, str]
-    run: Run | None = None
-    score: Score | None = None
+    run: Callable[[View, np.random.Generator], Any]
+    score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
-    items: str = "items of the victims"
+    items: Mapping[str, str] = field(default_factory=dict)
+    errors: tuple[str, ...] = ()
+    choose: Callable[[Sequence[str]], Sequence[str]] | None = None
+    configured: Callable[[AttackOptions], Attack] | None = None
+    redrawn: bool = False
 
-    def fitting(self, asked: Sequence[str] = ()) -> tuple[str, ...]:
-        """The threat models to run it under: of those asked for, or its own, the ones that give what it needs."""
+    def fitting(self, asked: Sequence[str], algorithm: str) -> tuple[str, ...]:
+        """The threat models to run it under, of those asked for; without any, its own."""
+        if self.choose is not None:
+            return tuple(self.choose(asked or default_threats(algorithm)))
         able = tuple(name for name, model in THREAT_MODELS.items() if self.needs.fit(model))
-        return tuple(name for name in asked if name in able) or self.threats or able[:1]
+        return tuple(name for name in asked if name in able) or tuple(asked) or self.threats or able[:1]
 
 
-ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks")
+ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks", shipped=("attacks.shipped",))
 RECONSTRUCTION, UPDATE_RECOVERY = "reconstruction", "update-recovery"
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)
-ATTACKS.register(
-    RECONSTRUCTION,
-    Attack(
-        RECONSTRUCTION,
-        "names the victims' entities and rebuilds their triples",
-        Needs(colluder=True),
-        {"err": "entities of the victims that the adversary names", "trr": "triples of the victims that it rebuilds"},
-        threats=("collusion", "collusion+entities", "identifiers"),
-    ),
-)
-ATTACKS.register(
-    UPDATE_RECOVERY,
-    Attack(
-        UPDATE_RECOVERY,
-        "estimates how the victims' training changed their rows in a round",
-        Needs(),
-        {"cosine": "cosine of the estimated to the true change of a row, mean over rows"},
-        threats=("server", "collusion", "identifiers"),
-    ),
-)
+
+
+class Attacked(NamedTuple):
+    """What attacks found: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
+
+    figures: list[Figure]
+    scores: pd.DataFrame
+
+
+def default_threats(algorithm: str) -> tuple[str, ...]:
+    """The threat models of the papers and of practice that fit an algorithm."""
+    shared = RECIPES[algorithm].shared
+    if "entities" in shared:
+        return ("collusion", "identifiers")
+    return ("collusion", "collusion+entities") if shared else ("collusion",)
 
 
 def check_attacks(names: Iterable[str]) -> None:
@@ -183,50 +216,74 @@ def check_attacks(names: Iterable[str]) -> None:
         raise SpecError(f"attack names a value twice: {', '.join(names)}")
 
 
-def run_attacks(
-    result: FederationResult,
-    names: Iterable[str],
-    *,
-    threats: Sequence[str],
-    leaks: Sequence[float],
-    colluder: str | None,
-    seed: int,
-) -> list[Figure]:
-    """Run registered attacks on a finished run; families with rows of their own are left out.
+def run_attacks(result: FederationResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS) -> Attacked:
+    """Run the attacks of the options on a finished run, each under every threat model and leak ratio that it is to be run under.
+
+    An attack skips threat models that lack what it needs while others give it, and runs once where nobody colludes.
 
     Args:
-        threats, leaks: under which; an attack skips threat models that lack what it needs, and runs once where nobody colludes.
-        seed: of the leaked share and of what attacks draw.
+        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.leak_draws`.
 
     Raises:
         ThreatModelError: the run cannot be attacked, or an attack gives a metric that it does not declare.
     """
-    who, found = colluder or result.graph.clients[0].name, []
-    for attack in (ATTACKS[name] for name in names):
-        if attack.run is None or attack.score is None:
-            continue
-        for threat in attack.fitting(threats):
-            model = THREAT_MODELS[threat]
-            for leak in leaks if model.colluder else leaks[:1]:
-                view = build_view(result, model, colluder=who, leak=leak, seed=seed)
-                found += _figures(attack, attack.run, attack.score, view, result.graph, seed)
+    check_attackable(result.graph, result.options.algorithm, options.colluder)
+    made = [found for name in options.attack or DEFAULT for found in _cases(ATTACKS[name], result, options, leak_draws)]
+    scores = [items for _, of_case in made for items in of_case]
+    return Attacked(
+        [figure for figures, _ in made for figure in figures],
+        pd.concat(scores, ignore_index=True) if scores else pd.DataFrame(),
+    )
+
+
+Case = tuple[list[Figure], list[pd.DataFrame]]
+
+
+def _cases(attack: Attack, result: FederationResult, options: AttackOptions, leak_draws: int) -> list[Case]:
+    """Figures and scores of one attack: for each threat model those of each leak ratio."""
+    threats = attack.fitting(options.threat, result.options.algorithm)
+    alone = [name for name in threats if not THREAT_MODELS[name].colluder]
+    found: dict[tuple[str, float], Case] = {}
+    for leak in options.leak:
+        here = threats if leak == options.leak[0] else [name for name in threats if name not in alone]
+        first = _draw(attack, result, options, here, leak)
+        chance = [
+            name for name, (figures, _) in first.items()
+            if leak < 1 and name not in alone and any(not one.reason for one in figures)
+        ]  # fmt: skip
+        others = [
+            _draw(attack, result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), chance, leak)
+            for seed in (other_seeds(options.seed, leak_draws) if attack.redrawn and chance else [])
+        ]
+        for name, (figures, scores) in first.items():
+            found[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), scores
+    return [found[name, leak] for name in threats for leak in options.leak if (name, leak) in found]
+
+
+def _draw(
+    attack: Attack, result: FederationResult, options: AttackOptions, threats: Sequence[str], leak: float
+) -> dict[str, Case]:
+    """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
+    attack = attack.configured(options) if attack.configured else attack
+    who, seed = options.colluder or result.graph.clients[0].name, options.seed
+    found = {}
+    for name in threats:
+        view = build_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
+        truth = Truth(attack, view, result, who, seed, generator(seed, "score", attack.name, name))
+        figures = _figures(attack, view, truth, generator(seed, "attack", attack.name, name))
+        found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
     return found
 
 
-def _figures(attack: Attack, run: Run, score: Score, view: View, graph: FederatedGraph, seed: int) -> list[Figure]:
+def _figures(attack: Attack, view: View, truth: Truth, rng: np.random.Generator) -> list[Figure]:
     """Of one view: of the victims that cannot be attacked with a reason."""
-    truth = Truth(attack.name, view, graph, generator(seed, "score", attack.name, view.threat_model.name))
-    missing = {victim.name: attack.needs.missing(victim) for victim in view.victims}
-    figures = [
-        truth.figure(metric, victim, NOT_ATTACKED, reason=reason)
-        for victim, reason in missing.items()
-        for metric in attack.metrics
-        if reason
-    ]
-    able = tuple(victim for victim in view.victims if not missing[victim.name])
-    if able:
-        rng = generator(seed, "attack", attack.name, view.threat_model.name)
-        figures += score(run(view.only(able), rng), truth)
+    lacking = None
+    if attack.choose is None and not attack.needs.fit(view.threat_model):
+        lacking = f"it needs {attack.needs.words()}"
+    missing = {victim.name: lacking or attack.needs.missing(victim) for victim in view.victims}
+    figures = [figure for victim, reason in missing.items() if reason for figure in truth.not_attacked(victim, reason)]
+    if able := tuple(victim for victim in view.victims if not missing[victim.name]):
+        figures += attack.score(attack.run(view.only(able), rng), truth)
     for one in figures:
         if one.metric not in attack.metrics:
             raise ThreatModelError(f"attack {attack.name!r} declares {', '.join(attack.metrics)}; got {one.metric!r}")

@@ -1,33 +1,37 @@
 """Update recovery: how much of what a victim's training did to its rows in one round the adversary knows afterwards.
 
-    view = build_view(result, THREAT_MODELS["server"], colluder="a", leak=0.5, seed=0)
-    for row in measure_updates(result, view, colluder="a", seed=0):
-        print(row.victim, row.cosine, row.relative_error, row.base_cosine, row.base_relative_error)
+    found = run_attacks(result, AttackOptions(attack=("update-recovery",)))
+    for one in found.figures:
+        print(one.threat_model, one.victim, one.metric, one.estimate, one.baseline)
 
 ERR and TRR hardly react when single uploads come to light, because after each broadcast all rows of a name lie near their mean.
 The *change* of a row in the attacked round is what its holder's own triples did to it.
 
-Truth: the victim's row after its training minus the row that it started from. The adversary's estimate: what it takes for the
-victim's upload of the row minus the same start. (The server has sent that start; where clients start from rows of their own, as
+Truth: the victim's row after its training minus the row that it started from. The adversary's claim: what it takes for the
+victim's upload of the row, less the same start. (The server has sent that start; where clients start from rows of their own, as
 in FedS, the evaluator gives the adversary more than it has.) Beside it stands an adversary that takes the mean change: the mean
 of the row over the clients in the round (a sum divided by its holders, where uploads are summed) minus the start. Where the
-adversary has no estimate of a row it takes that mean too.
+adversary claims nothing of a row it takes that mean too.
 
-Threat model: any of `attacks.view.THREAT_MODELS`, with or without a colluder. Source: ours.
+`cosine`: mean over rows of the cosine between the true change and the claimed one, 0 for a claim of no change; 1: known.
+`relative_error`: norm of claim minus truth, over that of the truth, of all rows together; 0: known, 1: as good as no claim. Its
+interval resamples rows, as that of the cosine. Both are of entities; of relations they end in `_relations`.
+
+Threat model: the server alone, and those with a colluder that add what it knows of the round. Source: ours.
 
 Legend: `n` rows of the victim that its training changed, `W` their width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from attacks.figure import Figure
-from attacks.view import THREAT_MODELS, VictimView, View, build_view
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.registry import UPDATE_RECOVERY, Attack, Needs, Truth
+from attacks.view import THREAT_MODELS, VictimView, View
 from fkgsec import estimate
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
@@ -35,30 +39,11 @@ from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 
-
-class UpdateRecovery(msgspec.Struct, frozen=True):
-    """What one adversary knows of one victim's change of one table in the attacked round.
-
-    Attributes:
-        cosine: mean over rows of the cosine between the true change and the estimate, 0 for an estimate of no change; 1: known.
-        relative_error: norm of estimate minus truth, over that of the truth, of all rows together; 0: known, 1: as good as no
-            estimate. Its interval resamples rows, as that of `cosine`.
-        base_cosine, base_relative_error: the same of the mean change. num_claimed: of the n rows, those with an estimate.
-        reason: why nothing was measured; then the figures are 0 with the widest interval.
-    """
-
-    threat_model: str
-    leak: float
-    colluder: str | None
-    victim: str
-    table: Table
-    round: int
-    cosine: Estimate
-    relative_error: Estimate
-    base_cosine: Estimate
-    base_relative_error: Estimate
-    num_claimed: int = 0
-    reason: str | None = None
+METRICS = {
+    "cosine": "cosine of the estimated to the true change of a row, mean over rows",
+    "relative_error": "error of the estimated changes over the true ones; a limit is the least that is allowed",
+}
+METRICS |= {f"{name}_relations": f"{about}; of relations" for name, about in METRICS.items()}
 
 
 class _Changes(NamedTuple):
@@ -70,59 +55,40 @@ class _Changes(NamedTuple):
     claimed: np.ndarray
 
 
-def measure_updates(result: FederationResult, view: View, *, colluder: str, seed: int) -> list[UpdateRecovery]:
-    """The figures of every victim of the view, for each table that is shared.
+def threats(asked: Sequence[str]) -> list[str]:
+    """The server alone, and of the threat models asked for those that add what it knows of the round."""
+    adding = [name for name in asked if THREAT_MODELS[name].colluder and not THREAT_MODELS[name].victim_entities]
+    return list(dict.fromkeys(["server", *adding]))
 
-    Args:
-        colluder: for whom the view was built. seed: of the intervals.
-    """
-    rows = []
+
+def claim_uploads(view: View, rng: np.random.Generator) -> dict[str, VictimView]:
+    """What the adversary takes for each victim's upload: the rows in its view, as single uploads or as claimed of a sum."""
+    return {victim.name: victim for victim in view.victims}
+
+
+def score_changes(claims: Mapping[str, VictimView], truth: Truth) -> list[Figure]:
+    """Cosine and relative error of every victim, for each table that is shared."""
+    result, view, figures = truth.result, truth.view, []
     for table in RECIPES[result.options.algorithm].shared:
         means = _means(result, view, table) if result.started.get(table) else {}
-        for victim in view.victims:
-            rng = generator(seed, "update recovery", table, victim.name)
+        for victim in claims.values():
+            rng = generator(truth.seed, "update recovery", table, victim.name)
             changes = _changes(result, view, victim, table, means)
-            rows.append(_row(view, colluder, victim.name, table, changes, rng))
-    return rows
+            figures += _figures(truth, victim.name, "" if table == "entities" else f"_{table}", changes, rng)
+    return figures
 
 
-def attack_updates(
-    result: FederationResult, threats: Iterable[str], *, colluder: str | None, leak: float, seed: int
-) -> list[UpdateRecovery]:
-    """The figures under the server alone and under those of the threat models that add what it knows of the round.
-
-    Args:
-        threats: names of `THREAT_MODELS`. colluder: a client; None: the first. leak: leak ratio. seed: of the leaked share and of
-            the intervals.
-
-    Raises:
-        ThreatModelError: nothing to attack, or an unknown colluder.
-    """
-    who = colluder or result.graph.clients[0].name
-    adding = [name for name in threats if THREAT_MODELS[name].colluder and not THREAT_MODELS[name].victim_entities]
-    rows = []
-    for name in dict.fromkeys(["server", *adding]):
-        view = build_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
-        rows += measure_updates(result, view, colluder=who, seed=seed)
-    return rows
-
-
-def update_figures(row: UpdateRecovery) -> list[Figure]:
-    """Cosine and relative error, as every attack's figures stand in tables and reports; of relations by names of their own."""
-    leak = row.leak if row.colluder is not None else None
-    suffix = "" if row.table == "entities" else f"_{row.table}"
-    head = (row.threat_model, row.victim)
-    tail: dict[str, Any] = {
-        "leak": leak, "round": row.round, "reason": row.reason, "colluder": row.colluder,
-        "counts": {"claimed": row.num_claimed},
-    }  # fmt: skip
-    return [
-        Figure("update-recovery", f"cosine{suffix}", *head, row.cosine, row.base_cosine, 1.0, **tail),
-        Figure(
-            "update-recovery", f"relative_error{suffix}", *head, row.relative_error, row.base_relative_error, 0.0,
-            less_is_worse=True, **tail,
-        ),
-    ]  # fmt: skip
+ATTACK = Attack(
+    UPDATE_RECOVERY,
+    "estimates how the victims' training changed their rows in a round",
+    Needs(),
+    METRICS,
+    claim_uploads,
+    score_changes,
+    items=dict.fromkeys(METRICS, "rows of the victims that changed"),
+    errors=("relative_error", "relative_error_relations"),
+    choose=threats,
+)
 
 
 def cosines(true: np.ndarray, estimated: np.ndarray) -> np.ndarray:
@@ -211,24 +177,18 @@ def _estimates(result: FederationResult, victim: VictimView, table: Table, names
     return found
 
 
-def _row(
-    view: View, colluder: str, victim: str, table: Table, changes: _Changes | str, rng: np.random.Generator
-) -> UpdateRecovery:
-    head = (
-        view.threat_model.name,
-        view.leak,
-        colluder if view.threat_model.colluder else None,
-        victim,
-        table,
-        view.round,
-    )
+def _figures(truth: Truth, victim: str, suffix: str, changes: _Changes | str, rng: np.random.Generator) -> list[Figure]:
     if isinstance(changes, str):
-        nothing = Estimate(0.0, 0.0, 1.0, 0, "not measured")
-        return UpdateRecovery(*head, nothing, nothing, nothing, nothing, reason=changes)
+        return [
+            truth.figure(f"{name}{suffix}", victim, NOT_ATTACKED, reason=changes)
+            for name in ("cosine", "relative_error")
+        ]
     true, estimated, mean, claimed = changes
-    figures = [
-        figure
-        for guess in (estimated, mean)
-        for figure in (estimate.mean(cosines(true, guess), rng), relative_error(true, guess, rng))
+    (cosine, error), (base_cosine, base_error) = (
+        (estimate.mean(cosines(true, guess), rng), relative_error(true, guess, rng)) for guess in (estimated, mean)
+    )
+    counts = {"claimed": int(claimed.sum())}
+    return [
+        truth.figure(f"cosine{suffix}", victim, cosine, baseline=base_cosine, attainable=1.0, counts=counts),
+        truth.figure(f"relative_error{suffix}", victim, error, baseline=base_error, attainable=0.0, counts=counts),
     ]
-    return UpdateRecovery(*head, *figures, num_claimed=int(claimed.sum()))

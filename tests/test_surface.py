@@ -44,6 +44,7 @@ def test_exported_names_of_attacks() -> None:
         "View",
         "attack_federation",
         "build_view",
+        "headline",
         "headline_rows",
     }
     assert all(hasattr(attacks, name) for name in attacks.__all__)

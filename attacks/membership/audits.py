@@ -19,15 +19,13 @@ from scipy.stats import rankdata
 
 from attacks.membership.controls import matched_controls
 from attacks.membership.figures import MembershipResult, measure_membership
-from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses, triple_scores
+from attacks.membership.models import ClientModel, client_models
+from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
 from attacks.view import ALL
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import sides_of
 from fkgsec.randomness import generator
@@ -163,29 +161,6 @@ def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
 def known_triples(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
     """What a client's figures are filtered by: its train, valid and test triples."""
     return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
-
-
-class ClientModel(NamedTuple):
-    """One of a client's models: a scoring function and its rows."""
-
-    model: KgeModel
-    tables: ClientTables
-
-    def scores(self, triples: np.ndarray) -> np.ndarray:
-        """float64 `[n]`, see `attacks.membership.statistics.triple_scores`."""
-        return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
-
-
-def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
-    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
-    where the recipe has none, its rows as they were before the last broadcast."""
-    options = result.options
-    shared = ClientModel(options.kge_model(), result.tables[place])
-    if not RECIPES[options.algorithm].shared:
-        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
-    if result.private:
-        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
-    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}
 
 
 # Shadow models.

@@ -1,4 +1,4 @@
-"""Settings of the reconstruction attack, and the threat models that fit an algorithm.
+"""Settings of attacks: which, under what, and how reconstruction infers.
 
 options = AttackOptions(threat=("collusion",), leak=(0.3, 1.0), unlinked_heads=0)
 """
@@ -14,16 +14,15 @@ from attacks.reconstruction.leakage import INFERENCES, PAPER
 from attacks.registry import check_attacks
 from attacks.view import THREAT_MODELS
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import RECIPES
 
 Metric = Literal["paper", "published"]
 
 
 class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of the reconstruction attack.
+    """Settings of attacks; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
 
     Attributes:
-        threat: names of `THREAT_MODELS`; empty takes those that fit the algorithm (`default_threats`).
+        threat: names of `THREAT_MODELS`; empty takes those that fit the algorithm (`attacks.registry.default_threats`).
         leak: leak ratios in (0, 1].
         colluder: name of the colluding client; None takes the first.
         inference: how relations are inferred, several of `INFERENCES`, see `attacks.reconstruction.inference`; empty takes all
@@ -67,11 +66,3 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise SpecError("leak needs at least one ratio")
         if self.unlinked_heads < 0:
             raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
-
-
-def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models of the papers and of practice that fit an algorithm."""
-    shared = RECIPES[algorithm].shared
-    if "entities" in shared:
-        return ("collusion", "identifiers")
-    return ("collusion", "collusion+entities") if shared else ("collusion",)

@@ -15,9 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage
-from attacks.reconstruction.options import AttackOptions, default_threats
+from attacks.figure import Figure
+from attacks.reconstruction.leakage import Leakage, rows_of
+from attacks.reconstruction.options import AttackOptions
+from attacks.registry import RECONSTRUCTION, default_threats, run_attacks
 from attacks.view import THREAT_MODELS, build_view, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
@@ -32,11 +33,11 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel, ModelName
 
-AUDIT_SCHEMA = "fkgsec/audit/1"
+AUDIT_SCHEMA = "fkgsec/audit/2"
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What the attack got from tables: the `Leakage` that a run's record would hold, and what it was computed from.
+    """What attacks got from tables: the figures that a run's record would hold, and what they were computed from.
 
     Attributes:
         tables_hash: sha256 over clients, names and rows.
@@ -51,9 +52,14 @@ class Audit(msgspec.Struct, frozen=True):
     attack: AttackOptions
     data: DataRecord
     environment: Environment
-    leakage: list[Leakage]
+    figures: list[Figure]
     best_round: int
     exported: Spec | None
+
+    @property
+    def leakage(self) -> list[Leakage]:
+        """What reconstruction found, ERR and TRR of each victim and inference side by side."""
+        return rows_of(self.figures)
 
 
 def collect_tables(spec: Spec, result: FederationResult) -> tuple[Manifest, Tables]:
@@ -104,14 +110,14 @@ def audit_tables(
     attack: AttackOptions,
     manifest: Manifest | None = None,
 ) -> tuple[Audit, pd.DataFrame]:
-    """Run the reconstruction attack on tables.
+    """Run attacks on tables: reconstruction, where none is named.
 
     Args:
         tables: by client, rows found by name. A client without tables has sent nothing; the colluder needs both tables.
         graph: whose training triples are the truth. options: `algorithm` says what crossed, the model what rows mean.
         attack: as for a run. manifest: of the run that exported the tables.
 
-    Returns: the audit, and the score of every item as `attack_federation` gives it.
+    Returns: the audit, and the score of every item as `run_attacks` gives it.
 
     Raises:
         SpecError: metric published, which compares with what the server broadcast.
@@ -134,7 +140,8 @@ def audit_tables(
         round=1 if manifest is None else manifest.round,
         needs_entities=any(threat.victim_entities for threat in threats),
     )
-    leakage, scores = attack_federation(result, attack)
+    attack = msgspec.structs.replace(attack, attack=attack.attack or (RECONSTRUCTION,))
+    figures, scores = run_attacks(result, attack)
     audit = Audit(
         AUDIT_SCHEMA,
         hash_tables(tables),
@@ -143,7 +150,7 @@ def audit_tables(
         attack,
         describe_data(graph),
         describe_environment(result),
-        leakage,
+        figures,
         result.best_round,
         None if manifest is None else manifest.spec,
     )

@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from attacks.registry import RECONSTRUCTION
 from experiments.audit.artefacts import (
     Audit,
     audit_tables,
@@ -103,6 +104,7 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
-    print_tables(console, shown.leakage_tables(made))
+    others = [one for one in made.figures if one.attack != RECONSTRUCTION]
+    print_tables(console, [*shown.leakage_tables(made), *shown.figure_tables(others)])
     for line in shown.leakage_aid(made):
         console.print(line, soft_wrap=True, highlight=False)

@@ -24,7 +24,7 @@ import hashlib
 import pickle
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ from fkgsec.kge.models import ModelName
 SCHEMA = "fkgsec/tables/1"
 MANIFEST_FILE = "manifest.json"
 SINGLE_FILE = ".safetensors"
-TABLES: tuple[Table, ...] = get_args(Table)
+TABLES: tuple[Table, ...] = ("entities", "relations")
 UPLOADED: dict[Table, str] = {table: f"uploaded_{table}" for table in TABLES}
 KEYS = (*TABLES, *UPLOADED.values())
 TRAINERS = (

@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.registry import UPDATE_RECOVERY
 from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
 from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
 from experiments.cli.progress import unobserved
 from experiments.runs.compare import compare
-from experiments.runs.recovery import Unlearning, error_text
+from experiments.runs.recovery import Unlearning, share_text
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import MakeTransport, Received, Uploaded
@@ -155,15 +156,18 @@ def _rows(
             ).cases
         except BroadcastError as error:
             return [f"| {case} | {server} | 4 | ends: {error} | | | |"]
-    rounds = [("4", done.record.update_recovery)] if unlearning is None or exchange is make_transport else []
+    rounds = [("4", done.record.all_figures())] if unlearning is None or exchange is make_transport else []
     rounds += [("unlearning", done.unlearned)] if unlearning else []
-    return [
-        f"| {case} | {server} | {number} | {row.cosine.value:.3f} | {row.base_cosine.value:.3f} | "
-        f"{error_text(row.relative_error)} | {error_text(row.base_relative_error)} |"
-        for number, updates in rounds
-        for row in updates
-        if row.victim == target and row.threat_model == "server"
-    ]
+    lines = []
+    for number, figures in rounds:
+        own = [
+            one for one in figures if (one.attack, one.victim, one.threat_model) == (UPDATE_RECOVERY, target, "server")
+        ]
+        for pair in zip(own[::2], own[1::2], strict=True):  # cosine and error of one table
+            cells = [part for one in pair for part in (one.estimate, one.baseline)]
+            shown = ("" if part is None else share_text(part.value) for part in cells)
+            lines.append(f"| {case} | {server} | {number} | {' | '.join(shown)} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
 import pandas as pd
 
+from attacks.registry import RECONSTRUCTION
 from attacks.view import ALL
-from experiments.gate.measures import MEASURES, NotMeasured, Question, attacked_items, item_ends
+from experiments.gate.measures import ADVANTAGE, ITEMISED, MEASURES, NotMeasured, Question, attacked_items, item_ends
 from experiments.gate.policy import Policy, figure_id, threats_of
 from experiments.runs.intervals import paired_difference
 from experiments.runs.record import Environment, write_atomically
@@ -31,8 +31,6 @@ from fkgsec.estimate import Estimate, exact
 
 SCHEMA = "fkgsec/baseline/1"
 _ROUNDING = 1e-9
-_ITEMS: dict[str, Literal["err", "trr"]] = {"reconstruction.err": "err", "reconstruction.trr": "trr"}
-_ADVANTAGE = "_advantage"  # of each: what is left of the figure without the guess, measured on the same items
 
 
 class BaselineRun(msgspec.Struct, frozen=True):
@@ -55,7 +53,8 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
-    """What must not get worse, by id: MRR, all bytes, and ERR, TRR and their advantages under every attack that is run.
+    """What must not get worse, by id: MRR, all bytes, ERR, TRR and their advantages under every threat model, and every figure
+    that a limit on the federation is on of another attack.
 
     ERR and TRR alone would not tell when a defense is taken out under which the adversary guesses as much as it finds without.
     """
@@ -63,8 +62,12 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
     questions = [("utility.mrr", Question()), ("bytes.total", Question())]
     for threat in threats_of(spec):
         for leak in spec.leak:
-            names = [f"{measure}{suffix}" for suffix in ("", _ADVANTAGE) for measure in _ITEMS]
+            names = [f"{measure}{suffix}" for suffix in ("", ADVANTAGE) for measure in ITEMISED]
             questions += [(measure, Question(threat, leak, ALL)) for measure in names]
+    for limit in policy.limits:
+        attack = MEASURES[limit.measure].attack
+        if limit.federation == federation and attack is not None and attack.name != RECONSTRUCTION:
+            questions.append((limit.measure, limit.question))
     return {figure_id(federation, *one): one for one in questions}
 
 
@@ -80,7 +83,7 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
                     figures[key] = MEASURES[measure].read(finished, question)
                 except NotMeasured:
                     continue
-                if measure in _ITEMS and len(counted := _counted_items(finished, measure, question)):
+                if len(counted := _counted_items(finished, measure, question)):
                     items[key] = _pack(counted["right"].to_numpy(dtype=bool))
             runs.append(BaselineRun(seed, finished.record.data.hash, figures, items))
         federations[name] = runs
@@ -90,12 +93,12 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
 def _rate_key(key: str) -> str:
     """The id of the figure that an advantage is of; that of any other figure is its own."""
     federation, measure, *question = key.split("/")
-    return "/".join((federation, measure.removesuffix(_ADVANTAGE), *question))
+    return "/".join((federation, measure.removesuffix(ADVANTAGE), *question))
 
 
 def _counted_items(finished: Finished, measure: str, question: Question) -> pd.DataFrame:
     """The items that ERR or TRR is the share of; none where guessing without embeddings is better, which is an expectation."""
-    items = attacked_items(finished, _ITEMS[measure], question)
+    items = attacked_items(finished, measure, question)
     if not len(items):
         return items
     share = float(items["right"].to_numpy(dtype=bool).mean())
@@ -202,9 +205,9 @@ def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, q
 
 
 def _attainable(finished: Finished, measure: str, question: Question) -> float | None:
-    """The most that ERR or TRR can be; None of other figures and where the record does not say."""
+    """The most that a figure of an attack can be; None of other figures and where the record does not say."""
     reach = MEASURES[measure].reach
-    return reach(finished, question).most if reach and measure in _ITEMS else None
+    return reach(finished, question).most if reach and not measure.endswith(ADVANTAGE) else None
 
 
 def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> Estimate:
@@ -232,7 +235,7 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         return exact(now.value / earlier.value - 1 if earlier.value else float(now.value > 0), 1)
     sign = 1 if MEASURES[measure].bound == "max" else -1
     value = sign * (now.value - earlier.value)
-    rate = measure.removesuffix(_ADVANTAGE)
+    rate = measure.removesuffix(ADVANTAGE)
     packed = then.items.get(_rate_key(key))
     if packed is not None and earlier.n != now.n:
         raise NotMeasured(f"the baseline has {earlier.n:,} items, now there are {now.n:,}; renew it")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pandas as pd
 
 from experiments.gate.measures import (
+    ITEMISED,
     MEASURES,
     NotMeasured,
     Question,
     attacked_items,
-    best_guess,
     conspicuous,
-    find_leakage,
+    find_figure,
     unlearning_of,
     verification_of,
 )
@@ -31,8 +29,8 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
         num_examples: how many rebuilt triples (or named entities) to spell out. They are the victims' own data.
     """
     name = measure.rpartition(".")[2]
-    if measure.startswith("reconstruction."):
-        return _reconstruction(finished, question, "err" if name.startswith("err") else "trr", num_examples)
+    if MEASURES[measure].attack is not None:
+        return _attack(finished, MEASURES[measure].key, question, num_examples)
     if measure.startswith("utility."):
         parts = [f"{client} {figures[name]}" for client, figures in finished.record.utility_by_client.items()]
         return [f"{name} by client: {', '.join(parts)}"]
@@ -58,27 +56,29 @@ def _unlearning(finished: Finished, question: Question) -> list[str]:
     return [f"verified: {made.verdict.outcome}", *made.verdict.reasons]
 
 
-def _reconstruction(
-    finished: Finished, question: Question, name: Literal["err", "trr"], num_examples: int
-) -> list[str]:
+def _attack(finished: Finished, key: str, question: Question, num_examples: int) -> list[str]:
     try:
-        row = find_leakage(finished.record, question)
+        figure = find_figure(finished.record, key, question)
     except NotMeasured:
         return []
-    figure = row.err if name == "err" else row.trr
-    guess = best_guess(row, name)
-    lines = [f"the attack got {figure.value:.4f}, the best guess without what crossed in the rounds gets {guess:.4f}"]
-    if row.sources:
-        told = ", ".join(f"{source} {count:,}" for source, count in row.sources.items())
+    lines = []
+    if figure.baseline is not None:
+        guess = f"the best guess without what crossed in the rounds gets {figure.baseline.value:.4f}"
+        lines.append(f"the attack got {figure.estimate.value:.4f}, {guess}")
+    if key not in ITEMISED:
+        return lines
+    if sources := find_figure(finished.record, ITEMISED[0], question).counts:
+        told = ", ".join(f"{source} {count:,}" for source, count in sources.items())
         lines.append(f"rows were summed; what told the holders of the entities that it named: {told}")
-    items = attacked_items(finished, name, question)
+    items = attacked_items(finished, key, question)
     if not len(items):
         return lines
-    if name == "trr":
+    triples = figure.metric == "trr"
+    if triples:
         lines.append(_by_relation(items, finished.record))
     hits = items.loc[items["right"].to_numpy(dtype=bool)]
     for _, one in _sensitive_first(hits, finished.record).head(num_examples).iterrows():
-        words = one["head"] if name == "err" else f"{one['head']} {one['relation']} {one['tail']}"
+        words = f"{one['head']} {one['relation']} {one['tail']}" if triples else one["head"]
         lines.append(f"rebuilt, of {one['victim']}: {words}")
     return lines
 

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.figure import Figure, over_victims
+from attacks.figure import Figure, headline, over_victims
 from attacks.membership.figures import MembershipResult
-from attacks.reconstruction.leakage import Leakage, headline_rows, items_of
+from attacks.reconstruction.leakage import items_behind
 from attacks.registry import ATTACKS, Attack
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import parse_defense
@@ -39,7 +39,12 @@ from fkgsec.estimate import Estimate
 
 Bound = Literal["max", "min"]
 Kind = Literal["share", "bytes", "epsilon"]
-
+ADVANTAGE = "_advantage"  # of an attack's measure: what is left of the figure without its baseline
+ITEMISED = ("reconstruction.err", "reconstruction.trr")  # shares of items whose scores stand beside the record
+PAPERS_WORDS = {
+    f"{rate}{suffix}": f"reconstruction.{rate}{suffix}" for suffix in ("", ADVANTAGE) for rate in ("err", "trr")
+}
+"""Measures that a policy may also call as papers do."""
 
 Read = Callable[[Finished, Question], Estimate]
 Audit = Callable[[Finished, Question, Observe], object]
@@ -72,7 +77,7 @@ class Measure:
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
         reach: what the figure can be at all, where that is known in closed form.
-        attack: the registered attack whose figure it is, if it is not one of the record's own.
+        attack, key: the registered attack whose figure `attack.metric` it is, if it is not one of the record's own.
         audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
     """
 
@@ -85,70 +90,39 @@ class Measure:
     audit: Audit | None = None
     reach: Callable[[Finished, Question], Reach] | None = None
     attack: Attack | None = None
+    key: str = ""
 
 
 def find_figure(record: Record, key: str, question: Question) -> Figure:
     """The figure `attack.metric` that a question is about; of all victims that of the worst one, where there is none over all.
 
     Raises:
-        NotMeasured: the attack was not run on it, or some victim that is asked about could not be attacked.
+        NotMeasured: the attack was not run on it, found nothing to attack, or could attack only some of the victims.
     """
     asked = (key, question.threat, question.leak)
-    found = [one for one in record.figures if (one.key, one.threat_model, one.leak) == asked]
-    if question.victim != ALL:
-        found = [one for one in found if one.victim == question.victim]
+    listed = [one for one in headline(record.figures) if (one.key, one.threat_model, one.leak) == asked]
+    victims = [one for one in listed if one.victim != ALL]
+    missing = "; ".join(f"{one.victim}: {one.reason}" for one in victims if one.reason)
+    found = [one for one in listed if one.victim == question.victim]
+    if question.victim == ALL and not found:
+        if missing and len(victims) > 1:
+            raise NotMeasured(f"not every victim could be attacked ({missing})")
+        found = over_victims(victims)
     if not found:
-        raise NotMeasured(f"{key} was not measured under {question.words()}")
-    if missing := "; ".join(f"{one.victim}: {one.reason}" for one in found if one.reason):
-        raise NotMeasured(f"not every victim could be attacked ({missing})")
-    (one,) = over_victims(found)
+        raise NotMeasured(f"no attack was run under {question.words()} that gives {key}")
+    (one,) = found
+    if one.reason:
+        raise NotMeasured(f"nothing to attack: {one.reason}")
+    if one.victim == ALL and one.num_attacked < len(victims):
+        raise NotMeasured(f"only {one.num_attacked} of {len(victims)} victims could be attacked ({missing})")
     return one
 
 
-def find_leakage(record: Record, question: Question) -> Leakage:
-    """The headline row of a run's leakage that a question is about.
-
-    Raises:
-        NotMeasured: the attack was not run on it, found nothing to attack, or could attack only some of the victims.
-    """
-    rows = [
-        row for row in headline_rows(record.leakage) if (row.threat_model, row.leak) == (question.threat, question.leak)
-    ]
-    victims = [row for row in rows if row.victim != ALL]
-    found = [row for row in rows if row.victim == question.victim]
-    if question.victim == ALL and not found:
-        found = victims if len(victims) == 1 else []  # a single victim has no row over all
-    if not found:
-        raise NotMeasured(f"no attack was run under {question.words()}")
-    (row,) = found
-    if row.reason:
-        raise NotMeasured(f"nothing to attack: {row.reason}")
-    if row.victim == ALL and row.num_attacked < len(victims):
-        reasons = "; ".join(f"{one.victim}: {one.reason}" for one in victims if one.reason)
-        raise NotMeasured(f"only {row.num_attacked} of {len(victims)} victims could be attacked ({reasons})")
-    return row
-
-
-def best_guess(row: Leakage, name: Literal["err", "trr"]) -> float:
-    """The same adversary's figure without what crossed in the rounds."""
-    return getattr(row, name).value - getattr(row, f"{name}_advantage")
-
-
-def reached_by(row: Leakage, measure: str) -> str | None:
-    """What a figure of the attack is of: an inference or a guess; None where a record does not say.
-
-    An advantage is over the best guess, so that it is that of the same inference, or zero.
-    """
-    if "trr" in measure:
-        return row.trr_by or row.inference
-    return row.err_by
-
-
-def attacked_items(run: Finished, name: Literal["err", "trr"], question: Question) -> pd.DataFrame:
-    """The entities or triples that a figure of the attack is about: rows of the run's scores, in the order of the data."""
-    if not len(run.scores):
-        return run.scores
-    return items_of(run.scores, find_leakage(run.record, question), "entity" if name == "err" else "triple")
+def attacked_items(run: Finished, key: str, question: Question) -> pd.DataFrame:
+    """The entities or triples that a figure is the share of: rows of the run's scores, in the order of the data; else none."""
+    if not len(run.scores) or key not in ITEMISED:
+        return run.scores.iloc[:0]
+    return items_behind(find_figure(run.record, key, question), run.scores)
 
 
 def item_ends(items: pd.DataFrame) -> np.ndarray:
@@ -158,25 +132,28 @@ def item_ends(items: pd.DataFrame) -> np.ndarray:
     return codes.reshape(names.shape)
 
 
-def _reconstruction(name: Literal["err", "trr"]) -> Read:
+def _rate(key: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
         """The attack's own figure, as the record has it."""
-        return getattr(find_leakage(run.record, question), name)
+        return find_figure(run.record, key, question).estimate
 
     return read
 
 
-def _advantage(name: Literal["err", "trr"]) -> Read:
+def _advantage(key: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
-        """The figure minus the guess, which is computed in closed form and has no interval."""
-        row = find_leakage(run.record, question)
-        figure, guess = getattr(row, name), best_guess(row, name)
-        return Estimate(figure.value - guess, figure.low - guess, figure.high - guess, figure.n, figure.method)
+        """By how much the figure is worse than the guess, which is computed in closed form and has no interval."""
+        one = find_figure(run.record, key, question)
+        figure, guess = one.estimate, one.baseline.value if one.baseline else 0.0
+        low, high = figure.low - guess, figure.high - guess
+        if one.less_is_worse:
+            low, high = -high, -low
+        return Estimate(one.advantage, low, high, figure.n, figure.method)
 
     return read
 
 
-def _reach(name: Literal["err", "trr"], *, advantage: bool = False) -> Callable[[Finished, Question], Reach]:
+def _reach(key: str, *, advantage: bool = False) -> Callable[[Finished, Question], Reach]:
     def read(run: Finished, question: Question) -> Reach:
         """An adversary is free to ignore what it saw, so it has the guess; of an advantage that is nothing.
 
@@ -184,15 +161,14 @@ def _reach(name: Literal["err", "trr"], *, advantage: bool = False) -> Callable[
         alignment, which hides who holds which name, raises the guess itself: there the most is counted from nothing, so that a
         limit which breaks when the defense is taken out is not vacuous with it.
         """
-        row = find_leakage(run.record, question)
-        remark = row.remark if name == "trr" else None
-        most, guess = getattr(row, f"{name}_attainable"), best_guess(row, name)
+        one = find_figure(run.record, key, question)
+        most, guess, remark = one.attainable, one.baseline.value if one.baseline else -1.0, one.remark
         if not advantage:
             return Reach(guess, most, remark)
         hidden = (
-            parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[row.threat_model].identifiers
+            parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[one.threat_model].identifiers
         )
-        if most is not None and not hidden:
+        if most is not None and one.baseline and not hidden:
             remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
             most = max(most - guess, 0.0)
         return Reach(-1.0, most, remark)
@@ -302,10 +278,6 @@ def _forget_mrr(made: Verification) -> list[Estimate]:
     return [row.figures["unlearned"]["mrr"] for row in rows if row.asked and row.triples == "forget"]
 
 
-def _attack(about: str, items: str, read: Read, reach: Callable[[Finished, Question], Reach] | None = None) -> Measure:
-    return Measure(about, "max", "share", items, ("threat", "leak", "victim"), read, reach=reach)
-
-
 def _inference(about: str, read: Read) -> Measure:
     return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read, inferences_of)
 
@@ -315,69 +287,42 @@ def _forgotten(about: str, read: Read) -> Measure:
     return Measure(about, "max", "share", "forgotten triples", keys, read, verification_of)
 
 
-def _registered(attack: Attack, metric: str) -> Measure:
-    """A metric of a registered attack."""
-    key = f"{attack.name}.{metric}"
-
-    def read(run: Finished, question: Question) -> Estimate:
-        """The attack's own figure, as the record has it."""
-        return find_figure(run.record, key, question).estimate
-
-    keys = ("threat", "leak", "victim")
-    return Measure(attack.metrics[metric], "max", "share", attack.items, keys, read, attack=attack)
+def _of_attack(attack: Attack) -> dict[str, Measure]:
+    """Each metric of a registered attack, and what it adds to its baseline."""
+    keys, made = ("threat", "leak", "victim"), {}
+    for metric, about in attack.metrics.items():
+        key, error = f"{attack.name}.{metric}", metric in attack.errors
+        items, reach = attack.items.get(metric, "items of the victims"), None if error else _reach(key)
+        bound: Bound = "min" if error else "max"
+        made[key] = Measure(about, bound, "share", items, keys, _rate(key), None, reach, attack, key)
+        about, reach = f"{about}, beyond the best guess", None if error else _reach(key, advantage=True)
+        made[f"{key}{ADVANTAGE}"] = Measure(
+            about, "max", "share", items, keys, _advantage(key), None, reach, attack, key
+        )
+    return made
 
 
 class Measures(Mapping[str, Measure]):
-    """The measures by name: the record's own, and one for each metric of the registered attacks."""
+    """The measures by name: those of the registered attacks, and the record's own."""
 
     def __init__(self, own: Mapping[str, Measure]) -> None:
         self._own = own
 
     def _all(self) -> dict[str, Measure]:
-        added = {
-            f"{attack.name}.{metric}": _registered(attack, metric)
-            for attack in ATTACKS.values()
-            if attack.run is not None
-            for metric in attack.metrics
-        }
-        return {**added, **self._own}
+        registered = {name: one for attack in ATTACKS.values() for name, one in _of_attack(attack).items()}
+        return {**registered, **self._own}
 
     def __getitem__(self, name: str) -> Measure:
         return self._own[name] if name in self._own else self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
-        yield from (name for name in self._all() if name not in self._own)
+        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self._all())
 
 
 _OWN: dict[str, Measure] = {
-    "reconstruction.err": _attack(
-        "entities of the victims that the adversary names",
-        "entities of the victims",
-        _reconstruction("err"),
-        _reach("err"),
-    ),
-    "reconstruction.trr": _attack(
-        "training triples of the victims that the adversary rebuilds",
-        "triples of the victims",
-        _reconstruction("trr"),
-        _reach("trr"),
-    ),
-    "reconstruction.err_advantage": _attack(
-        "entities named beyond the guess without embeddings",
-        "entities of the victims",
-        _advantage("err"),
-        _reach("err", advantage=True),
-    ),
-    "reconstruction.trr_advantage": _attack(
-        "triples rebuilt beyond the guess without embeddings",
-        "triples of the victims",
-        _advantage("trr"),
-        _reach("trr", advantage=True),
-    ),
     **{
         f"utility.{name}": Measure(
             f"{name} of filtered link prediction", "min", "share", "test triples", (), _utility(name)

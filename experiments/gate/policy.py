@@ -23,11 +23,10 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from attacks.reconstruction.options import default_threats
-from attacks.registry import DEFAULT
+from attacks.registry import ATTACKS, DEFAULT, RECONSTRUCTION, default_threats
 from attacks.view import ALL, THREAT_MODELS
 from defenses.options import MOST
-from experiments.gate.measures import MEASURES, Measure, Question
+from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
 from experiments.runs.choices import suggestion
 from experiments.runs.documents import Document, Where, read_document
 from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
@@ -119,7 +118,7 @@ def read_policy(path: Path) -> Policy:
     seeds = _seeds(document, top, federations)
     limits: list[Limit] = []
     no_worse = None
-    for key, value in document.mapping(("limits",), top["limits"], (*MEASURES, NO_WORSE)).items():
+    for key, value in document.mapping(("limits",), top["limits"], (*MEASURES, *PAPERS_WORDS, NO_WORSE)).items():
         where = ("limits", key)
         if key == NO_WORSE:
             no_worse = _no_worse(document, where, value)
@@ -133,21 +132,13 @@ def read_policy(path: Path) -> Policy:
     return Policy(path, asked, seeds, limits, no_worse)
 
 
-def cannot_run(spec: Spec, threat: str) -> str | None:
-    """Why the reconstruction attack has nothing to start from under a threat model, whatever a run brings; None if it has."""
-    recipe, model = RECIPES[spec.algorithm], THREAT_MODELS[threat]
-    if recipe.pooled:
-        return "one party holds all triples"
-    if not model.colluder:
-        return "no element-embedding pair is known without a colluder"
-    if "entities" not in recipe.shared and not model.victim_entities:
-        return f"no entity embedding crosses in {spec.algorithm}"
-    return None
-
-
-def threats_of(spec: Spec) -> tuple[str, ...]:
-    """The federation's own threat models; where it names none, those of its algorithm that can run."""
-    return spec.threat or tuple(name for name in default_threats(spec.algorithm) if cannot_run(spec, name) is None)
+def threats_of(spec: Spec, attack: str = RECONSTRUCTION) -> tuple[str, ...]:
+    """The federation's own threat models; where it names none, those of an attack that can run on its algorithm."""
+    one = ATTACKS[attack]
+    if spec.threat:
+        return spec.threat
+    names = one.fitting((), spec.algorithm)
+    return tuple(name for name in names if one.needs.never(spec.algorithm, THREAT_MODELS[name]) is None)
 
 
 def _federation(document: Document, where: Where, value: Any) -> Spec:
@@ -200,6 +191,7 @@ def _seeds(document: Document, top: dict[str, Any], federations: dict[str, Spec]
 
 
 def _limits(document: Document, where: Where, key: str, value: Any, federations: dict[str, Spec]) -> list[Limit]:
+    key = PAPERS_WORDS.get(key, key)
     measure = MEASURES[key]
     fields = document.mapping(where, value, (measure.bound, "federation", *measure.keys))
     if measure.bound not in fields:
@@ -243,16 +235,16 @@ def _questions(
         return [_audit_question(document, where, fields, name, spec)]
     if "threat" not in measure.keys:
         return [Question()]
-    threats = threats_of(spec)
+    assert measure.attack is not None
+    threats = threats_of(spec, measure.attack.name)
     if "threat" in fields:
         threats = (fields["threat"],)
         if threats[0] not in THREAT_MODELS:
             document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), THREAT_MODELS)}")
-    if measure.attack is not None and "threat" not in fields:
-        threats = measure.attack.fitting(threats)
+    elif spec.threat:
+        threats = measure.attack.fitting(spec.threat, spec.algorithm)
     for threat in threats or default_threats(spec.algorithm):
-        reason = _cannot_attack(measure, spec, threat)
-        if reason:
+        if reason := measure.attack.needs.never(spec.algorithm, THREAT_MODELS[threat]):
             document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
     leaks = spec.leak
     if "leak" in fields:
@@ -263,13 +255,6 @@ def _questions(
         for threat in threats
         for leak in (leaks if THREAT_MODELS[threat].colluder else (None,))
     ]
-
-
-def _cannot_attack(measure: Measure, spec: Spec, threat: str) -> str | None:
-    """Why the attack that a measure is of has nothing to start from; None if it has."""
-    if measure.attack is None:
-        return cannot_run(spec, threat)
-    return None if measure.attack.needs.fit(THREAT_MODELS[threat]) else f"it needs {measure.attack.needs.words()}"
 
 
 def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: Spec) -> Question:
@@ -323,8 +308,9 @@ def _with_questions(spec: Spec, name: str, limits: list[Limit]) -> Spec:
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
     leaks = dict.fromkeys([*spec.leak, *(question.leak for question in asked if question.leak is not None)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
-    attacks = dict.fromkeys(one.name for one in registered if one is not None)
-    attack = tuple(dict.fromkeys([*(spec.attack or DEFAULT), *attacks])) if attacks else spec.attack
+    own = spec.attack or DEFAULT
+    added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in own)
+    attack = (*own, *added) if added else spec.attack
     return msgspec.structs.replace(spec, threat=tuple(threats), leak=tuple(leaks), attack=attack)
 
 

@@ -18,7 +18,7 @@ from scipy import stats
 
 from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
 from experiments.gate.evidence import evidence_lines
-from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_leakage, reached_by
+from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_figure
 from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
 from experiments.runs.intervals import over_seeds, width
 from experiments.runs.run import RECORD_FILE, Finished
@@ -106,7 +106,8 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
     verdict = _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
     if verdict.measured is None or measure.reach is None:
         return verdict
-    by = {reached_by(find_leakage(one.record, limit.question), limit.measure): None for one in runs.by_seed.values()}
+    figures = [find_figure(one.record, measure.key, limit.question) for one in runs.by_seed.values()]
+    by = dict.fromkeys(one.by or one.variant for one in figures)
     verdict = msgspec.structs.replace(verdict, reached_by=", ".join(name for name in by if name) or None)
     reaches = [measure.reach(one, limit.question) for one in runs.by_seed.values()]
     return _within_reach(verdict, max(one.least for one in reaches), _most(reaches), limit, runs)

@@ -141,7 +141,7 @@ def listing(records: Mapping[str, Record]) -> pd.DataFrame:
     for name, record in records.items():
         run = _run_cells(name, record)
         attacked = [_leakage_cells(row) for row in over_all(record.leakage)]
-        attacked += [_figure_cells(one) for one in over_victims(record.figures)]
+        attacked += [_figure_cells(one) for one in over_victims(record.other_figures)]
         rows += [{**run, **cells} for cells in attacked] or [run]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(COLUMNS)
@@ -329,7 +329,7 @@ def figures(record: Record) -> dict[str, float]:
             where = f"{row.threat_model.replace('+', '_')}/leak_{row.leak:g}"
             named |= {f"err/{where}": row.err.value, f"trr/{where}": row.trr.value}
             named |= {f"err_advantage/{where}": row.err_advantage, f"trr_advantage/{where}": row.trr_advantage}
-    for one in over_victims(record.figures):
+    for one in over_victims(record.other_figures):
         if not one.reason:
             at = "" if one.leak is None else f"/leak_{one.leak:g}"
             named[f"{one.attack}_{one.metric}/{one.threat_model.replace('+', '_')}{at}"] = one.estimate.value

@@ -37,12 +37,12 @@ class Attacked(Protocol):
 
 def run_tables(record: Record) -> list[Table]:
     """Leakage (when the run was attacked), utility, and what it cost. Each fits 80 columns."""
-    return [*leakage_tables(record), *figure_tables(record.figures), _utility_table(record), _cost_table(record)]
+    return [*leakage_tables(record), *figure_tables(record.other_figures), _utility_table(record), _cost_table(record)]
 
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record.figures)]
+    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record.other_figures)]
 
 
 def protection_lines(record: Record) -> list[str]:

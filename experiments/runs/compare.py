@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from attacks.update_recovery import UpdateRecovery
+from attacks.figure import Figure
 from defenses.options import check_defense
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.comparison import draw_comparison
 from experiments.runs.record import Record, read_if_of, write_atomically
-from experiments.runs.recovery import Unlearning, recovered_from_unlearning
+from experiments.runs.recovery import Unlearning, attacked_after_unlearning
 from experiments.runs.run import check_run, execute
 from experiments.runs.spec import Spec
 from experiments.runs.stored import encode_stored
@@ -40,11 +40,11 @@ DEFAULT_CASES = (
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One configuration: how the user called it, its record, and what is known of a victim's change when clients then unlearn."""
+    """One configuration: how the user called it, its record, and what attacks find when clients then unlearn."""
 
     name: str
     record: Record
-    unlearned: list[UpdateRecovery] = []
+    unlearned: list[Figure] = []
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ def compare(
                 exchange=exchange,
             )  # fmt: skip
             run = folder / folder_name(name)
-            updates = recovered_from_unlearning(run, one, unlearning, exchange, observer) if unlearning else []
+            updates = attacked_after_unlearning(run, one, unlearning, exchange, observer) if unlearning else []
         done.append(Case(name, finished.record, updates))
     comparison = Comparison(SCHEMA, done, asked)
     content = encode_stored(comparison)

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 import fkgsec
-from attacks.figure import Figure
-from attacks.reconstruction.leakage import Leakage, leakage_figures
-from attacks.update_recovery import UpdateRecovery, update_figures
+from attacks.figure import Figure, headline
+from attacks.reconstruction.leakage import RECONSTRUCTION, Leakage, rows_of
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -34,7 +33,7 @@ from fkgsec.federation.protection import Withstands
 from fkgsec.kge.local.evaluation import utility
 from protocols.noise.guarantee import Guarantee
 
-SCHEMA = "fkgsec/record/1"
+SCHEMA = "fkgsec/record/2"
 _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
 
 
@@ -81,10 +80,9 @@ class Record(msgspec.Struct, frozen=True):
             broadcast; else empty.
         utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
         best_round: whose models were evaluated and attacked.
-        update_recovery: what of its change in the best round each victim's adversary knows; empty where nothing was attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
-        figures: of the registered attacks that have no rows of their own here, see `Record.all_figures`.
+        figures: what every attack found; empty where none was run.
         withstands: which server each part of the protection withstands, and with how many colluders.
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
     """
@@ -97,13 +95,11 @@ class Record(msgspec.Struct, frozen=True):
     utility: dict[str, Estimate]
     utility_by_client: dict[str, dict[str, Estimate]]
     utility_by_leak: dict[str, dict[str, Estimate]]
-    leakage: list[Leakage]
     bytes: Bytes
     rounds: list[RoundEntry]
     best_round: int
     protection: list[str] = []
     utility_shared: dict[str, Estimate] = {}
-    update_recovery: list[UpdateRecovery] = []
     guarantees: dict[str, Guarantee] = {}
     withstands: tuple[Withstands, ...] = ()
     figures: list[Figure] = []
@@ -113,12 +109,21 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def attacked(self) -> bool:
         """Whether any attack was run."""
-        return bool(self.leakage or self.figures)
+        return bool(self.figures)
+
+    @property
+    def leakage(self) -> list[Leakage]:
+        """What reconstruction found, ERR and TRR of each victim and inference side by side."""
+        return rows_of(self.figures)
+
+    @property
+    def other_figures(self) -> list[Figure]:
+        """What summaries go by of the attacks beside reconstruction."""
+        return [one for one in headline(self.figures) if one.attack != RECONSTRUCTION]
 
     def all_figures(self) -> list[Figure]:
-        """What every attack found in one form: each variant of it; `attacks.figure.headline` picks what summaries go by."""
-        rows = [figure for row in self.leakage for figure in leakage_figures(row)]
-        return [*rows, *(figure for row in self.update_recovery for figure in update_figures(row)), *self.figures]
+        """What every attack found: each variant of it; `attacks.figure.headline` picks what summaries go by."""
+        return self.figures
 
     def __post_init__(self) -> None:
         if self.spec.temperature is None:
@@ -126,14 +131,8 @@ class Record(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "spec", spec)
 
 
-def make_record(
-    spec: Spec,
-    result: FederationResult,
-    leakage: list[Leakage],
-    updates: Sequence[UpdateRecovery] = (),
-    figures: Sequence[Figure] = (),
-) -> Record:
-    """The record of a finished run and, when it was attacked, of what leaked."""
+def make_record(spec: Spec, result: FederationResult, figures: Sequence[Figure] = ()) -> Record:
+    """The record of a finished run and, when it was attacked, of what attacks found."""
     graph, seed = result.graph, spec.seed
     ranks = np.concatenate(result.test_ranks)
     leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
@@ -149,7 +148,6 @@ def make_record(
             for client, client_ranks in zip(graph.clients, result.test_ranks, strict=True)
         },
         utility_by_leak={"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
-        leakage=leakage,
         bytes=Bytes(
             result.transcript.num_bytes("up"),
             result.transcript.num_bytes("down"),
@@ -160,7 +158,6 @@ def make_record(
         best_round=result.best_round,
         protection=result.protection.lines(),
         utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
-        update_recovery=list(updates),
         guarantees=guarantees_of(result),
         withstands=result.protection.withstands,
         figures=list(figures),

@@ -1,14 +1,14 @@
-"""Update recovery in a comparison: of each case's last attacked round, and of a round in which clients unlearn afterwards.
+"""Attacks beside reconstruction in a comparison: on each case's attacked round, and on one in which clients then unlearn.
 
 asked = Unlearning(forget, UnlearnOptions(method="finetune"))
-updates = recovered_from_unlearning(Path("runs/mine"), spec, asked, make_transport, observer)
-console.print(recovery_table([("psu,secagg", "unlearning", updates)]))
+figures = attacked_after_unlearning(Path("runs/mine"), spec, asked, make_transport, observer)
+console.print(other_attacks_table([("psu,secagg", "unlearning", figures)]))
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,21 +16,20 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from attacks.reconstruction.options import default_threats
-from attacks.update_recovery import UpdateRecovery, attack_updates
+from attacks.figure import Figure, headline, over_victims
+from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from experiments.reporting.tables import make_table
 from experiments.runs.run import load_run
 from experiments.runs.spec import Spec
-from fkgsec.estimate import Estimate
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import Observer
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 AID = (
-    "Update recovery: of the victim whose change in the round the adversary knows best, the cosine of its estimate to the true "
-    "change of a row (mean over rows; 1: known), and the estimate's error over the change (0: known, 1: as good as none). base: "
-    "an adversary that takes the mean change of those who hold the row."
+    "update-recovery: the cosine of the adversary's estimate to the true change of a row in the round (mean over rows; 1: "
+    "known), and the estimate's error over the change (0: known, 1: as good as none). base: an adversary that takes the mean "
+    "change of those who hold the row. max: the worst that a figure can be."
 )
 
 
@@ -47,10 +46,13 @@ class Unlearning(NamedTuple):
         return hashlib.sha256(msgspec.json.encode([forget, self.options], order="sorted")).hexdigest()
 
 
-def recovered_from_unlearning(
+def attacked_after_unlearning(
     run: Path, spec: Spec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer | None
-) -> list[UpdateRecovery]:
-    """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does."""
+) -> list[Figure]:
+    """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does.
+
+    Reconstruction is left out: what a round of unlearning gives away is how rows changed.
+    """
     _, result = load_run(run, exchange=exchange)
     after = unlearn(
         result,
@@ -59,49 +61,40 @@ def recovered_from_unlearning(
         observer=observer,
         make_transport=exchange,
     )
-    attack = spec.attack_options()
-    threats = attack.threat or default_threats(spec.algorithm)
-    return attack_updates(after, threats, colluder=attack.colluder, leak=max(attack.leak), seed=attack.seed)
+    options = spec.attack_options()
+    wanted = tuple(name for name in options.attack or DEFAULT if name != RECONSTRUCTION) or (UPDATE_RECOVERY,)
+    return run_attacks(after, msgspec.structs.replace(options, attack=wanted)).figures
 
 
-def most_exposed(updates: Iterable[UpdateRecovery]) -> list[UpdateRecovery]:
-    """For each threat model the victim with the smallest relative error; one without figures only where all are."""
-    best: dict[str, UpdateRecovery] = {}
-    for row in updates:
-        known = best.get(row.threat_model)
-        if known is None or _rank(row) < _rank(known):
-            best[row.threat_model] = row
-    return list(best.values())
+def other_attacks_table(rounds: Sequence[tuple[str, str, Sequence[Figure]]]) -> Table:
+    """A row for each case, kind of round, measure and threat model, of all victims or the one that gives most away.
 
-
-def _rank(row: UpdateRecovery) -> tuple[bool, float]:
-    return row.reason is not None, row.relative_error.value
-
-
-def recovery_table(rounds: Sequence[tuple[str, str, Sequence[UpdateRecovery]]]) -> Table:
-    """A row for each case, kind of round and threat model, the most exposed victim; a case and its round are named once."""
+    Args:
+        rounds: case, what its round was for, and figures, of which reconstruction's have a table of their own. A case and its
+            round are named once.
+    """
     table = make_table(
-        "Update recovery: the victim whose change in a round is known best",
-        "case", "round", "threat", "victim", "cosine", "base", "error", "base",
+        "Other attacks: all victims together, or the one that gives most away",
+        "case", "round", "threat", "victim", "measure", "figure", "base", "max",
     )  # fmt: skip
-    named = ""
-    for case, kind, updates in rounds:
-        said = ""
-        for row in most_exposed(updates):
-            figures = (
-                ["n/a"] * 4
-                if row.reason
-                else [
-                    f"{row.cosine.value:.2f}", f"{row.base_cosine.value:.2f}",
-                    error_text(row.relative_error), error_text(row.base_relative_error),
-                ]
-            )  # fmt: skip
-            name, round = "" if case == named else case.replace(",", ",\n"), f"{kind} {row.round}"
-            table.add_row(name, "" if round == said else round, row.threat_model, row.victim, *figures)
-            named, said = case, round
+    before: tuple[str, ...] = ()
+    for case, kind, figures in rounds:
+        for one in over_victims(figure for figure in headline(figures) if figure.attack != RECONSTRUCTION):
+            threat = one.threat_model if one.leak is None else f"{one.threat_model} {one.leak:g}"
+            named = (case.replace(",", ",\n"), f"{kind} {one.round}", threat, one.victim)
+            same = [place for place in range(4) if named[: place + 1] == before[: place + 1]]
+            shown = ["" if place in same else name for place, name in enumerate(named)]
+            base, most = (
+                "–" if value is None else share_text(value)
+                for value in (one.baseline and one.baseline.value, one.attainable)
+            )
+            table.add_row(
+                *shown, one.key, *(["n/a"] * 3 if one.reason else [share_text(one.estimate.value), base, most])
+            )
+            before = named
     return table
 
 
-def error_text(figure: Estimate) -> str:
+def share_text(value: float) -> str:
     """Errors span many orders: three digits of those that matter, powers of ten of the others."""
-    return f"{figure.value:.3g}" if 0.001 <= figure.value < 100 else f"{figure.value:.0e}"
+    return f"{value:.3g}" if 0.001 <= abs(value) < 100 or not value else f"{value:.0e}"

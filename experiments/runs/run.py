@@ -17,12 +17,8 @@ import msgspec
 import pandas as pd
 from pyarrow import ArrowException
 
-from attacks.figure import Figure
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage
-from attacks.reconstruction.options import AttackOptions, default_threats
-from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
-from attacks.update_recovery import UpdateRecovery, attack_updates
+from attacks.reconstruction.options import AttackOptions
+from attacks.registry import run_attacks
 from attacks.view import check_attackable
 from defenses.options import KINDS, parse_defense
 from defenses.transport import make_transport
@@ -258,26 +254,13 @@ def load_run(
 
 def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
-    leakage: list[Leakage] = []
-    scores = pd.DataFrame()
-    updates: list[UpdateRecovery] = []
-    figures: list[Figure] = []
-    if attack:
-        options = spec.attack_options()
-        wanted, threats = options.attack or DEFAULT, options.threat or default_threats(spec.algorithm)
-        if RECONSTRUCTION in wanted:
-            leakage, scores = attack_federation(result, options)
-        if UPDATE_RECOVERY in wanted:
-            updates = attack_updates(result, threats, colluder=spec.colluder, leak=max(options.leak), seed=options.seed)
-        figures = run_attacks(
-            result, wanted, threats=options.threat, leaks=options.leak, colluder=spec.colluder, seed=options.seed
-        )
-    record = make_record(spec, result, leakage, updates, figures)
+    figures, scores = run_attacks(result, spec.attack_options()) if attack else ([], pd.DataFrame())
+    record = make_record(spec, result, figures)
     picture = draw_picture(record)
     _make_folder(folder)
     _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack
     write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    if leakage:
+    if not scores.columns.empty:
         content = io.BytesIO()
         scores.to_parquet(content, index=False)
         write_atomically(folder / SCORES_FILE, content.getvalue())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from attacks.reconstruction.leakage import headline_rows
+from attacks.figure import headline
 from experiments.cli.progress import Observe
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import DataRecord, Environment, Record, read_if_of, write_atomically
@@ -123,12 +123,12 @@ def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
 
 
 def _figures(record: Record) -> dict[str, Estimate]:
-    """Utility, cost and leakage of one run by name; attacks that had nothing to attack are left out."""
+    """Utility, cost and what attacks found in one run, by name; what was not attacked is left out."""
     figures = {f"utility.{name}": figure for name, figure in record.utility.items() if figure.n}
     figures |= {f"utility.shared.{name}": figure for name, figure in record.utility_shared.items() if figure.n}
     figures["bytes.total"] = exact(record.bytes.up + record.bytes.down, 1)
-    for row in headline_rows(record.leakage):
-        if row.reason is None:
-            place = f"{row.threat_model}/{row.leak:g}/{row.victim}"
-            figures |= {f"{row.attack}.err/{place}": row.err, f"{row.attack}.trr/{place}": row.trr}
+    for one in headline(record.all_figures()):
+        if one.reason is None:
+            leak = [] if one.leak is None else [f"{one.leak:g}"]
+            figures["/".join([one.key, one.threat_model, *leak, one.victim])] = one.estimate
     return figures

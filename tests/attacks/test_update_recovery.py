@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks.update_recovery import attack_updates, cosines, relative_error
+from attacks import AttackOptions, Figure, run_attacks
+from attacks.update_recovery import cosines, relative_error
 from defenses.transport import make_transport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -33,41 +34,51 @@ def test_by_hand() -> None:
     assert relative_error(true, true, np.random.default_rng(0)).value == 0
 
 
+def recovered(result: FederationResult, threat: str = "server", leak: float = 1.0) -> dict[str, list[Figure]]:
+    """Figures under the server alone and under a threat model, by metric."""
+    options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(leak,))
+    found: dict[str, list[Figure]] = {}
+    for one in run_attacks(result, options).figures:
+        found.setdefault(one.metric, []).append(one)
+    return found
+
+
 def test_uploads_in_clear_are_known_and_the_mean_is_not() -> None:
-    for row in attack_updates(trained(), ["collusion"], colluder=None, leak=0.5, seed=0):
-        assert (row.cosine.value, row.relative_error.value) == pytest.approx((1.0, 0.0), abs=1e-6)
-        assert row.num_claimed == row.cosine.n > 50
-        assert 0.05 < row.base_cosine.value < 0.99
+    found = recovered(trained(), "collusion", 0.5)
+    assert {one.threat_model for one in found["cosine"]} == {"server", "collusion"}
+    for cosine, error in zip(found["cosine"], found["relative_error"], strict=True):
+        assert (cosine.estimate.value, error.estimate.value) == pytest.approx((1.0, 0.0), abs=1e-6)
+        assert cosine.counts["claimed"] == cosine.estimate.n > 50
+        assert 0.05 < cosine.baseline.value < 0.99
+        assert (cosine.less_is_worse, error.less_is_worse) == (False, True)
+        assert error.advantage == pytest.approx(error.baseline.value, abs=1e-6)
 
 
 def test_a_colluder_of_two_leaves_the_other_alone_and_one_of_five_does_not() -> None:
-    (alone,) = (
-        row
-        for row in attack_updates(trained(2, defense="psu,secagg"), ["collusion"], colluder=None, leak=1.0, seed=0)
-        if row.threat_model == "collusion"
-    )
-    assert alone.relative_error.value < 1e-3
-    for row in attack_updates(trained(5, defense="psu,secagg"), ["collusion"], colluder=None, leak=1.0, seed=0):
-        assert row.relative_error.value > 0.3
-        assert row.base_relative_error.value > 0.3
+    errors = recovered(trained(2, defense="psu,secagg"), "collusion")["relative_error"]
+    (alone,) = (one for one in errors if one.threat_model == "collusion")
+    assert alone.estimate.value < 1e-3
+    for one in recovered(trained(5, defense="psu,secagg"), "collusion")["relative_error"]:
+        assert one.estimate.value > 0.3
+        assert one.baseline.value > 0.3
 
 
 def test_a_client_that_sat_the_round_out_is_named() -> None:
-    rows = attack_updates(trained(5, participation=0.4), [], colluder=None, leak=1.0, seed=0)
-    reasons = [row.reason for row in rows if row.reason]
+    found = recovered(trained(5, participation=0.4))["cosine"]
+    reasons = [one.reason for one in found if one.reason]
     assert all("did not train in round" in reason for reason in reasons)
     assert 2 <= len(reasons) <= 4
-    assert all(row.cosine.high == 1.0 for row in rows if row.reason)
+    assert all(one.estimate.high == 1.0 for one in found if one.reason)
 
 
 def test_relations_are_measured_where_they_are_what_is_shared() -> None:
-    rows = attack_updates(trained(algorithm="fedr"), [], colluder=None, leak=1.0, seed=0)
-    assert {row.table for row in rows} == {"relations"}
-    assert all(row.relative_error.value < 1e-6 for row in rows)
+    found = recovered(trained(algorithm="fedr"))
+    assert set(found) == {"cosine_relations", "relative_error_relations"}
+    assert all(one.estimate.value < 1e-6 for one in found["relative_error_relations"])
 
 
 def test_of_a_run_of_an_earlier_version_it_says_why_it_is_not_measured() -> None:
     """Their checkpoints do not have the rows that training started from; at first that was a bare KeyError."""
     run = dataclasses.replace(trained(), started={"entities": {}})
-    for row in attack_updates(run, ["collusion"], colluder=None, leak=0.5, seed=0):
-        assert row.reason == "the rows that training started from were not kept, or nothing was sent"
+    for one in recovered(run, "collusion", 0.5)["cosine"]:
+        assert one.reason == "the rows that training started from were not kept, or nothing was sent"

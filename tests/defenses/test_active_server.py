@@ -16,8 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.update_recovery import UpdateRecovery, measure_updates
-from attacks.view import THREAT_MODELS, build_view
+from attacks import AttackOptions, Figure, run_attacks
 from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
 from experiments.bench.active_server import UnprotectedTransport, active_server
@@ -62,11 +61,12 @@ def attacked(
     return run_federation(graph, options, make_transport=make)
 
 
-def recovered(result: FederationResult, threat: str = "server") -> UpdateRecovery:
-    """What the server alone gets of the target."""
+def recovered(result: FederationResult, threat: str = "server") -> dict[str, Figure]:
+    """What the server alone gets of the target, by metric."""
     target, other = (client.name for client in result.graph.clients[:2])
-    view = build_view(result, THREAT_MODELS[threat], colluder=other, leak=1.0, seed=0)
-    return next(row for row in measure_updates(result, view, colluder=other, seed=0) if row.victim == target)
+    options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(1.0,), colluder=other)
+    own = [one for one in run_attacks(result, options).figures if (one.victim, one.threat_model) == (target, threat)]
+    return {one.metric.removesuffix("_relations"): one for one in own}
 
 
 CASES = [(algorithm, defense) for algorithm in SUMMED for defense in DEFENSES if fits(algorithm, defense)]
@@ -86,12 +86,12 @@ def test_a_split_broadcast_ends_the_run_or_gives_the_upload_away(
     with pytest.raises(BroadcastError, match=r"before the sum of round 3: the server sent client/.* other tables than"):
         attacked(graph(5), options, value=15.9)
     row = recovered(attacked(graph(5), options, unprotected=True))
-    assert row.reason is None
+    assert row["cosine"].reason is None
     # With suppression, and in FedS, the rows of one holder are not in the sum; of the others nothing is left hidden.
     whole = "suppress" not in defense and algorithm != "feds"
-    assert row.cosine.value > (0.99 if whole else 0.6)
-    assert row.relative_error.value < (0.01 if whole else 0.8)
-    assert row.base_relative_error.value > 2
+    assert row["cosine"].estimate.value > (0.99 if whole else 0.6)
+    assert row["relative_error"].estimate.value < (0.01 if whole else 0.8)
+    assert row["relative_error"].baseline.value > 2
 
 
 BARE = [
@@ -120,8 +120,8 @@ def test_a_client_that_was_sent_no_rows_takes_part_in_no_sum(
     # Other recipes have terms beside the loss that move what is zero, and suppressed rows are not in the sum.
     if algorithm == "fede" and "suppress" not in defense:
         row = recovered(attacked(graph(5), options, value=0.0, withheld=True, unprotected=True))
-        assert row.cosine.value > 0.99
-        assert row.relative_error.value < 0.01
+        assert row["cosine"].estimate.value > 0.99
+        assert row["relative_error"].estimate.value < 0.01
 
 
 def test_the_same_run_of_an_honest_server_gives_nothing_away(
@@ -131,8 +131,8 @@ def test_the_same_run_of_an_honest_server_gives_nothing_away(
     result = run_federation(graph(5), options, make_transport=make_transport)
     assert not any(result.known.values())
     row = recovered(result)
-    assert row.relative_error.value > 0.5
-    assert row.cosine.value < 0.9
+    assert row["relative_error"].estimate.value > 0.5
+    assert row["cosine"].estimate.value < 0.9
 
 
 @pytest.mark.parametrize("model", ["transe", "rotate", pytest.param("complex", marks=pytest.mark.slow)])
@@ -146,8 +146,8 @@ def test_models_and_sizes(
     with pytest.raises(BroadcastError, match="other tables than"):
         attacked(graph(clients), options, at=1, value=-15.9)
     row = recovered(attacked(graph(clients), options, at=1, unprotected=True))
-    assert row.cosine.value > 0.99
-    assert row.relative_error.value < 0.01
+    assert row["cosine"].estimate.value > 0.99
+    assert row["relative_error"].estimate.value < 0.01
 
 
 class Withholding(Channel):

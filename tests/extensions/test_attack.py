@@ -13,6 +13,7 @@ from attacks import ATTACKS, headline_rows
 from attacks.figure import over_victims
 from experiments.cli.main import app
 from experiments.reporting.listing import figures, find_records, listing
+from experiments.runs.compare import read_comparison
 from experiments.runs.record import read_record
 from fkgsec.errors import SpecError
 from tests.extensions.shapes_attack import SHAPES
@@ -45,9 +46,10 @@ limits:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a package with the entry point were there, for one test."""
+    shipped = dict(ATTACKS)
     point = SimpleNamespace(name="shapes", load=lambda: SHAPES)
     monkeypatch.setattr("fkgsec.registry.entry_points", lambda group: [point] if group == "fkgsec.attacks" else [])
-    monkeypatch.setattr(ATTACKS, "_parts", dict(ATTACKS._parts))
+    monkeypatch.setattr(ATTACKS, "_parts", shipped)
     monkeypatch.setattr(ATTACKS, "_loaded", False)
 
 
@@ -93,7 +95,6 @@ def test_record_table_listing_and_report(folder: Path) -> None:
         assert f"{one.estimate.value:.3f}" in shown
     assert headline_rows(record.leakage)
     assert {one.attack for one in record.all_figures()} == {"shapes", "reconstruction"}
-    assert not record.update_recovery  # was not asked for
 
     (worst,) = over_victims(found)
     assert figures(record)["shapes_auc/server"] == worst.estimate.value == max(one.estimate.value for one in found)
@@ -125,7 +126,18 @@ def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> No
     assert {(one["attack"], one["threat_model"], one["leak"]) for one in record["figures"]} == {
         ("shapes", "collusion", 0.5)
     }
-    assert record["leakage"] == []
+
+
+def test_compare_shows_it_of_each_case(folder: Path) -> None:
+    cases = ("--case", "none", "--case", "psu,secagg")
+    shown = fkgsec("compare", *TRAINED, "--attack", "shapes", *cases, "--out", str(folder / "compared"))
+    comparison = read_comparison(folder / "compared/comparison.json")
+    assert comparison is not None
+    clear, summed = (case.record.all_figures() for case in comparison.cases)
+    (worst,) = over_victims(clear)
+    assert f"server {worst.victim} shapes.auc {worst.estimate.value:.3g} 0.5 1" in shown
+    assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
+    assert "shapes under server: hospital-3 was not attacked (its entities crossed in a sum only)" in shown
 
 
 @pytest.mark.parametrize(

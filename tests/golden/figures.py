@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from typer.testing import CliRunner
 
+from attacks.figure import Figure as AttackFigure
+from attacks.reconstruction.leakage import rows_of
 from experiments.cli.main import app
 from tests.golden.cases import BY_NAME
 
@@ -190,14 +192,16 @@ def record_figures(record: Mapping[str, Any]) -> dict[str, Any]:
     for tables, one in record["guarantees"].items():
         figures[f"guarantee/{tables}"] = [_number(one["epsilon"]), _number(one["delta"]), one["unit"], one["rounds"]]
     figures["protection lines"] = len(record["protection"])
-    return figures | leakage_figures(record["leakage"]) | update_figures(record["update_recovery"])
+    return figures | leakage_figures(record["figures"], record["spec"]) | update_figures(record["figures"])
 
 
-def leakage_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def leakage_figures(found: list[dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Of reconstruction: ERR and TRR with their baselines and ceilings, and the attack without linked pairs."""
     figures = {}
+    rows = msgspec.to_builtins(rows_of(msgspec.convert(found, list[AttackFigure])))
     for row in rows:
-        place = f"{row['threat_model']}/{row['leak']:g}/{row['inference']}/{row['victim']}"
+        leak = row["leak"] or asked["leak"][0]  # which stood in the rows of before where nobody colludes, too
+        place = f"{row['threat_model']}/{leak:g}/{row['inference']}/{row['victim']}"
         for name in ("err", "trr"):
             figures[f"leakage/{place}/{name}"] = _estimate(row[name])
             figures[f"leakage/{place}/{name} reference"] = [
@@ -215,13 +219,14 @@ def leakage_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return figures
 
 
-def update_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of update recovery: cosine and relative error, and those of the mean change."""
+def update_figures(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of update recovery: cosine and relative error, and those of the mean change; of the largest leak."""
     figures = {}
-    for row in rows:
-        place = f"update recovery/{row['threat_model']}/{row['victim']}/{row['table']}"
-        for name in ("cosine", "relative_error", "base_cosine", "base_relative_error"):
-            figures[f"{place}/{name}"] = _estimate(row[name])
+    for one in sorted((one for one in found if one["attack"] == "update-recovery"), key=lambda one: one.get("leak", 0)):
+        name, relations, _ = one["metric"].partition("_relations")
+        place = f"update recovery/{one['threat_model']}/{one['victim']}/{'relations' if relations else 'entities'}"
+        figures[f"{place}/{name}"] = _estimate(one["estimate"])
+        figures[f"{place}/base_{name}"] = _estimate(one.get("baseline", one["estimate"]))
     return figures
 
 
@@ -253,8 +258,8 @@ def _json_figures(content: Mapping[str, Any]) -> dict[str, Any]:
             f"{one['id']}": [one["status"], _estimate(one["measured"]), _number(one.get("attainable"))]
             for one in content["verdicts"]
         }
-    if "leakage" in content:
-        return leakage_figures(content["leakage"])
+    if "figures" in content:
+        return leakage_figures(content["figures"], content["attack"])
     rows = {
         row["client"]: [_number(one) for one in row.values() if not isinstance(one, str)]
         for row in content["statistics"]

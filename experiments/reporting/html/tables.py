@@ -189,7 +189,7 @@ def other_attacks(runs: Sequence[Run]) -> Table | None:
     """Every victim's figures under attacks other than reconstruction, the greatest advantage first; None where there are none."""
     found, notes = [], []
     for run in runs:
-        for one in run.record.figures:
+        for one in run.record.other_figures:
             attack = attack_name(one.threat_model, one.leak)
             if one.reason:
                 notes.append(f"{one.victim} in {run.name}, {one.attack} under {attack}: not attacked ({one.reason}).")

@@ -18,9 +18,9 @@ from attacks.reconstruction.leakage import (
     leakage_figures,
     paper_rows,
     rows_of,
-    strongest,
 )
 from attacks.reconstruction.options import AttackOptions
+from attacks.reconstruction.scoring import strongest
 from attacks.view import ALL, THREAT_MODELS, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.estimate import exact, proportion
@@ -29,14 +29,27 @@ from fkgsec.federation.loop import run_federation
 NONE = np.zeros((0, 3), dtype=np.int64)
 
 
-def made(inference: str, right: int, n: int = 300, **fields) -> Leakage:
+def row(inference: str, right: int, n: int = 300) -> Leakage:
     """A row by hand: `right` of `n` triples; half of the entities named, a tenth by chance."""
-    base = exact(fields.pop("base", 0.0), n)
-    row = Leakage(
+    none = exact(0.0, n)
+    return Leakage(
         "reconstruction", "collusion", "paper", inference, "a", "b", 1.0, 9, proportion(n // 2, n), exact(0.1, n), 0.4,
-        proportion(right, n), base, base, right / n - base.value,
+        proportion(right, n), none, none, right / n,
     )  # fmt: skip
-    return msgspec.structs.replace(row, **fields)
+
+
+def trr(inference: str, right: int, n: int = 300, base: float = 0.0, reason: str | None = None) -> Figure:
+    """A TRR by hand: `right` of `n` triples."""
+    guess = exact(base, n)
+    return Figure(
+        "reconstruction", "trr", "collusion", "b", proportion(right, n), guess, leak=1.0, colluder="a", reason=reason,
+        variant=inference, guesses={"majority": guess, "prior": guess},
+    )  # fmt: skip
+
+
+def err(inference: str, right: int, n: int = 300) -> Figure:
+    """An ERR by hand: `right` of `n` entities, a tenth by chance."""
+    return Figure("reconstruction", "err", "collusion", "b", proportion(right, n), exact(0.1, n), variant=inference)
 
 
 @pytest.fixture(scope="module")
@@ -147,22 +160,23 @@ class TestZeroWithAReason:
 
 class TestStrongest:
     def test_is_the_largest_and_ties_go_to_the_first(self) -> None:
-        best = strongest([made("cosine", 60), made("score", 90), made("names", 90)])
-        assert (best.inference, best.trr_by, best.trr.value, best.trr_compared) == ("strongest", "score", 0.3, 5)
-        assert best.trr == proportion(90, 300, compared=5)
-        assert best.trr_advantage == best.trr.value
-        assert (best.err, best.err_by) == (made("cosine", 0).err, "attack")
+        best = strongest([trr("cosine", 60), trr("score", 90), trr("names", 90)])
+        assert (best.variant, best.by, best.estimate.value, best.compared) == ("strongest", "score", 0.3, 5)
+        assert best.estimate == proportion(90, 300, compared=5)
+        assert best.advantage == best.estimate.value
+        named = strongest([err("cosine", 150), err("score", 150)])
+        assert (named.estimate, named.by) == (err("cosine", 150).estimate, "attack")
 
     def test_is_never_below_a_baseline(self) -> None:
-        best = strongest([made("cosine", 60, base=0.25), made("score", 30, base=0.25)])
-        assert (best.trr.value, best.trr_advantage, best.trr_by) == (0.25, 0, "majority")
-        assert best.trr.low < 0.25 < best.trr.high
-        drawn = strongest([made("cosine", 60, err=proportion(3, 300))])
-        assert (drawn.err.value, drawn.err_advantage, drawn.err_by) == (0.1, 0, "baseline")
+        best = strongest([trr("cosine", 60, base=0.25), trr("score", 30, base=0.25)])
+        assert (best.estimate.value, best.advantage, best.by) == (0.25, 0, "majority")
+        assert best.estimate.low < 0.25 < best.estimate.high
+        drawn = strongest([err("cosine", 3)])
+        assert (drawn.estimate.value, drawn.advantage, drawn.by) == (0.1, 0, "baseline")
 
     def test_of_a_victim_that_could_not_be_attacked_the_reason_stays(self) -> None:
-        best = strongest([made("cosine", 0, reason="nothing crossed"), made("score", 0, reason="nothing crossed")])
-        assert (best.inference, best.reason, best.trr_by) == ("strongest", "nothing crossed", None)
+        best = strongest([trr("cosine", 0, reason="nothing crossed"), trr("score", 0, reason="nothing crossed")])
+        assert (best.variant, best.reason, best.by) == ("strongest", "nothing crossed", None)
 
     @pytest.mark.parametrize("alike", [0.0, 0.9])
     def test_its_interval_covers_the_best_rate_and_one_without_correction_does_not(self, alike: float) -> None:
@@ -172,18 +186,18 @@ class TestStrongest:
         for _ in range(draws):
             own, shared = rng.random((len(names), n)), rng.random(n)
             right = np.where(rng.random(n) < alike, shared, own) < rate
-            best = strongest([made(name, int(count), n) for name, count in zip(names, right.sum(axis=1), strict=True)])
+            best = strongest([trr(name, int(count), n) for name, count in zip(names, right.sum(axis=1), strict=True)])
             uncorrected = proportion(int(right.sum(axis=1).max()), n)
-            covered += best.trr.low <= rate <= best.trr.high
+            covered += best.estimate.low <= rate <= best.estimate.high
             plain += uncorrected.low <= rate <= uncorrected.high
         assert covered / draws >= 0.95
         assert plain / draws < (0.91 if alike == 0 else 0.945)
 
     def test_headlines_are_the_strongest_and_older_records_have_their_own(self) -> None:
-        older = [made("cosine", 60)]
+        older = [row("cosine", 60)]
         assert headline_rows(older) == older == paper_rows(older)
-        rows = [*older, made("score", 90)]
-        best = strongest(rows)
+        rows = [*older, row("score", 90)]
+        best = row("strongest", 90)
         assert headline_rows([*rows, best]) == [best]
         assert paper_rows([*rows, best]) == older
         fields = msgspec.to_builtins(older[0])

@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
+from attacks.figure import Figure
+from attacks.reconstruction.leakage import rows_of
 from attacks.reconstruction.options import AttackOptions
 from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
 from experiments.audit.cli import audit, export
@@ -86,7 +88,9 @@ def fede(finish: Finish) -> tuple[Manifest, Tables, FederatedGraph]:
 
 
 def leakage_of(path: Path) -> list[dict[str, object]]:
-    return json.loads(path.read_text())["leakage"]
+    """The rows of reconstruction in an audit or a record."""
+    figures = msgspec.convert(json.loads(path.read_text())["figures"], list[Figure])
+    return msgspec.to_builtins(rows_of(figures))
 
 
 # What a run exports.

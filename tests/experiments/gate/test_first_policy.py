@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from attacks.reconstruction.leakage import leakage_figures
 from attacks.view import ALL
 from experiments.cli.main import app
 from experiments.gate import first_policy, measures
@@ -92,11 +93,11 @@ def run_of(figures: dict[str, Estimate], guess: float = 0.1) -> Finished:
     """A run with these figures of ERR and TRR under collusion."""
     record = read_record(Path(__file__).parents[3] / "experiments/results/fb15k237-c3-fede.json")
     row = next(row for row in record.leakage if row.victim == ALL)
-    changes = {f"{name}_advantage": figure.value - guess for name, figure in figures.items()}
+    changes = {f"{name}_baseline": exact(guess, figure.n) for name, figure in figures.items()}
     row = msgspec.structs.replace(
         row, threat_model="collusion", leak=0.5, inference="cosine", trr_prior=exact(0, 1), **figures, **changes
     )
-    return Finished(msgspec.structs.replace(record, leakage=[row]), pd.DataFrame(), Path())
+    return Finished(msgspec.structs.replace(record, figures=leakage_figures(row)), pd.DataFrame(), Path())
 
 
 CANDIDATES = [(f"reconstruction.{name}", Question("collusion", 0.5)) for name in ("trr", "err")]
@@ -118,7 +119,7 @@ def test_a_policy_in_which_nothing_notices_says_so() -> None:
     found = separate(same, same, CANDIDATES)
     assert all(one.limit is None for one in found)
     assert "NO LIMIT ON LEAKAGE NOTICES" in _summary(found)
-    missing = separate(same, same._replace(record=msgspec.structs.replace(same.record, leakage=[])), CANDIDATES)
+    missing = separate(same, same._replace(record=msgspec.structs.replace(same.record, figures=[])), CANDIDATES)
     assert "not measured without it: no attack was run" in missing[0].why
 
 

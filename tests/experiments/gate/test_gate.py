@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from attacks.membership.audits import infer_membership
-from attacks.reconstruction.leakage import Leakage, headline_rows
+from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figures
 from attacks.view import ALL
 from experiments.cli.console import print_tables
 from experiments.cli.main import app
@@ -87,7 +87,9 @@ def finished(project: Path) -> Finished:
 
 
 def changed(run: Finished, **changes: Any) -> Finished:
-    """The run with these fields of its record changed."""
+    """The run with these fields of its record changed; of leakage the rows."""
+    if "leakage" in changes:
+        changes["figures"] = [figure for row in changes.pop("leakage") for figure in leakage_figures(row)]
     return run._replace(record=msgspec.structs.replace(run.record, **changes))
 
 
@@ -129,7 +131,7 @@ def test_an_advantage_is_the_figure_shifted_by_the_guess(finished: Finished) -> 
 def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
     """Noise on uploads must not make a federation look better than guessing is; the interval shown is the attack's own."""
     worse = msgspec.structs.replace(
-        row_of(finished.record), trr=proportion(1, 100), trr_advantage=0.01 - 0.3, trr_attainable=0.9
+        row_of(finished.record), trr=proportion(1, 100), trr_prior=exact(0.3, 100), trr_attainable=0.9
     )
     run = changed(finished, leakage=[worse])
     assert read("reconstruction.trr", run, COLLUSION) == proportion(1, 100)
@@ -418,16 +420,14 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
     scores.loc[flipped, "right"] = True
     count = int(entities.sum())
     err = proportion(int(scores.loc[entities, "right"].sum()), count)
-    leaky = msgspec.structs.replace(
-        record,
+    leaky = changed(
+        finished,
         leakage=[
-            msgspec.structs.replace(row, err=err, err_advantage=err.value - row.err_baseline.value)
-            if (row.threat_model, row.victim) == ("collusion", ALL)
-            else row
+            msgspec.structs.replace(row, err=err) if (row.threat_model, row.victim) == ("collusion", ALL) else row
             for row in record.leakage
         ],
     )
-    found = worse_by(Finished(leaky, scores, finished.folder), then, key, "reconstruction.err", COLLUSION)
+    found = worse_by(leaky._replace(scores=scores), then, key, "reconstruction.err", COLLUSION)
     assert (found.value, found.method) == (pytest.approx(20 / count), "paired, linked")
     assert found.low < found.value < found.high
 
@@ -449,7 +449,7 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
 
 def with_err(run: Finished, err: Estimate, guess: float, by: str) -> Finished:
     """The run where this is the ERR of all victims together under collusion."""
-    found = {"err": err, "err_by": by, "err_advantage": err.value - guess}
+    found = {"err": err, "err_by": by, "err_baseline": exact(guess, err.n)}
     rows = [
         msgspec.structs.replace(row, **found)
         if (row.threat_model, row.victim, row.inference) == ("collusion", ALL, "strongest")
@@ -652,7 +652,7 @@ def test_an_advantage_is_what_is_left_above_the_guess(
     """With a private alignment the guess is the defense's own, and a limit must go on to break when it is taken out."""
     figure = proportion(500, 10_000)
     row = msgspec.structs.replace(
-        row_of(finished.record), threat_model=threat, err=figure, err_advantage=0.0, err_attainable=0.1
+        row_of(finished.record), threat_model=threat, err=figure, err_baseline=exact(0.05, 10_000), err_attainable=0.1
     )
     run = changed(finished, leakage=[row], spec=msgspec.structs.replace(finished.record.spec, defense=defense))
     limit = Limit("reconstruction.err_advantage", "small", Question(threat, 0.5), 0.06, 7)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from attacks import ATTACKS, THREAT_MODELS, Needs
 from experiments.cli.main import app
 from experiments.gate.measures import MEASURES, Question
-from experiments.gate.policy import cannot_run, figure_id, read_policy
-from experiments.runs.spec import Spec
+from experiments.gate.policy import figure_id, read_policy
 from fkgsec.errors import SpecError
 
 GOOD = """\
@@ -241,6 +241,11 @@ def test_every_measure_of_an_attack_has_an_id_with_threat_leak_and_victim() -> N
 
 
 def test_what_cannot_run_is_what_the_attack_finds_nothing_in() -> None:
-    assert cannot_run(Spec(algorithm="fede"), "collusion") is None
-    assert cannot_run(Spec(algorithm="fedr"), "collusion+entities") is None
-    assert cannot_run(Spec(algorithm="single"), "identifiers") is not None
+    never = ATTACKS["reconstruction"].needs.never
+    assert never("fede", THREAT_MODELS["collusion"]) is None
+    assert never("fedr", THREAT_MODELS["collusion+entities"]) is None
+    assert never("single", THREAT_MODELS["identifiers"]) == "no entity embedding crosses in single"
+    assert never("fede", THREAT_MODELS["server"]) == "no element-embedding pair is known without a colluder"
+    assert never("collective", THREAT_MODELS["collusion"]) == "one party holds all triples"
+    assert Needs(single_uploads=("entities",)).never("fedr", THREAT_MODELS["server"]) == "no entities cross in fedr"
+    assert Needs(names=True).never("fede", THREAT_MODELS["collusion"]) == "names are hidden"

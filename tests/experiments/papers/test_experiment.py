@@ -499,7 +499,7 @@ def test_an_attack_where_the_file_asks_for_one(tmp_path: Path) -> None:
     assert figure_of(table, "TransE FedE two", "trr").difference == row.trr.value - 0.25
     # A record that was not attacked is no finished cell of this file.
     unattacked = Results(attack=True)
-    unattacked.add(msgspec.structs.replace(record, leakage=[]))
+    unattacked.add(msgspec.structs.replace(record, figures=[]))
     assert not unattacked.of(read_experiment(path).cells[0])
 
 

@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import INFERENCES
+from attacks.figure import Figure
+from attacks.reconstruction.leakage import INFERENCES, rows_of
 from experiments.cli.console import expected_errors
 from experiments.reporting.cli import results
 from experiments.reporting.listing import (
@@ -89,7 +90,9 @@ def test_figures_are_those_of_the_records(runs: Path, records: dict[str, Record]
     assert list(frame.columns) == list(COLUMNS)
     raw = json.loads((runs / "fede" / "record.json").read_text())
     rows = frame[frame["run"] == "fede"]
-    pooled = [row for row in raw["leakage"] if row["victim"] == "all"]
+    rows = rows[rows["attack"].isna()]
+    figures = msgspec.convert(raw["figures"], list[Figure])
+    pooled = [row for row in msgspec.to_builtins(rows_of(figures)) if row["victim"] == "all"]
     assert list(zip(rows["threat"], rows["leak"], strict=True)) == [
         (row["threat_model"], row["leak"]) for row in pooled
     ]
@@ -197,9 +200,10 @@ def test_the_table_says_what_runs_share_once(one_commit: dict[str, Record]) -> N
     )
     assert rows[0][:5] == ["run", "algorithm", "defense", "dim", "seed"]
     kinds = len(INFERENCES) + 1  # and the strongest of them
-    assert {row[rows[0].index("inference")] for row in rows[2:]} == {*INFERENCES, "strongest"}
+    assert {row[rows[0].index("inference")] for row in rows[2:]} == {*INFERENCES, "strongest", "–"}
+    each = 4 * kinds + 10  # and two measures of update recovery: of the server alone, and by two threats and two leaks
     assert [row[0] for row in rows[1:]] == [
-        "below/fedr", "fede", *[""] * (4 * kinds - 1), "noise", *[""] * (4 * kinds - 1), "single", *[""] * (2 * kinds - 1)
+        "below/fedr", "fede", *[""] * (each - 1), "noise", *[""] * (each - 1), "single", *[""] * (2 * kinds - 1)
     ]  # fmt: skip
     fede = records["fede"]
     first = dict(zip(rows[0], rows[2], strict=True))

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import headline_rows, items_of
+from attacks.figure import Figure
+from attacks.reconstruction.leakage import Leakage, headline_rows, items_of, leakage_figures
 from experiments.cli.main import app
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot, linear_ticks, log_ticks
 from experiments.reporting.html.cli import read_runs, report
@@ -256,20 +257,26 @@ def test_tables_stand_sorted_by_risk_without_any_script(page: Page) -> None:
         assert len({tuple(risk) for risk in attacked}) > 1
 
 
+def figures_of(rows: Iterable[Leakage]) -> list[Figure]:
+    """What a record holds of these rows."""
+    return [figure for row in rows for figure in leakage_figures(row)]
+
+
 def varied(run: Run, name: str, err: float, trr: float, base: float = 0.0) -> Run:
     """The run with other figures for all victims, of 1,000 items each."""
     rows = [
         msgspec.structs.replace(
             row,
             err=estimate.proportion(err * 1000, 1000),
-            err_advantage=err - base,
+            err_baseline=estimate.exact(base, 1000),
             trr=estimate.proportion(trr * 1000, 1000),
-            trr_advantage=trr - base,
+            trr_baseline=estimate.exact(base, 1000),
+            trr_prior=estimate.exact(base, 1000),
         )
         for row in run.record.leakage
         if row.victim == "all" and row.inference == "strongest" and row.threat_model == "collusion"
     ]
-    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+    return Run(name, msgspec.structs.replace(run.record, figures=figures_of(rows)))
 
 
 def lead_of(*runs: Run) -> str:
@@ -309,9 +316,8 @@ def test_equal_runs_are_called_equal_and_none_is_most_and_least_at_risk(runs: li
 def with_figures(run: Run, name: str, err: Estimate, trr: Estimate) -> Run:
     """The run with these figures over a guess of nothing."""
     rows = varied(run, name, 0.5, 0.5).record.leakage
-    own = {"err": err, "err_advantage": err.value, "trr": trr, "trr_advantage": trr.value}
-    rows = [msgspec.structs.replace(row, **own) for row in rows]
-    return Run(name, msgspec.structs.replace(run.record, leakage=rows))
+    rows = [msgspec.structs.replace(row, err=err, trr=trr) for row in rows]
+    return Run(name, msgspec.structs.replace(run.record, figures=figures_of(rows)))
 
 
 def test_the_headline_compares_every_pair_not_only_the_two_extreme_points(runs: list[Run]) -> None:
@@ -411,7 +417,11 @@ def test_the_surest_claims_are_chosen_sensitive_ones_first(runs: list[Run]) -> N
     """Under collusion scores differ: no sensitive claim that was left out is surer than one that is shown."""
     record, scores = by_name(runs, "none")
     rows = [row for row in record.leakage if row.threat_model == "collusion"]
-    (found,) = assemble([Run("none", msgspec.structs.replace(record, leakage=rows), scores)]).federations[0].examples
+    (found,) = (
+        assemble([Run("none", msgspec.structs.replace(record, figures=figures_of(rows)), scores)])
+        .federations[0]
+        .examples
+    )
     (best,) = (row for row in headline_rows(rows) if row.victim == "all")
     chosen = pd.concat([items_of(scores, best, "entity"), items_of(scores, best, "triple")])
     score = {(one.victim, one.head): one.score for one in chosen.itertuples() if one.item == "entity"}
@@ -449,7 +459,7 @@ def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run
         )
     ]  # fmt: skip
     scores = pd.DataFrame([item | common for item in items])
-    run = Run("planted", msgspec.structs.replace(record, leakage=rows, data=data), scores)
+    run = Run("planted", msgspec.structs.replace(record, figures=figures_of(rows), data=data), scores)
     (found,) = assemble([run]).federations[0].examples
     words = [[(one.claim, one.truth, one.score) for one in group] for group in (found.right, found.wrong)]
     assert words == [
@@ -557,7 +567,7 @@ def test_curves_have_every_validation_and_bytes_add_up(runs: list[Run], page: Pa
 
 
 def test_a_run_that_was_not_attacked_says_so(runs: list[Run]) -> None:
-    record = msgspec.structs.replace(runs[0].record, leakage=[])
+    record = msgspec.structs.replace(runs[0].record, figures=[])
     text = page_of(Run("quiet", record)).text
     for words in (
         "Not attacked: quiet. What leaks there is not known.",
@@ -600,7 +610,7 @@ def test_names_that_crossed_count_where_no_embedding_did(runs: list[Run]) -> Non
         msgspec.structs.replace(row, err_baseline=estimate.exact(1.0, row.err.n)) if row.reason else row
         for row in record.leakage
     ]
-    text = page_of(Run("told", msgspec.structs.replace(record, leakage=rows))).text
+    text = page_of(Run("told", msgspec.structs.replace(record, figures=figures_of(rows)))).text
     assert "Names that crossed for alignment still give 100 % of the victims' entities away." in text
 
 
@@ -609,7 +619,7 @@ def test_the_notebooks_counts_can_pass_one_and_are_named(runs: list[Run]) -> Non
     rows = [
         msgspec.structs.replace(row, metric="published", trr=estimate.exact(1.3, row.trr.n)) for row in record.leakage
     ]
-    page = page_of(Run("notebook", msgspec.structs.replace(record, leakage=rows)))
+    page = page_of(Run("notebook", msgspec.structs.replace(record, figures=figures_of(rows))))
     assert "Counted as FedR's notebooks do (metric published)" in page.text
     assert "130.0 %" in {cell for row in page.table("Utility, leakage") for cell in row}
 
@@ -690,7 +700,7 @@ def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
     spec = msgspec.structs.replace(record.spec, data=NASTY)
     where = msgspec.structs.replace(record.environment, command=NASTY, device=NASTY)
     record = msgspec.structs.replace(
-        record, data=data, leakage=rows, spec=spec, environment=where, protection=[NASTY],
+        record, data=data, figures=figures_of(rows), spec=spec, environment=where, protection=[NASTY],
     )  # fmt: skip
     page = page_of(Run(NASTY, record, renamed))
     assert sum(tag == "script" for tag, _ in page.elements) == 1
@@ -810,7 +820,7 @@ def browser() -> Iterator[Any]:
 def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page with all kinds of runs on two federations."""
     quiet = read_record(folder / "none" / "record.json")
-    quiet = msgspec.structs.replace(quiet, leakage=[], data=msgspec.structs.replace(quiet.data, hash="0" * 64))
+    quiet = msgspec.structs.replace(quiet, figures=[], data=msgspec.structs.replace(quiet.data, hash="0" * 64))
     place = tmp_path_factory.mktemp("page")
     (place / "quiet.json").write_bytes(encode_record(quiet))
     assert run_report(folder, place / "quiet.json", "--out", place / "report.html")[0] == 0

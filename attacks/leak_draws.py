@@ -1,0 +1,45 @@
+"""Which entities leak is chance: figures under other draws of the colluder's leaked entities, for their intervals.
+
+The evaluator holds the finished run, so it repeats the whole attack (the choice of the strongest variant included) with
+other leaked entities of the same number. How much a figure differs between draws joins the interval of its items:
+
+    figures = widen(figures, [attack(seed) for seed in other_seeds(options.seed, LEAK_DRAWS)])
+
+The interval then covers the mean over draws, of the same training; the adversary's own coins are thrown anew in each draw. It
+does not cover other trainings: several seeds do (`experiments.runs.intervals.over_seeds`). At a leak of 1 nothing is drawn.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from attacks.figure import Figure
+from fkgsec.estimate import over_draws
+from fkgsec.randomness import generator
+
+LEAK_DRAWS = 5  # further ones, see `over_draws`
+
+
+def other_seeds(seed: int, count: int) -> list[int]:
+    """Seeds of further draws that depend on the attack's own seed and are no other's."""
+    return [int(generator(seed, "other leaked entities", number).integers(2**62)) for number in range(count)]
+
+
+def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list[Figure]:
+    """The figures with intervals that cover the draw of leaked entities.
+
+    Args:
+        others: for each further draw the figures of the same attack. A draw in which a victim could not be attacked says
+            nothing of it and is left out.
+    """
+    drawn = [{(one.question, one.victim): one.estimate.value for one in again if not one.reason} for again in others]
+
+    def widened(one: Figure) -> Figure:
+        same = [again[one.question, one.victim] for again in drawn if (one.question, one.victim) in again]
+        return msgspec.structs.replace(one, estimate=over_draws(one.estimate, same, "leaks"))
+
+    return [one if one.reason else widened(one) for one in figures]

@@ -1,0 +1,40 @@
+"""The models that clients are left with after a run, which whoever holds them can ask about any triple.
+
+for kind, model in client_models(result, place=0).items():      # "local", "global"
+    model.scores(triples)                                       # float64 [n]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attacks.membership.statistics import triple_scores
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import KgeModel
+
+
+class ClientModel(NamedTuple):
+    """One of a client's models: a scoring function and its rows."""
+
+    model: KgeModel
+    tables: ClientTables
+
+    def scores(self, triples: np.ndarray) -> np.ndarray:
+        """float64 `[n]`, see `attacks.membership.statistics.triple_scores`."""
+        return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
+
+
+def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
+    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
+    where the recipe has none, its rows as they were before the last broadcast."""
+    options = result.options
+    shared = ClientModel(options.kge_model(), result.tables[place])
+    if not RECIPES[options.algorithm].shared:
+        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
+    if result.private:
+        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
+    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}

@@ -1,0 +1,163 @@
+"""ERR and TRR from what was counted of each victim, and the strongest of several ways to infer relations.
+
+>>> from fkgsec.estimate import exact, proportion
+>>> def trr(variant, right):
+...     guesses = {"majority": exact(0.2, 100), "prior": exact(0.1, 100)}
+...     return Figure("reconstruction", "trr", "collusion", "b", proportion(right, 100), guesses["majority"],
+...                   variant=variant, guesses=guesses)
+>>> best = strongest([trr("cosine", 15), trr("score", 45)])
+>>> best.variant, best.by, best.compared, str(best.estimate)
+('strongest', 'score', 4, '0.4500 [0.3323, 0.5735]')
+>>> strongest([trr("cosine", 15)]).by, strongest([trr("cosine", 15)]).estimate.value
+('majority', 0.2)
+
+Source: ours. fedr.txt 3.1 infers by cosine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from attacks.figure import STRONGEST, Figure
+from attacks.reconstruction.inference import Inference
+from attacks.reconstruction.leakage import PUBLISHED, UNLINKED
+from attacks.reconstruction.unlinked import Unlinked
+from attacks.registry import Truth
+from attacks.residual import count_sources
+from attacks.view import ALL
+from fkgsec import estimate
+from fkgsec.estimate import Estimate
+
+
+class Counts(msgspec.Struct):
+    """Right guesses, expectations and what can be right at all of one victim; `entities` and `triples` are by inference."""
+
+    victim: str
+    num_entities: int
+    num_triples: int
+    entities: dict[str, float] = {}
+    entities_baseline: float = 0
+    entities_attainable: float = 0
+    triples: dict[str, float] = {}
+    triples_baseline: float = 0
+    triples_prior: float = 0
+    triples_attainable: float = 0
+    remark: str | None = None
+    unlinked: Unlinked | None = None
+    reason: str | None = None
+    sources: np.ndarray = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
+
+
+def figures_of(
+    truth: Truth, inferences: Sequence[Inference], counts: list[Counts], note: str | None, *, published: bool
+) -> list[Figure]:
+    """ERR and TRR by each inference, then by the strongest of them: of each victim, and of all where there are several.
+
+    Args:
+        note: what is to be said of the learned inference. published: whether counted as FedR's notebooks do, where there is but
+            one inference.
+    """
+    groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
+    made = [[_err_and_trr(truth, by, *group, published=published) for group in groups] for by in inferences]
+    figures = []
+    for err, trr in (pair for pairs in made for pair in pairs):
+        if note and trr.variant == "learned" and not trr.reason:
+            trr = msgspec.structs.replace(trr, remark="; ".join(filter(None, (trr.remark, f"learned: {note}"))))
+        figures += [err, trr]
+    if published:
+        return figures
+    for (victim, group), pairs in zip(groups, zip(*made, strict=True), strict=True):
+        figures += [strongest(variants) for variants in zip(*pairs, strict=True)]
+        if len(group) == 1 and (found := group[0].unlinked) is not None:
+            details = {"variant": found.inference, "counts": {"heads": found.num_heads, "pairs": found.num_pairs}}
+            figures += [
+                truth.figure(name, victim, getattr(found, name), baseline=getattr(found, f"{name}_baseline"), **details)
+                for name in UNLINKED
+            ]
+    return figures
+
+
+def strongest(variants: Sequence[Figure]) -> Figure:
+    """The best of several variants of a figure and of the baselines, which an adversary is free to take instead.
+
+    Baselines with names (`Figure.guesses`) are among those that are chosen from; another one's expectation is known without
+    sampling, and variants that count as many right are then one. Intervals are Wilson's at the level 1 - 0.05 / m (Bonferroni)
+    for the m among which was chosen, so that all m hold at once and the chosen one with them. Ties go to the first.
+    """
+    first = variants[0]
+    if first.reason:
+        return msgspec.structs.replace(first, variant=STRONGEST)
+    values = {one.variant: one.estimate.value for one in variants}
+    if first.guesses:
+        values |= {name: guess.value for name, guess in first.guesses.items()}
+        by = max(values, key=lambda name: values[name])
+        found = _share(values[by], first.estimate.n, len(values))
+        return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(values))
+    ways = set(values.values())
+    found = first.estimate if len(ways) == 1 else _share(max(ways), first.estimate.n, len(ways))
+    by = "attack"
+    if first.baseline is not None and first.baseline.value > found.value:
+        found, by = _share(first.baseline.value, first.estimate.n, 1), "baseline"
+    return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(ways))
+
+
+def _share(value: float, n: int, compared: int) -> Estimate:
+    found = estimate.proportion(min(value * n, n), n, compared=compared)
+    return msgspec.structs.replace(found, value=value, low=min(value, found.low), high=max(value, found.high))
+
+
+def _err_and_trr(
+    truth: Truth, inference: Inference, victim: str, counts: Sequence[Counts], *, published: bool
+) -> tuple[Figure, Figure]:
+    def share(name: str, num: int) -> Estimate:
+        return estimate.exact(sum(getattr(count, name) for count in counts) / num, num)
+
+    entities, triples = (sum(getattr(count, name) for count in counts) for name in ("num_entities", "num_triples"))
+    attacked = [count for count in counts if not count.reason]
+    reasons = [] if attacked else _distinct(count.reason for count in counts)
+    counts = attacked or counts
+    known = not reasons and not published
+    reachable = share("triples_attainable", triples).value
+    guesses = {"majority": share("triples_baseline", triples), "prior": share("triples_prior", triples)}
+    both = {
+        "variant": PUBLISHED if published else inference,
+        "num_attacked": len(attacked),
+        "reason": "; ".join(reasons) if reasons else None,
+    }
+    err = truth.figure(
+        "err",
+        victim,
+        _measured(sum(count.entities.get(inference, 0.0) for count in counts), entities, reasons),
+        baseline=share("entities_baseline", entities),
+        attainable=share("entities_attainable", entities).value if known else None,
+        counts=count_sources([count.sources for count in counts]),
+        **both,
+    )
+    trr = truth.figure(
+        "trr",
+        victim,
+        _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons),
+        baseline=max(guesses.values(), key=lambda one: one.value),
+        attainable=reachable if known else None,
+        guesses=guesses,
+        remark="; ".join(_distinct(count.remark for count in counts)) if known and not reachable else None,
+        **both,
+    )
+    return err, trr
+
+
+def _measured(right: float, n: int, reasons: list[str]) -> Estimate:
+    """The share with its interval. A figure that was not measured is zero with no certainty at all."""
+    if reasons:
+        return Estimate(0.0, 0.0, 1.0, n, "not attacked")
+    # FedR's notebooks divide a number of entities by a number of triples: a ratio that can pass 1, without an interval.
+    return estimate.proportion(right, n) if right <= n else estimate.exact(right / n, n)
+
+
+def _distinct(reasons: Iterable[str | None]) -> list[str]:
+    return sorted({reason for reason in reasons if reason})
