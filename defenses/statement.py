@@ -31,7 +31,10 @@ def statement(terms: Terms, before: Protection) -> list[str]:
         lines.append("psu: the server learns the union of names; every client receives the whole table")
     if defense.secagg:
         errors = ", ".join(f"{encoding.bound:.2g} ({table})" for table, encoding in terms.encodings.items())
-        lines.append(f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}")
+        lines.append(
+            f"secagg: the server learns sums, holders and survivors; error of a sum at most {errors}; of two runs of one seed "
+            "whose data differ at one client also that client's change"
+        )
         for table, weight in terms.largest_weight.items():
             if weight > 1:
                 lines.append(

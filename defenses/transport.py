@@ -30,6 +30,8 @@ What is drawn, and from what:
 - First rows, batches, negatives, participants, simulated dropouts: from the run's seed, which a record states. They say nothing
   of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
   options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
+  The other clients of two runs of one seed put in the same, so that where the data of one client alone differ, the difference of
+  the first sums is that client's. An unlearning draws anew for that reason; data that changed otherwise take another seed.
 
 A run that was killed goes on with the same identities and the same noise, so that what it releases again is what it released,
 and with fresh keys, shares and masks: a round that is done again would else give a server both kinds of share of one secret.

@@ -18,6 +18,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.recipes import Table
+from fkgsec.unlearning.forget_sets import retaining
 from protocols.secagg import safe_threshold
 
 
@@ -61,6 +62,27 @@ def test_it_is_said_that_many_sums_tell_what_one_does_not(
     options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg", participation=participation)
     protection = run_federation(graph(5), options, make_transport=make_transport).protection
     assert any(says in one.limit for one in protection.withstands if one.part == "single uploads")
+
+
+def test_it_is_said_that_two_runs_of_one_seed_tell_how_one_client_s_data_changed(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions
+) -> None:
+    """The others' parts of the first sum are the same to the last bit, and cancel."""
+    options, sums = msgspec.structs.replace(options, rounds=1, defense="psu,secagg"), []
+    whole = graph(3)
+    client = whole.clients[1]
+    for federation in (whole, retaining(whole, {client.name: client.train[:9]})):
+        run = run_federation(federation, options, make_transport=make_transport)
+        (opened,) = run.transcript.opened(1)
+        of = dict(zip(run.row_names["entities"], opened.sums()[0], strict=True))
+        own = np.stack([of[whole.entities[number]] for number in client.entity_ids[: client.num_trained_entities]])
+        sums.append((own, run.trained[1].entities[: len(own)].double().numpy()))
+        assert any(
+            "whose data differ at one client also that client's change" in line for line in run.protection.lines()
+        )
+    (first, true), (second, changed) = sums
+    assert np.abs(changed - true).max() > 1e-3
+    np.testing.assert_allclose(second - first, changed - true, atol=1e-6)
 
 
 @pytest.mark.slow
