@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.reconstruction.inference import infer_entities, infer_relations, rank_pairs
+from attacks.reconstruction.inference import (
+    infer_entities,
+    infer_entities_nearest,
+    infer_relation_rows,
+    infer_relations,
+    rank_pairs,
+)
 from attacks.view import THREAT_MODELS, ColluderKnowledge, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import ThreatModelError
@@ -218,3 +224,21 @@ class TestOnlyMessagesLeak:
         table = {"fede": "entities", "fedr": "relations"}[algorithm]
         different = {name for name in before if not np.array_equal(before[name], after[name])}
         assert different == {f"victim a {table}", f"victim b {table}"}
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "fedr"])
+def test_no_inference_looks_at_the_place_of_a_row(planted, algorithm: str) -> None:
+    """The order of rows follows the vocabulary, and would give names away: shuffled rows are named as they were."""
+    view = view_of(planted(algorithm=algorithm), "collusion+entities")
+    victim = view.victims[0]
+    assert victim.entities is not None
+    order = np.random.default_rng(0).permutation(len(victim.entities))
+    shuffled = replace(victim, entities=victim.entities[order])
+    for infer in (infer_entities, infer_entities_nearest):
+        assert infer(view, shuffled).names.tolist() == infer(view, victim).names[order].tolist()
+    found, other = rank_pairs(view, victim, order[:3]), rank_pairs(view, shuffled, np.arange(3))
+    np.testing.assert_allclose(other.scores, found.scores[:, order], rtol=1e-5)
+    if victim.relations is not None:
+        order = np.random.default_rng(1).permutation(len(victim.relations))
+        shuffled = replace(victim, relations=victim.relations[order])
+        assert infer_relation_rows(view, shuffled).tolist() == infer_relation_rows(view, victim)[order].tolist()
