@@ -19,6 +19,7 @@ from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
 from fkgsec.exchange.codec import CODECS, Codec
 from fkgsec.exchange.parts import Delivered, Delivery, Holding, Observed, Received, Upload, Uploaded, all_excluded
 from fkgsec.exchange.server import SharedTable
+from fkgsec.exchange.tensors import quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 
 __all__ = [
@@ -40,5 +41,7 @@ __all__ = [
     "all_excluded",
     "check_fit",
     "low_rank",
+    "quantised",
     "top_k",
+    "truncated_svd",
 ]

@@ -319,8 +319,10 @@ def _round(federation: Federation, progress: Progress, best: Best | None, observ
     trained = task.snapshot(shared_only=True)
     check = number % options.eval_every == 0 or number == options.rounds
     valid = task.validate() if check and task.judged_before_broadcast else None
-    outcomes = federation.upload(number, participants, started)
-    federation.broadcast(number)
+    outcomes = []
+    if options.exchanges(number):
+        outcomes = federation.upload(number, participants, started)
+        federation.broadcast(number)
     if check:
         valid = valid if task.judged_before_broadcast else task.validate()
         if valid is None or progress.best_valid is None or valid > progress.best_valid:

@@ -145,6 +145,45 @@ class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
         )
 
 
+class QuantisedRows(Message, frozen=True, tag="quantised-rows"):
+    """Rows as small whole numbers, `bits` bits for each, times a step for each run of rows."""
+
+    num_rows: int
+    width: int
+    bits: int
+    counts: list[int]
+    steps: bytes
+    data: bytes
+
+    @classmethod
+    def pack(
+        cls, round: int, sender: str, receiver: str, table: Table, levels: Tensor, steps: Tensor, bits: int
+    ) -> QuantisedRows:
+        """Serialise int64 `[n, width]` in -2^(bits - 1)..2^(bits - 1) - 1 and float32 `[n]`, the step of each row."""
+        starts = torch.ones(len(steps), dtype=torch.bool)
+        starts[1:] = steps[1:] != steps[:-1]
+        counts = torch.diff(torch.cat([starts.nonzero()[:, 0], torch.tensor([len(steps)])])).tolist()
+        offset = (levels.reshape(-1, 1).numpy() + 2 ** (bits - 1)) >> np.arange(bits)[::-1]
+        data = np.packbits((offset & 1).astype(np.uint8)).tobytes()
+        num_rows, width = levels.shape
+        return cls(round, sender, receiver, table, num_rows, width, bits, counts, _packed(steps[starts]), data)
+
+    def unpack(self) -> tuple[Tensor, Tensor]:
+        """Levels int64 `[num_rows, width]` and the step of each row, float32. Raises `RunError` when lengths do not fit."""
+        numbers, packed = self.num_rows * self.width, np.frombuffer(self.data, dtype=np.uint8)
+        fits = 1 <= self.bits <= 32 and min(self.counts, default=0) >= 0 and sum(self.counts) == self.num_rows
+        if not fits or len(packed) != -(-numbers * self.bits // 8):
+            raise RunError(
+                f"message of {self.sender} in round {self.round}: {len(packed)} bytes do not hold {self.num_rows} x {self.width} "
+                f"numbers of {self.bits} bits"
+            )
+        steps = _unpacked(self, self.steps, len(self.counts), 1)[:, 0]
+        bits = np.unpackbits(packed, count=numbers * self.bits).reshape(numbers, self.bits).astype(np.int64)
+        levels = bits @ (1 << np.arange(self.bits)[::-1]) - 2 ** (self.bits - 1)
+        rows = torch.from_numpy(levels).reshape(self.num_rows, self.width)
+        return rows, steps.repeat_interleave(torch.tensor(self.counts))
+
+
 def _packed(values: Tensor) -> bytes:
     return np.ascontiguousarray(values.detach().cpu().numpy(), dtype="<f4").tobytes()
 
@@ -171,7 +210,7 @@ class ProtocolMessage(Message, frozen=True, tag="protocol"):
         return self.step
 
 
-AnyMessage = Alignment | Rows | SparseRows | LowRankRows | ProtocolMessage
+AnyMessage = Alignment | Rows | SparseRows | LowRankRows | QuantisedRows | ProtocolMessage
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

@@ -96,6 +96,10 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
         """Whether shared models are validated, kept and tested as local training left them."""
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
 
+    def exchanges(self, round: int) -> bool:
+        """Whether shared rows cross in this round; everybody can tell beforehand."""
+        return self.settings.exchanges(round, self.seed)
+
     def num_participants(self, num_clients: int) -> int:
         """How many clients take part in a round, at least one; halves are rounded up."""
         return max(1, math.floor(self.participation * num_clients + 0.5))

@@ -35,6 +35,10 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Whether shared models are validated, kept and tested as local training left them, before the broadcast of a round."""
         return False
 
+    def exchanges(self, round: int, seed: int) -> bool:
+        """Whether shared rows cross in a round (1 is the first); in others clients train on from what they have."""
+        return True
+
     def given(self) -> dict[str, Any]:
         """The settings that are not at their defaults, by name."""
         return {one.name: value for one in fields_of(type(self)) if (value := getattr(self, one.name)) != one.default}

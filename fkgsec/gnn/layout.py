@@ -63,16 +63,3 @@ class Layout:
             tensors[name] = flat.reshape(turned).T if self._by_columns(shape) else flat.reshape(shape)
             start = stop
         return tensors
-
-
-def tensor_rows(names: Sequence[str]) -> dict[str, slice]:
-    """Where the rows of each tensor lie, by its name; `names` are those of rows.
-
-    >>> tensor_rows(["lin.weight/0", "lin.weight/1", "lin.bias/0"])
-    {'lin.weight': slice(0, 2, None), 'lin.bias': slice(2, 3, None)}
-    """
-    places: dict[str, slice] = {}
-    for number, name in enumerate(names):
-        tensor = name.rpartition("/")[0]
-        places[tensor] = slice(places[tensor].start if tensor in places else number, number + 1)
-    return places

@@ -40,7 +40,7 @@ class GnnResult(RunResult):
     """A finished run, at its best validation.
 
     Attributes (beside those of `RunResult`):
-        models: each client's parameters by name after the broadcast of that round.
+        models: each client's parameters by name after the broadcast of that round, and what it keeps beside them.
         trained: each client's shared parameters before it.
         test: what the models that the recipe judges say of each client's test graphs, in the order of the split.
     """

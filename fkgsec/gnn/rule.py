@@ -3,27 +3,30 @@
 class Anchored(GraphRule):                       # pulls shared parameters to those received
     keeps_received = True
 
-    def correct(self, shared, received):
-        return pulled(shared, received, self.settings.mu)
+    def correct(self, trainer):
+        return pulled(trainer.shared, trainer.received, self.settings.mu)
 
 register(Recipe("anchored", PARAMETERS, "this script", MySettings, task="graph", local=Anchored))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fkgsec.gnn.options import GnnOptions
 
+if TYPE_CHECKING:
+    from fkgsec.gnn.training import ClientTrainer
+
 
 class GraphRule:
     """The hooks, all without effect: local training is that of FedAvg.
 
-    One rule serves all clients. It has no state of its own between rounds, since checkpoints do not hold it.
+    One rule serves all clients. What it keeps of a client from round to round is in the client's trainer, for checkpoints.
 
     Attributes:
         keeps_received: whether clients keep the shared parameters as they last received them.
@@ -35,13 +38,24 @@ class GraphRule:
         self.options = options
         self.settings: Any = options.settings
 
-    def correct(self, shared: Mapping[str, nn.Parameter], received: Mapping[str, Tensor]) -> float:
-        """Change the gradients of a batch before Adam's step; returns what the loss grows by.
+    def begin(self, trainer: ClientTrainer) -> None:
+        """Give a new client what it keeps beside its network: `trainer.private`, judged with it, and `trainer.memory`."""
 
-        Args:
-            shared: the client's shared parameters with their gradients, by name. received: as they were last received.
-        """
+    def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
+        """A round of a client; returns its mean loss over graphs."""
+        return trainer.epochs(round, self.options.local_epochs, on_step)
+
+    def num_epochs(self) -> int:
+        """Of a round, for progress."""
+        return self.options.local_epochs
+
+    def correct(self, trainer: ClientTrainer) -> float:
+        """Change the gradients of a batch before Adam's step; returns what the loss grows by."""
         return 0.0
+
+    def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a client's network classifies with, of all that it has: parameters and private tensors by name."""
+        return parameters
 
 
 @torch.no_grad()

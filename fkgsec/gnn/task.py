@@ -59,7 +59,7 @@ class GraphTask:
         self.judged_before_broadcast = options.evaluates_before_broadcast
         first = self._first_parameters()
         for trainer in self.trainers:
-            _take(trainer, first)
+            trainer.take(first)
 
     def _first_parameters(self) -> dict[str, Tensor]:
         """The shared parameters that all begin with, drawn by the server."""
@@ -83,13 +83,12 @@ class GraphTask:
         return [Holding(names, len(names), size) for size in self.sizes]
 
     def rows(self, table: Table, place: int) -> Tensor:
-        return self.layout.pack(self.trainers[place].shared)
+        trainer = self.trainers[place]
+        return self.layout.pack(trainer.outgoing or trainer.shared)
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
         trainer = self.trainers[place]
-        _take(trainer, self.layout.unpack(received.merged(self.rows(table, place))))
-        if self.rule.keeps_received:
-            trainer.received = {name: one.detach().clone() for name, one in trainer.shared.items()}
+        trainer.take(self.layout.unpack(received.merged(self.layout.pack(trainer.shared))))
 
     def begin_round(self) -> None:
         if not self.recipe.keep_optimizer:
@@ -115,13 +114,13 @@ class GraphTask:
         return {
             f"{place}.{name}": tensor.detach().clone()
             for place, trainer in enumerate(self.trainers)
-            for name, tensor in trainer.model.state_dict().items()
+            for name, tensor in trainer.state().items()
             if name in self.layout.shapes or not shared_only
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         for place, trainer in enumerate(self.trainers):
-            trainer.model.load_state_dict(packing.below(f"{place}.", tensors))
+            trainer.restore(packing.below(f"{place}.", tensors))
 
     def trainer_state(self) -> dict[str, Tensor]:
         return {
@@ -148,13 +147,6 @@ class GraphTask:
             for kind, found in (("models", final), ("trained", trained))
         }
         return kept | {"test": test}
-
-
-@torch.no_grad()
-def _take(trainer: ClientTrainer, tensors: Mapping[str, Tensor]) -> None:
-    """Copy shared parameters in."""
-    for name, parameter in trainer.shared.items():
-        parameter.copy_(tensors[name])
 
 
 def _check_alike(graph: FederatedGraphs) -> None:

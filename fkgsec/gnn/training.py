@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fkgsec.errors import TrainingError
+from fkgsec.federation import packing
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import make_classifier
 from fkgsec.gnn.options import GnnOptions
@@ -23,16 +24,21 @@ from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 
+Step = Callable[[Batch, np.random.Generator], float]
+
 
 class ClientTrainer:
-    """One client's network, its Adam, and its graphs.
+    """One client's network, its optimisers, and its graphs.
 
     Args:
         client: its graphs. shared: which parameters are shared, by the beginnings of their names.
 
     Attributes:
         model: the network. shared: its shared parameters by name.
-        received: these as last received, where the rule keeps them.
+        private: tensors that the rule trains beside the network, by name. memory: others that it keeps from round to round.
+        received: shared parameters as last received, where the rule keeps them.
+        outgoing: what the client uploads where these are not its shared parameters; empty before it has trained.
+        adams: the optimisers by name.
     """
 
     def __init__(self, client: ClientGraphs, options: GnnOptions, rule: GraphRule, shared: tuple[str, ...]) -> None:
@@ -41,77 +47,114 @@ class ClientTrainer:
         width, num_classes = feature_width(client.graphs), client.graphs.num_classes
         self.model = make_classifier(options.architecture(), width, num_classes, rng).to(self.device)
         self.shared = {name: one for name, one in self.model.named_parameters() if name.startswith(shared)}
+        self.private: dict[str, Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
         self.received: dict[str, Tensor] = {}
+        self.outgoing: dict[str, Tensor] = {}
         self.training = client.graphs.subset(client.train)
+        rule.begin(self)
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
-        """Forget Adam's moments and step counts."""
-        options, fused = self.options, self.device.type in ("cpu", "cuda")
-        self._adam = torch.optim.Adam(
-            self.model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=fused
-        )
+        """Forget moments and step counts."""
+        rate, decay = self.options.learning_rate, self.options.weight_decay
+        self.adams = {"adam": torch.optim.Adam(self.model.parameters(), lr=rate, weight_decay=decay, fused=True)}
+        if self.private:
+            self.adams["private adam"] = torch.optim.Adam(self.private.values(), lr=rate, fused=True)
 
     @property
     def num_steps(self) -> int:
         """Of a round."""
-        return self.options.local_epochs * -(-len(self.training) // self.options.batch_size)
+        return self.rule.num_epochs() * -(-len(self.training) // self.options.batch_size)
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make these the shared parameters, as they were received."""
+        with torch.no_grad():
+            for name, parameter in self.shared.items():
+                parameter.copy_(tensors[name])
+        self.outgoing = {}
+        if self.rule.keeps_received:
+            self.received = {name: one.detach().clone() for name, one in self.shared.items()}
 
     def train(self, round: int, on_step: Callable[[], None]) -> float:
-        """`local_epochs` epochs; returns the mean loss over graphs. Raises `TrainingError` for one that is not finite."""
+        """A round, as the rule has it; returns the mean loss over graphs."""
+        return self.rule.train(self, round, on_step)
+
+    def epochs(
+        self, round: int, count: int, on_step: Callable[[], None], phase: str = "", step: Step | None = None
+    ) -> float:
+        """So many epochs; returns the mean loss over graphs. Raises `TrainingError` for one that is not finite.
+
+        Args:
+            phase: names the draws of a second phase in a round. step: what is done with a batch; None: `self.step`.
+        """
         total = 0.0
-        for epoch in range(self.options.local_epochs):
-            where = (self.client.name, round, epoch)
+        for epoch in range(count):
+            where = (self.client.name, round, epoch, *filter(None, [phase]))
             order = generator(self.options.seed, "batches", *where).permutation(len(self.training))
             rng = generator(self.options.seed, "dropout", *where)
-            for step, batch in enumerate(self._batches(self.training, order)):
-                loss = self._step(batch, rng)
+            for number, batch in enumerate(self._batches(self.training, order)):
+                loss = (step or self.step)(batch, rng)
                 if not np.isfinite(loss):
                     raise TrainingError(
-                        f"round {round}, client {self.client.name}, epoch {epoch + 1}, step {step + 1}: the loss is {loss}; "
+                        f"round {round}, client {self.client.name}, epoch {epoch + 1}, step {number + 1}: the loss is {loss}; "
                         "a smaller --learning-rate may help"
                     )
                 total += loss * len(batch)
                 on_step()
-        return total / (self.options.local_epochs * len(self.training))
+        return total / (max(count, 1) * len(self.training))
 
-    def _step(self, batch: Batch, rng: np.random.Generator) -> float:
+    def step(self, batch: Batch, rng: np.random.Generator) -> float:
         """One step of Adam; returns the loss with what the rule adds to it."""
-        self._adam.zero_grad()
+        self.model.zero_grad()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
-        added = self.rule.correct(self.shared, self.received)
-        self._adam.step()
+        added = self.rule.correct(self)
+        self.adams["adam"].step()
         return float(loss.detach()) + added
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, buffers and private tensors by name: what the client's network is."""
+        return {**self.model.state_dict(), **self.private}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave."""
+        self.model.load_state_dict({name: one for name, one in tensors.items() if name not in self.private})
+        for name, tensor in self.private.items():
+            tensor.copy_(tensors[name])
 
     def _batches(self, graphs: GraphSet, order: np.ndarray) -> Iterator[Batch]:
         for start in range(0, len(order), self.options.batch_size):
             yield Batch.of(graphs.subset(order[start : start + self.options.batch_size]), self.device)
 
     @torch.no_grad()
-    def classify(self, ids: np.ndarray, parameters: Mapping[str, Tensor] | None = None) -> Probabilities:
-        """What the network says of some of the client's graphs; with other parameters (by name) in place of its own."""
+    def classify(self, ids: np.ndarray, state: Mapping[str, Tensor] | None = None) -> Probabilities:
+        """What the network says of some of the client's graphs; with another `state` in place of its own."""
         rows = [np.zeros((0, self.client.graphs.num_classes))]
+        judged = self.rule.judged({**self.state(), **(state or {})})
         for batch in self._batches(self.client.graphs, ids):
-            logits = torch.func.functional_call(self.model, dict(parameters or {}), (batch,))
+            logits = torch.func.functional_call(self.model, judged, (batch,))
             rows.append(logits.double().softmax(dim=1).cpu().numpy())
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 
     def tensors(self, *, optimizer: bool) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside the parameters, by name."""
-        kept = {f"received.{name}": tensor for name, tensor in self.received.items()}
-        state = self._adam.state_dict()["state"] if optimizer else {}
-        return kept | {f"adam.{place}.{name}": one for place, values in state.items() for name, one in values.items()}
+        """What a checkpoint must hold beside `state`, by name."""
+        tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
+        for name, adam in self.adams.items() if optimizer else ():
+            tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
+        return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            kind, _, name = key.partition(".")
-            if kind == "received":
-                self.received[name] = tensor.to(self.device)
-            else:
-                place, name = name.split(".")
-                state.setdefault(int(place), {})[name] = tensor
-        if state:
-            self._adam.load_state_dict(self._adam.state_dict() | {"state": state})
+        kinds = {kind: packing.below(f"{kind}.", tensors) for kind in ("received", "memory")}
+        self.received, self.memory = (
+            {name: one.to(self.device) for name, one in kept.items()} for kept in kinds.values()
+        )
+        for name, adam in self.adams.items():
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in packing.below(f"{name}.", tensors).items():
+                place, value = key.split(".")
+                state.setdefault(int(place), {})[value] = tensor
+            if state:
+                adam.load_state_dict(adam.state_dict() | {"state": state})

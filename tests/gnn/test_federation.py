@@ -17,7 +17,6 @@ from fkgsec.federation.options import replace
 from fkgsec.gnn.models import ENCODER
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult, Probabilities, mean_over_clients
-from fkgsec.gnn.rule import GraphRule
 from fkgsec.gnn.task import GraphTask
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.generate import generate_motifs
@@ -221,7 +220,7 @@ def test_the_interval_of_a_mean_of_clients_covers() -> None:
 def test_training_learns_the_motif() -> None:
     """Validation finds a round whose test accuracy is far from guessing, on all clients together."""
     federation = load_federation("motifs", seed=0, clients=3, size=400)
-    result = run_federation(federation, GnnOptions(width=16, rounds=25, learning_rate=0.01, batch_size=32, dropout=0.0))
+    result = run_federation(federation, GnnOptions(width=16, rounds=15, learning_rate=0.01, batch_size=32, dropout=0.0))
     found = result.accuracy()
     assert found is not None
     assert found.low > 0.6
@@ -255,4 +254,3 @@ def test_data_of_another_task_are_refused(motifs: FederatedGraphs) -> None:
 def test_options_are_plain_data() -> None:
     assert msgspec.json.decode(msgspec.json.encode(SMALL), type=dict)["width"] == 8
     assert SMALL.identity()["width"] == 8
-    assert GraphRule(SMALL).correct({}, {}) == 0.0

@@ -1,11 +1,12 @@
 """The shipped algorithms for graph classification, a file for each family."""
 
 from fkgsec.algorithms.graphs.alone import LOCAL
+from fkgsec.algorithms.graphs.cefgl import CEFGL
 from fkgsec.algorithms.graphs.fedavg import FEDAVG, FEDPER
 from fkgsec.algorithms.graphs.fedprox import FEDPROX
 from fkgsec.federation.recipes import register
 
-SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDPROX)
+SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDPROX, CEFGL)
 
 for _recipe in SHIPPED:
     register(_recipe)

@@ -1,14 +1,17 @@
 """FedProx over graph networks: a proximal term keeps a client's shared parameters near those it received."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
-from torch import Tensor, nn
 
 from fkgsec.algorithms.graphs.fedavg import PARAMETERS, FedAvgSettings
 from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.rule import GraphRule, pulled
+
+if TYPE_CHECKING:
+    from fkgsec.gnn.training import ClientTrainer
 
 
 class GraphFedProxSettings(FedAvgSettings, frozen=True):
@@ -29,8 +32,8 @@ class GraphFedProxRule(GraphRule):
 
     keeps_received = True
 
-    def correct(self, shared: Mapping[str, nn.Parameter], received: Mapping[str, Tensor]) -> float:
-        return pulled(shared, received, self.settings.mu)
+    def correct(self, trainer: ClientTrainer) -> float:
+        return pulled(trainer.shared, trainer.received, self.settings.mu)
 
 
 FEDPROX = Recipe(

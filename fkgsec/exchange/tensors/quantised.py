@@ -1,0 +1,203 @@
+"""Rows as numbers of a few bits: each tensor is cut to equal steps, and whole multiples of the step cross.
+
+    levels, steps = quantise(rows, tensor_places(names), bits=4)
+    levels * steps[:, None]                          # what the other side reads
+
+Rows are named `tensor/number` (`fkgsec.gnn.layout`); a tensor's step is its largest absolute value over 2^(bits - 1) - 1, so that
+`bits` holds the sign, too, or as CEFGL's paper prints it, its Euclidean norm over 2^bits. Steps cross beside the numbers, and the
+first broadcast has whole rows. `bits=32` sends rows as they are.
+
+Leakage: the server sees every client's names and its rows as it reads them.
+Source: cefgl.txt Eq. 10 and 11 (there `scale=l2`, and `rounding` to the nearest, which it calls random); QSGD (Alistarh et al.
+2017) for `rounding=stochastic`. Differs: in the paper 4 bits have 2^4 magnitudes beside a sign and zero, which need 6 bits: with
+`scale=l2` that many are sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.exchange.aggregation import Answers
+from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
+from fkgsec.exchange.parts import Delivered, Holding, Upload
+from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.federation.messages import SERVER, AnyMessage, QuantisedRows, Rows
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.recipes import Table
+from fkgsec.randomness import generator
+
+Scale = Literal["max", "l2"]
+Rounding = Literal["nearest", "stochastic"]
+UNQUANTISED = 32
+
+
+class Quantised(NamedTuple):
+    """Whole numbers int64 `[n, width]`, and the step of each row, float32 `[n]`."""
+
+    levels: Tensor
+    steps: Tensor
+
+    def values(self) -> Tensor:
+        """What they stand for, float32 `[n, width]`."""
+        return self.levels * self.steps[:, None]
+
+
+def quantise(
+    rows: Tensor,
+    places: Mapping[str, Tensor],
+    *,
+    bits: int,
+    scale: Scale = "max",
+    rng: np.random.Generator | None = None,
+) -> Quantised:
+    """The multiples of a step that are nearest to the values of each tensor; with `rng` one of the two beside each value, drawn
+    so that the mean is the value.
+
+    Args:
+        rows: float `[n, width]`. places: the rows of each tensor.
+    """
+    steps = torch.zeros(len(rows))
+    for own in places.values():
+        values = rows[own].float()
+        steps[own] = values.abs().max() / (2 ** (bits - 1) - 1) if scale == "max" else values.norm() / 2**bits
+    exact = _over(rows.float(), steps)
+    drawn = torch.zeros(()) if rng is None else torch.from_numpy(rng.random(tuple(exact.shape), dtype=np.float32))
+    levels = exact.round() if rng is None else (exact + drawn).floor()
+    # Steps are rounded, too: the largest value may lie a hair beyond its level.
+    largest = 2 ** (bits - 1) - 1 if scale == "max" else 2**bits
+    return Quantised(levels.clamp(-largest, largest).long(), steps)
+
+
+def _over(rows: Tensor, steps: Tensor) -> Tensor:
+    """Rows over their steps, zero where the step is."""
+    return torch.where(steps[:, None] > 0, rows / torch.where(steps > 0, steps, 1.0)[:, None], 0.0)
+
+
+def _multiples(rows: Tensor, steps: Tensor) -> Quantised:
+    """Rows that are multiples of steps that are known."""
+    return Quantised(_over(rows, steps).round().long(), steps)
+
+
+def wire_bits(bits: int, scale: Scale) -> int:
+    """Bits that a number needs on the wire, its sign and the largest magnitude included."""
+    return bits if scale == "max" else bits + 2
+
+
+class _Settings(NamedTuple):
+    bits: int
+    scale: Scale
+    stochastic: bool
+
+    @classmethod
+    def of(cls, options: RunOptions) -> _Settings:
+        settings = options.settings
+        return cls(settings.bits, settings.scale, settings.rounding == "stochastic")
+
+    @property
+    def wire(self) -> int:
+        return wire_bits(self.bits, self.scale)
+
+
+class QuantisedClient(ClientCodec):
+    """The client's half."""
+
+    def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
+        super().__init__(holding, options, answers)
+        self._places, self._settings = tensor_places(holding.names[: holding.num_uploaded]), _Settings.of(options)
+        self._quantised: Quantised | None = None
+
+    def encode(self, round: int, rows: Tensor) -> Contribution:
+        """The values that the server will read."""
+        bits, scale, stochastic = self._settings
+        if bits == UNQUANTISED:
+            return super().encode(round, rows)
+        rng = _rng(self.options.seed, round, rows) if stochastic else None
+        self._quantised = quantise(rows, self._places, bits=bits, scale=scale, rng=rng)
+        return super().encode(round, self._quantised.values())
+
+    def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
+        """Levels and steps."""
+        if self._quantised is None:
+            return super().pack(round, party, table, contribution)
+        return QuantisedRows.pack(round, party, SERVER, table, *self._quantised, self._settings.wire)
+
+    def shape(self, message: AnyMessage) -> tuple[int, int]:
+        """Rows and width."""
+        return (message.num_rows, message.width) if isinstance(message, QuantisedRows) else super().shape(message)
+
+    def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
+        """As whole rows, once they are multiplied out; those of round 0 are whole."""
+        if not isinstance(message, QuantisedRows):
+            return super().read(message, num_rows)
+        whole = Rows.pack(message.round, message.sender, message.receiver, message.table, _values(message))
+        return super().read(whole, num_rows)
+
+
+class QuantisedServer(ServerCodec):
+    """The server's half: the table has the values that it sends."""
+
+    def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
+        super().__init__(shared, options, answers)
+        self._settings = _Settings.of(options)
+        self._steps = torch.empty(0)
+
+    def accept(self, round: int, message: AnyMessage) -> Upload:
+        """Rows as their multiples say."""
+        if self._settings.bits == UNQUANTISED:
+            return super().accept(round, message)
+        if not isinstance(message, QuantisedRows):
+            raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; quantised rows expected")
+        return super().accept(
+            round, Rows.pack(message.round, message.sender, message.receiver, message.table, _values(message))
+        )
+
+    def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
+        """Make what can be sent of the aggregate the table."""
+        bits, scale, stochastic = self._settings
+        if bits == UNQUANTISED:
+            super().publish(aggregated, delivered)
+            return
+        rng = _rng(self.options.seed, 0, aggregated) if stochastic else None
+        quantised = quantise(aggregated, tensor_places(self.shared.names), bits=bits, scale=scale, rng=rng)
+        self.shared.rows, self._steps = quantised.values(), quantised.steps
+
+    def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
+        """Levels and steps; whole rows in round 0."""
+        if self._settings.bits == UNQUANTISED or not len(self._steps):
+            return super().pack(round, party, content)
+        held = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))
+        sent = _multiples(content, self._steps[held])
+        if not torch.equal(sent.values(), content):  # not the table: an adversary's, which must fit the message, too
+            bits, scale, _ = self._settings
+            names = [self.shared.names[int(place)] for place in held]
+            sent = quantise(content, tensor_places(names), bits=bits, scale=scale)
+        return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The steps of the last broadcast."""
+        return {"steps": self._steps}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self._steps = tensors["steps"]
+
+
+def _values(message: QuantisedRows) -> Tensor:
+    return Quantised(*message.unpack()).values()
+
+
+def _rng(seed: int, round: int, rows: Tensor) -> np.random.Generator:
+    """What a tensor is rounded by: the same for the same values, whoever has them."""
+    content = np.ascontiguousarray(rows.numpy(), dtype="<f4").tobytes()
+    return generator(seed, "rounding", round, hashlib.sha256(content).hexdigest())
+
+
+CODECS.register("quantised", Codec(QuantisedClient, QuantisedServer, whole=True))

@@ -1,0 +1,54 @@
+"""The weighted mean of uploads, made low-rank: of each matrix of parameters small singular values are dropped.
+
+    truncated(matrix, threshold=1e-3)                # hard: singular values above the threshold stay as they are
+    truncated(matrix, threshold=1e-3, shrink="soft") # those that stay are made smaller by it
+
+Rows are named `tensor/number` (`fkgsec.gnn.layout`), so that the server knows which of them are one matrix; a tensor of one row,
+such as a bias, stays as it is.
+
+Source: cefgl.txt Eq. 9 and section 4.2 (hard); FedSLR's code (Huang et al. 2023) for soft shrinkage, by the threshold over alpha.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fkgsec.exchange.aggregation import AGGREGATIONS, MeanOverHolders
+from fkgsec.exchange.parts import Delivered
+from fkgsec.exchange.tensors.places import tensor_places
+
+Shrink = Literal["hard", "soft"]
+
+
+def truncated(matrix: Tensor, *, threshold: float, shrink: Shrink = "hard") -> Tensor:
+    """A matrix `[m, n]` without its singular values up to the threshold; threshold 0 leaves it as it is."""
+    if threshold == 0:
+        return matrix
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    kept = (values - threshold).clamp_min(0) if shrink == "soft" else torch.where(values > threshold, values, 0.0)
+    return ((left * kept) @ right).to(matrix.dtype)
+
+
+def rank_ratio(matrix: Tensor, *, threshold: float) -> float:
+    """The share of a matrix's singular values that are above a threshold (cefgl.txt Table 3)."""
+    values = torch.linalg.svdvals(matrix.double())
+    return float((values > threshold).double().mean())
+
+
+class TruncatedMean(MeanOverHolders):
+    """The weighted mean of each row, each matrix of rows truncated; settings `singular_threshold`, `shrink` and `alpha`."""
+
+    def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
+        """See the class."""
+        rows, settings = super().aggregate(round, previous, delivered), self.options.settings
+        threshold = settings.singular_threshold / (settings.alpha if settings.shrink == "soft" else 1.0)
+        for places in tensor_places(self.shared.names).values():
+            if len(places) > 1:
+                rows[places] = truncated(rows[places], threshold=threshold, shrink=settings.shrink)
+        return rows
+
+
+AGGREGATIONS.register("truncated-svd", TruncatedMean)

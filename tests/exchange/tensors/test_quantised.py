@@ -1,0 +1,148 @@
+"""Quantised rows against loops over single numbers, on the wire and under tampering."""
+
+import numpy as np
+import pytest
+import torch
+
+from fkgsec.errors import RunError
+from fkgsec.exchange import CODECS, Holding, SharedTable
+from fkgsec.exchange.parts import Delivered
+from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.tensors.quantised import Quantised, quantise, wire_bits
+from fkgsec.federation.messages import QuantisedRows, Rows, decode, encode
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.randomness import generator
+
+NAMES = ["w/0", "w/1", "b/0", "w/2", "none/0"]
+PLACES = tensor_places(NAMES)
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    """Two tensors whose rows lie mixed, and one of zeros."""
+    drawn = torch.from_numpy(generator(0, "test").normal(size=(5, 6))).float()
+    drawn[2] *= 100
+    drawn[4] = 0
+    return drawn
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_nearest_by_the_largest_value(bits: int, rows: torch.Tensor) -> None:
+    found = quantise(rows, PLACES, bits=bits)
+    levels = 2 ** (bits - 1) - 1
+    for name, places in PLACES.items():
+        largest = float(rows[places].abs().max())
+        for place in places:
+            for value, read in zip(rows[place].tolist(), found.values()[place].tolist(), strict=True):
+                expected = largest * round(value / largest * levels) / levels if largest else 0.0
+                assert read == pytest.approx(expected, rel=1e-5, abs=1e-7), name
+    assert int(found.levels.abs().max()) == levels
+
+
+def test_as_the_paper_prints_it(rows: torch.Tensor) -> None:
+    """Eq. 10 and 11: |x|_2 sgn(x_k) round(2^r |x_k| / |x|_2) / 2^r, more bits than r."""
+    found = quantise(rows, PLACES, bits=4, scale="l2").values()
+    for places in PLACES.values():
+        x = rows[places].double().numpy().ravel()
+        norm = np.linalg.norm(x)
+        expected = norm * np.sign(x) * np.round(2**4 * np.abs(x) / norm) / 2**4 if norm else x
+        assert np.allclose(found[places].numpy().ravel(), expected, rtol=1e-5, atol=1e-6)
+    assert (wire_bits(4, "max"), wire_bits(4, "l2")) == (4, 6)
+    one = torch.tensor([[3.0]])
+    assert quantise(one, {"x": torch.tensor([0])}, bits=4, scale="l2").levels.tolist() == [
+        [16]
+    ]  # what six bits are for
+
+
+def test_a_fresh_layer_is_all_zeros_as_printed() -> None:
+    """Four bits by the norm of 4,096 numbers: none reaches half a step."""
+    layer = torch.from_numpy(generator(0, "test").uniform(-0.125, 0.125, size=(64, 64))).float()
+    places = {"w": torch.arange(64)}
+    assert not quantise(layer, places, bits=4, scale="l2").levels.any()
+    error = (quantise(layer, places, bits=4).values() - layer).norm() / layer.norm()
+    assert float(error) < 0.1
+
+
+def test_stochastic_rounding_is_right_in_the_mean(rows: torch.Tensor) -> None:
+    drawn = torch.stack([quantise(rows, PLACES, bits=3, rng=generator(seed, "test")).values() for seed in range(400)])
+    steps = quantise(rows, PLACES, bits=3).steps
+    assert (drawn.mean(0) - rows).abs().div(steps.clamp_min(1e-9)[:, None]).max() < 4 * 0.5 / 20
+    assert ((drawn - rows).abs() <= steps[:, None] * 1.0001).all()
+
+
+@pytest.mark.parametrize("bits", [2, 5, 16, 32])
+def test_the_message_gives_back_what_went_in(bits: int) -> None:
+    levels = torch.from_numpy(generator(0, "test").integers(-(2 ** (bits - 1)), 2 ** (bits - 1), size=(7, 3)))
+    steps = torch.tensor([0.5, 0.5, 0.25, 0.25, 0.25, 0.0, 0.5])
+    message = decode(encode(QuantisedRows.pack(1, "a", "b", "t", levels, steps, bits)))
+    assert isinstance(message, QuantisedRows)
+    back = message.unpack()
+    assert torch.equal(back[0], levels)
+    assert torch.equal(back[1], steps)
+    assert message.counts == [2, 3, 1, 1]
+    assert len(message.data) == -(-21 * bits // 8)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"data": b"\0"},
+        {"counts": [7]},
+        {"counts": [2, 3, 1, 2]},
+        {"counts": [-1, 6, 1, 1]},
+        {"bits": 0},
+        {"steps": b""},
+    ],
+)
+def test_a_damaged_message_is_refused(damage: dict[str, object]) -> None:
+    levels, steps = torch.zeros(7, 3, dtype=torch.int64), torch.tensor([0.5, 0.5, 0.25, 0.25, 0.25, 0.0, 0.5])
+    message = QuantisedRows.pack(1, "a", "b", "t", levels, steps, 4)
+    changed = QuantisedRows(**({name: getattr(message, name) for name in message.__struct_fields__} | damage))  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="message of a in round 1"):
+        changed.unpack()
+
+
+def halves(**settings: object) -> tuple[object, object, SharedTable]:
+    options = GnnOptions(algorithm="cefgl", settings=settings)
+    shared = SharedTable("parameters", ["client/a"])
+    holding = Holding(NAMES, len(NAMES), 3)
+    codec = CODECS["quantised"]
+    server = codec.server(shared, options, "rows")
+    shared.names, shared.holdings = list(NAMES), {"client/a": torch.arange(5)}
+    shared.num_uploaded, shared.weights = {"client/a": 5}, {"client/a": 3}
+    return codec.client(holding, options, "rows"), server, shared
+
+
+@pytest.mark.parametrize("settings", [{}, {"scale": "l2", "bits": 8}, {"rounding": "stochastic"}, {"bits": 32}])
+def test_both_sides_read_the_same(settings: dict[str, object], rows: torch.Tensor) -> None:
+    client, server, shared = halves(**settings)
+    shared.rows = torch.zeros(5, 6)
+    message = decode(encode(client.pack(1, "client/a", "parameters", contribution := client.encode(1, rows))))  # type: ignore[attr-defined]
+    upload = server.accept(1, message)  # type: ignore[attr-defined]
+    assert torch.equal(upload.rows, contribution.rows)
+    assert upload.weight == 3
+    assert isinstance(message, Rows if settings.get("bits") == 32 else QuantisedRows)
+    server.publish(rows * 0.3, Delivered((5, 6)))  # type: ignore[attr-defined]
+    sent = decode(encode(server.pack(1, "client/a", server.content(1, shared.rows, torch.arange(5)))))  # type: ignore[attr-defined]
+    assert torch.equal(client.read(sent).values, shared.rows)  # type: ignore[attr-defined]
+    assert client.shape(sent) == (5, 6)  # type: ignore[attr-defined]
+
+
+def test_round_zero_has_whole_rows_and_tampering_fits_the_message(rows: torch.Tensor) -> None:
+    client, server, shared = halves()
+    shared.rows = rows
+    assert isinstance(server.pack(0, "client/a", rows), Rows)  # type: ignore[attr-defined]
+    server.publish(rows, Delivered((5, 6)))  # type: ignore[attr-defined]
+    tampered = rows.flip(0) * 50
+    read = client.read(server.pack(1, "client/a", tampered)).values  # type: ignore[attr-defined]
+    assert torch.equal(read, quantise(tampered, PLACES, bits=4).values())
+
+
+def test_an_upload_of_another_kind_is_refused(rows: torch.Tensor) -> None:
+    _, server, shared = halves()
+    shared.rows = rows
+    with pytest.raises(RunError, match="uploaded rows of parameters; quantised rows expected"):
+        server.accept(1, Rows.pack(1, "client/a", "server", "parameters", rows))  # type: ignore[attr-defined]
+    other = Quantised(torch.zeros(5, 2, dtype=torch.int64), torch.zeros(5))
+    with pytest.raises(RunError, match="width 2; 6 expected"):
+        server.accept(1, QuantisedRows.pack(1, "client/a", "server", "parameters", *other, 4))  # type: ignore[attr-defined]

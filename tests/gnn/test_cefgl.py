@@ -1,0 +1,228 @@
+"""CEFGL: its steps by hand, its rounds with and without exchange, what is left of it without its parts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from defenses.transport import make_transport
+from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule, CEFGLSettings
+from fkgsec.errors import SpecError
+from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.tensors.quantised import quantise
+from fkgsec.exchange.tensors.truncated_svd import truncated
+from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.messages import SERVER, QuantisedRows, Rows
+from fkgsec.federation.options import replace
+from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.models import ENCODER
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.task import GraphTask
+from fkgsec.gnn.training import ClientTrainer
+from fkgsec.graphs.sets import FederatedGraphs
+from fkgsec.randomness import generator
+
+SMALL = GnnOptions(algorithm="cefgl", width=8, rounds=4, batch_size=16, device="cpu", seed=6)
+ALL_ROUNDS = {"exchange": 1.0}
+PLAIN = {
+    "correction": "off",
+    "alpha": 0.0,
+    "singular_threshold": 0.0,
+    "bits": 32,
+    "exchange": 1.0,
+    "components": "shared",
+}
+
+
+def flat(result: GnnResult) -> torch.Tensor:
+    return torch.cat([one.flatten().double() for model in result.models for _, one in sorted(model.items())])
+
+
+@pytest.fixture(scope="module")
+def finished(motifs: FederatedGraphs) -> GnnResult:
+    return run_federation(motifs, SMALL)
+
+
+def test_without_its_parts_it_is_fedavg(motifs: FederatedGraphs) -> None:
+    bare = run_federation(motifs, replace(SMALL, settings=PLAIN))
+    fedavg = run_federation(motifs, replace(SMALL, algorithm="fedavg", settings=None))
+    assert torch.equal(flat(bare), flat(fedavg))
+
+
+@pytest.mark.parametrize("correction", ["dual", "printed"])
+def test_a_round_of_a_client_by_hand(correction: str, motifs: FederatedGraphs) -> None:
+    """One batch a phase, without dropout: both gradients by autograd of the whole objectives."""
+    given = {"correction": correction, "l1": 0.1, "sparse_threshold": 5e-4}
+    options = replace(SMALL, batch_size=64, dropout=0.0, weight_decay=0.0, settings=given)
+    client, eta, alpha = motifs.clients[1], 1e-3, 0.6
+    ours, theirs = (ClientTrainer(client, options, CEFGLRule(options), (ENCODER,)) for _ in range(2))
+    theta = {name: one.detach() + 0.01 for name, one in theirs.shared.items()}
+    h = {name: torch.full_like(one, 0.003) for name, one in theta.items()}
+    for trainer in (ours, theirs):
+        trainer.take(theta)
+        trainer.memory = {name: one.clone() for name, one in h.items()}
+    ours.train(2, lambda: None)
+
+    def objective(phase: tuple[str, ...], convolutions: dict[str, torch.Tensor]) -> torch.Tensor:
+        order = generator(6, "batches", client.name, 2, 0, *phase).permutation(len(client.train))
+        batch = Batch.of(theirs.training.subset(order))
+        return functional.cross_entropy(torch.func.functional_call(theirs.model, convolutions, (batch,)), batch.classes)
+
+    # Eq. 6, with the terms as gradients.
+    w = theirs.shared
+    loss = objective((), dict(w))
+    loss = loss + sum(alpha / 2 * (w[n] - theta[n]).square().sum() - (h[n] * w[n]).sum() for n in w)
+    adam = torch.optim.Adam(theirs.model.parameters(), lr=eta)
+    loss.backward()
+    adam.step()
+    # Eq. 8, the other layers along.
+    s = {name: torch.zeros_like(one, requires_grad=True) for name, one in theta.items()}
+    adam.zero_grad()
+    objective(("fine-tuning",), {name: theta[name] + s[name] for name in s}).backward()
+    adam.step()
+    torch.optim.Adam(s.values(), lr=eta).step()
+    for name, one in s.items():
+        shrunk = one.detach().sign() * (one.detach().abs() - eta * 0.1).clamp_min(0)
+        expected = torch.where(shrunk.abs() < 5e-4, 0.0, shrunk)
+        assert torch.allclose(ours.private[f"{SPARSE}{name}"], expected, atol=1e-7), name
+    # Eq. 7, and what Eq. 9 takes the mean of.
+    for name, moved in w.items():
+        grown = h[name] + (alpha if correction == "dual" else 1 / eta) * (theta[name] - moved.detach())
+        assert torch.allclose(ours.memory[name], grown, atol=1e-4 if correction == "printed" else 1e-6), name
+        sent = moved.detach() - (grown / alpha if correction == "dual" else eta * grown)
+        assert torch.allclose(ours.outgoing[name], sent, atol=1e-6), name
+    for name, one in theirs.model.state_dict().items():
+        assert torch.allclose(ours.model.state_dict()[name], one, atol=2e-6), name
+
+
+def test_the_next_table_by_hand(motifs: FederatedGraphs) -> None:
+    """Quantised uploads, weighted mean, truncated matrices, quantised again: what clients hold after round 1."""
+    options = replace(SMALL, rounds=1, settings={**ALL_ROUNDS, "singular_threshold": 0.3})
+    result = run_federation(motifs, options)
+    task = GraphTask(motifs, options)
+    task.train(1, [0, 1, 2], lambda: None)
+    places = tensor_places(task.layout.names)
+    uploads = [quantise(task.rows("parameters", client), places, bits=4).values() for client in range(3)]
+    mean = (48 * uploads[0] + 40 * uploads[1] + 32 * uploads[2]) / 120
+    for own in places.values():
+        if len(own) > 1:
+            mean[own] = truncated(mean[own], threshold=0.3)
+    expected = task.layout.unpack(quantise(mean, places, bits=4).values())
+    for name, one in expected.items():
+        assert torch.allclose(result.models[0][name], one, atol=1e-6), name
+        assert torch.equal(result.models[0][name], result.models[2][name])
+
+
+def test_rows_cross_in_the_rounds_that_the_coin_says(finished: GnnResult) -> None:
+    heads = [number for number in range(1, 5) if SMALL.exchanges(number)]
+    assert heads == [2, 4]
+    crossed = {entry.round for entry in finished.transcript.entries if entry.direction == "up" and entry.round}
+    assert crossed == set(heads)
+    assert [entry.num_survivors for entry in finished.rounds] == [0, 0, 3, 0, 3]
+    assert [entry.bytes_down > 0 for entry in finished.rounds] == [True, False, True, False, True]
+
+
+def test_bytes_are_those_of_few_bits(motifs: FederatedGraphs, finished: GnnResult) -> None:
+    """2 (2 (8 x 8 + 8)) numbers of four bits, and a step for each of eight tensors."""
+    uploads = [one for one in finished.transcript.messages(4) if one.receiver == SERVER]
+    assert all(
+        isinstance(one, QuantisedRows) and len(one.data) == 36 * 8 // 2 and len(one.steps) <= 4 * 8 for one in uploads
+    )
+    assert any(isinstance(one, Rows) for one in finished.transcript.messages(0))  # the first table is whole
+    dense = run_federation(motifs, replace(SMALL, settings={"bits": 32}))
+    assert dense.transcript.num_bytes("up", 4) > 3 * finished.transcript.num_bytes("up", 4)
+
+
+def test_without_exchange_each_client_goes_its_own_way(motifs: FederatedGraphs) -> None:
+    result = run_federation(motifs, replace(SMALL, rounds=2, settings={"exchange": 0.0}))
+    name = "convs.0.nn.0.weight"
+    assert not torch.equal(result.models[0][name], result.models[1][name])
+    assert result.transcript.num_bytes("up") == result.transcript.num_bytes("up", 0)
+
+
+def test_what_is_judged_is_the_sum_of_both_parts(motifs: FederatedGraphs, finished: GnnResult) -> None:
+    model = finished.models[0]
+    hybrid = {name: one + model.get(f"{SPARSE}{name}", 0) for name, one in model.items() if not name.startswith(SPARSE)}
+    trainer = GraphTask(motifs, replace(SMALL, algorithm="fedavg", settings=None)).trainers[0]
+    assert (finished.test[0].values == trainer.classify(trainer.client.test, hybrid).values).all()
+    sparse = torch.cat([one.flatten() for name, one in model.items() if name.startswith(SPARSE)])
+    assert 0 < int((sparse != 0).sum()) < len(sparse)
+    assert float(sparse[sparse != 0].abs().min()) >= 1e-4
+
+
+@pytest.mark.parametrize("components", ["shared", "sparse"])
+def test_one_part_alone(components: str, motifs: FederatedGraphs) -> None:
+    result = run_federation(motifs, replace(SMALL, settings={**ALL_ROUNDS, "components": components}))
+    private = [name for name in result.models[0] if name.startswith(SPARSE)]
+    assert bool(private) == (components == "sparse")
+    assert result.rounds[-1].loss is not None
+
+
+def test_top_k_keeps_its_share(motifs: FederatedGraphs) -> None:
+    result = run_federation(motifs, replace(SMALL, rounds=1, settings={"sparsify": "top-k", "sparse_share": 0.25}))
+    for model in result.models:
+        sparse = torch.cat([one.flatten() for name, one in model.items() if name.startswith(SPARSE)])
+        assert int((sparse != 0).sum()) == len(sparse) // 4
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"rounding": "stochastic", "scale": "l2", "bits": 8, "correction": "printed"}]
+)
+def test_a_killed_run_goes_on_with_the_same_bits(
+    settings: dict[str, object], motifs: FederatedGraphs, finished: GnnResult, tmp_path: Path
+) -> None:
+    class Kill(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 4:
+                raise KeyboardInterrupt
+
+    options = replace(SMALL, settings=settings)
+    whole = run_federation(motifs, options) if settings else finished
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(motifs, options, tmp_path, Kill(), checkpoint_every_s=0)
+    resumed = run_federation(motifs, options, tmp_path)
+    assert torch.equal(flat(resumed), flat(whole))
+    assert resumed.transcript.frames == whole.transcript.frames
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_secure_sums_see_what_the_clear_server_sees(defense: str, motifs: FederatedGraphs) -> None:
+    """Two rounds, of which the second exchanges: sums of quantised uploads, then the same truncation.
+
+    The last bit of a sum can take a number over to the next step.
+    """
+    options = replace(SMALL, rounds=2, settings={"exchange": 0.5, "bits": 8})
+    clear = run_federation(motifs, options)
+    secured = run_federation(motifs, replace(options, defense=defense, protocol_seed=0), make_transport=make_transport)
+    step = max(float(one.abs().max()) for one in clear.models[0].values()) / 127
+    for one, other in zip(secured.models, clear.models, strict=True):
+        for name in one:
+            assert float((one[name] - other[name]).abs().max()) <= step, name
+    uploads = [m for m in secured.transcript.messages(2) if m.receiver == SERVER]
+    assert uploads
+    assert not any(isinstance(one, QuantisedRows | Rows) for one in uploads)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"alpha": 0.0}, "alpha must be above 0 with correction=dual"),
+        ({"alpha": 0.0, "correction": "off", "shrink": "soft"}, "alpha must be above 0"),
+        ({"bits": 1}, r"bits must lie in 2\.\.32; got 1"),
+        ({"exchange": 1.5}, r"exchange must lie in 0\.\.1; got 1.5"),
+        ({"scale": "l1"}, "scale must be one of l2, max"),
+        ({"share": "all"}, "share does not apply to cefgl"),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, object], fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        GnnOptions(algorithm="cefgl", settings=settings)
+
+
+def test_the_coin_is_fair_and_one_for_all() -> None:
+    settings = CEFGLSettings(exchange=0.3)
+    heads = [settings.exchanges(round, 0) for round in range(1, 2_001)]
+    assert 0.26 < sum(heads) / len(heads) < 0.34
+    assert heads == [settings.exchanges(round, 0) for round in range(1, 2_001)]
