@@ -49,6 +49,31 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Guards:
+    """What a client's defenses do to its rows, one after the other: those of other packages, then `dp`."""
+
+    client: DefendedClient
+    table: Table
+
+    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
+        """float64 `[num_uploaded, width]`. Raises `RunError` for a defense that gives rows of another shape or no numbers."""
+        for name, one in self.client.terms.defense.others.items():
+            given = one.protect(
+                round, self.table, rows, received, self.client.draw(f"defense {name}", self.table, round)
+            )
+            if given.shape != rows.shape or not given.isfinite().all():
+                shape = " x ".join(map(str, given.shape))
+                raise RunError(
+                    f"defense {name} made {shape} values of the {' x '.join(map(str, rows.shape))} of {self.client.party}, or "
+                    "some that are not finite"
+                )
+            rows = given.to(rows.dtype)
+        if self.client.terms.defense.dp:
+            rows = DifferentialPrivacy(self.client, self.table).protect(round, rows, received)
+        return rows
+
+
+@dataclass(frozen=True)
 class DifferentialPrivacy:
     """What `dp` does to a client's rows: the change is clipped, and noise of its own added. See `defenses.privacy`."""
 
@@ -76,10 +101,9 @@ class DefendedClient:
         self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
         self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
         self.parts: dict[Table, Part] = {}  # of the round
-        self.sent_rows: dict[
-            Table, tuple[int, np.ndarray]
-        ] = {}  # the rows `[N]` to send, as told in the last round that was
-        self.in_sum: dict[Table, int] = {}  # the last round of which it signed that its part is in the sum
+        # The rows to send, bool `[N]`, and the round in which it was told; the last round in whose sum it signed to be.
+        self.sent_rows: dict[Table, tuple[int, np.ndarray]] = {}
+        self.in_sum: dict[Table, int] = {}
 
     @property
     def whole(self) -> bool:
@@ -89,8 +113,8 @@ class DefendedClient:
     def join(self, client: TableClient) -> None:
         """Take part in the exchange of one table."""
         self.tables[client.table] = client
-        if self.terms.defense.dp:
-            client.guard = DifferentialPrivacy(self, client.table)
+        if self.terms.defense.dp or self.terms.defense.others:
+            client.guard = Guards(self, client.table)
 
     def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:
         """Find its rows in the list of names; `bind`: the list becomes part of its history."""

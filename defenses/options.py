@@ -1,17 +1,28 @@
-"""What `--defense` says: `psu,secagg`, `secagg:dropout=0.1,suppress:t=2`, `dp:epsilon=8,clip=0.1`."""
+"""What `--defense` says: `psu,secagg`, `secagg:dropout=0.1,suppress:t=2`, `dp:epsilon=8,clip=0.1`.
+
+class Rounded(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):   # a defense of one's own
+    step: float = 0.01
+
+    def protect(self, round, table, rows, received, randomness):
+        return torch.round(rows / self.step) * self.step
+
+KINDS.register("rounded", Rounded)             # or an entry point of group `fkgsec.defenses`; --defense rounded:step=0.1,secagg
+"""
 
 from __future__ import annotations
 
 from types import NoneType
-from typing import Literal, get_args, get_type_hints
+from typing import ClassVar, Literal, get_args, get_type_hints
 
 import msgspec
+from torch import Tensor
 
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Delivery, check_fit
 from fkgsec.federation.options import RunOptions
-from fkgsec.federation.recipes import RECIPES
-from protocols.core.prg import CipherName
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.registry import Registry
+from protocols.core.prg import CipherName, Randomness
 from protocols.noise.accounting import Accountant
 from protocols.psu import MAX_ATTEMPTS
 
@@ -20,11 +31,26 @@ Unit = Literal["client", "row"]
 Noise = Literal["gaussian", "discrete", "skellam"]
 
 
-class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one defense."""
+class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one defense, checked when made, and for one from outside what it does to each upload.
+
+    Attributes:
+        about: a line for `--help` and for what a run says of its protection; not a setting.
+    """
+
+    about: ClassVar[str] = ""
+
+    def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
+        """The rows that a client lets go of, `[num_uploaded, width]`, before any clipping and noise of `dp` and any sum.
+
+        Args:
+            rows: as trained, float32. received: the same rows as it last received them.
+            randomness: the client's own; the same when a round is done again after a stop.
+        """
+        return rows
 
 
-class PsuOptions(_Options, frozen=True, kw_only=True):
+class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
     """Alignment by private set union: the server learns the union of names, not who holds what.
 
     Attributes:
@@ -41,7 +67,7 @@ class PsuOptions(_Options, frozen=True, kw_only=True):
         _check(1 <= self.max_attempts <= MAX_ATTEMPTS, "max_attempts", self.max_attempts, f"in 1..{MAX_ATTEMPTS}")
 
 
-class SecaggOptions(_Options, frozen=True, kw_only=True):
+class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     """Every upload through secure aggregation: the server learns the sum, how many hold each row, and who is in it.
 
     Attributes:
@@ -75,7 +101,7 @@ class SecaggOptions(_Options, frozen=True, kw_only=True):
             raise SpecError("colluders applies to neighbours; between all clients the threshold says how many")
 
 
-class SuppressOptions(_Options, frozen=True, kw_only=True):
+class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
     """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
 
     Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. When a client falls silent
@@ -91,7 +117,7 @@ class SuppressOptions(_Options, frozen=True, kw_only=True):
         _check(self.t >= 2, "t", self.t, "at least 2")
 
 
-class DpOptions(_Options, frozen=True, kw_only=True):
+class DpOptions(DefenseOptions, frozen=True, kw_only=True):
     """Clipped uploads with noise.
 
     An upload is the last broadcast plus the client's change of it; the change is clipped, noise is added to all of it.
@@ -137,12 +163,13 @@ class DpOptions(_Options, frozen=True, kw_only=True):
 
 
 class Defense(msgspec.Struct, frozen=True):
-    """The defenses of a run; None where one is not used."""
+    """The defenses of a run; None where one is not used. `others`: those of other packages, by name, in the order of the text."""
 
     psu: PsuOptions | None = None
     secagg: SecaggOptions | None = None
     suppress: SuppressOptions | None = None
     dp: DpOptions | None = None
+    others: dict[str, DefenseOptions] = {}
 
     def __post_init__(self) -> None:
         if self.secagg is None:
@@ -160,6 +187,11 @@ class Defense(msgspec.Struct, frozen=True):
             given, where = ("accountant", "integer") if self.distributed_noise else ("colluders", "gaussian")
             if getattr(self.dp, given) is not None:
                 raise SpecError(f"{given} does not apply to {where} noise; leave it out")
+
+    @property
+    def names(self) -> list[str]:
+        """Of those that are used."""
+        return [kind for kind in KINDS if kind in self.others or getattr(self, kind, None) is not None]
 
     @property
     def delivers(self) -> Delivery:
@@ -180,7 +212,17 @@ class Defense(msgspec.Struct, frozen=True):
         return None if noise == "gaussian" else noise
 
 
-KINDS = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
+KINDS: Registry[type[DefenseOptions]] = Registry("defense", "fkgsec.defenses")
+SHIPPED = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
+for _name, _options in SHIPPED.items():
+    KINDS.register(_name, _options)
+
+
+def words_of(name: str) -> str:
+    """A defense for `--help`: its name, its settings, and what it says of itself."""
+    kind = KINDS[name]
+    settings = ", ".join(kind.__struct_fields__)
+    return f"{name}{f' ({settings})' if settings else ''}{f', {kind.about}' if kind.about else ''}"
 
 
 def parse_defense(text: str) -> Defense:
@@ -226,8 +268,9 @@ def parse_defense(text: str) -> Defense:
             raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
+    others = {name: options for name, options in made.items() if name not in SHIPPED}
     try:
-        return Defense(**made)
+        return Defense(**{name: options for name, options in made.items() if name in SHIPPED}, others=others)
     except SpecError as error:
         raise SpecError(f"defense: {error}") from error
 

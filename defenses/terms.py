@@ -41,7 +41,8 @@ class PartyEntropy:
 
     def randomness(self, purpose: str, table: Table, round: int) -> Randomness:
         """What it draws from for one purpose in one round."""
-        source = self._lasting if purpose in ("local noise", "ring noise") else self._sessions
+        lasts = purpose in ("local noise", "ring noise") or purpose.startswith("defense ")
+        source = self._lasting if lasts else self._sessions
         return seeded(derive(source, "randomness of an exchange", self._run, purpose, table, round))
 
 

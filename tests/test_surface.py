@@ -51,5 +51,13 @@ def test_exported_names_of_attacks() -> None:
 
 
 def test_exported_names_of_defenses() -> None:
-    assert defenses.__all__ == ["DefendedTransport", "Defense", "check_defense", "make_transport", "parse_defense"]
+    assert defenses.__all__ == [
+        "KINDS",
+        "DefendedTransport",
+        "Defense",
+        "DefenseOptions",
+        "check_defense",
+        "make_transport",
+        "parse_defense",
+    ]
     assert all(hasattr(defenses, name) for name in defenses.__all__)

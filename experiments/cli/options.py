@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from attacks.reconstruction.options import AttackOptions
-from defenses.options import KINDS
+from defenses.options import KINDS, words_of
 from experiments.runs.spec import CONSORTIUM, RENAMED, Spec, allowed_words
 from fkgsec.data.catalogue import datasets
 from fkgsec.federation.recipes import all_settings
@@ -54,7 +54,9 @@ FLAGS: dict[str, Flag] = {
     ),
     "algorithm": Flag(("--algorithm", "--target"), "how the federation learns", ALGORITHM),
     "defense": Flag(
-        ("--defense",), f"{', '.join(KINDS)}, with settings: psu,secagg or dp:epsilon=8,clip=0.1", ALGORITHM
+        ("--defense",),
+        f"one or more, as in psu,secagg or dp:epsilon=8,clip=0.1: {'; '.join(map(words_of, KINDS))}",
+        ALGORITHM,
     ),
     "model": Flag(("--model",), "scoring function", ALGORITHM),
     "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),

@@ -20,7 +20,7 @@ from pyarrow import ArrowException
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import run_attacks
 from attacks.view import check_attackable
-from defenses.options import KINDS, parse_defense
+from defenses.options import parse_defense
 from defenses.transport import make_transport
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
@@ -62,7 +62,7 @@ class Finished(NamedTuple):
 def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
     """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
     digest = run_identity(graph, spec.federation_options())
-    defense = "".join(f"+{name}" for name in KINDS if getattr(parse_defense(spec.defense), name) is not None)
+    defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
     return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}{defense}-{spec.model}-{digest[:8]}"
 
 
