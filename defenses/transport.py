@@ -281,10 +281,11 @@ class DefendedTransport(Transport):
         """The server's tables, what each party was sent so far, and what codecs remember."""
         rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
         memories = {name: tensor for name, tensor in self.memories().items() if ".codec." in name}
-        return rows | memories | {"broadcasts": self._histories()}
+        return super().carried() | rows | memories | {"broadcasts": self._histories()}
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Parties were sent what the run sent them. The tables are those that the first rows were set to."""
+        super().carry_on(tensors)
         self._load_histories(tensors["broadcasts"])
         if self.defense.psu:
             for table in self.server:

@@ -36,7 +36,7 @@ class Aggregation(ABC):
         answers: what clients are sent: "rows" of the table; "personal rows", other values for each client, of the rows that
             it uploads alone; "counted sums", in rounds between two synchronisations sums of uploads with the number of
             uploaders as a last column, else rows. A codec says which of these it can carry.
-        keeps_uploads: the most recent upload of every client has a part in every round, whoever takes part.
+        keeps_uploads: the most recent upload of every client has a part in every round, whoever takes part; `tensors` has them.
     """
 
     needs: ClassVar[Delivery] = "sum"

@@ -168,11 +168,6 @@ class Transport:
     # Rounds after a run.
 
     @property
-    def keeps_uploads(self) -> bool:
-        """Whether the server keeps every client's most recent upload, so that all have a part in every round."""
-        return self.aggregation.keeps_uploads
-
-    @property
     def sums(self) -> bool:
         """Whether the server learns sums of uploads, not each."""
         return self.delivers == "sum"
@@ -180,22 +175,30 @@ class Transport:
     def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
         """Who uploads in a round in which these clients (by place) forget: they alone, where uploads are not summed.
 
-        All do where the server keeps every client's most recent upload, which is then that of the run.
-
         Args:
             colluders: clients that may tell the server their part of a sum.
 
         Raises:
             SpecError: a sum of so few would show the server what one of them sent.
         """
-        return list(range(len(self.parties))) if self.keeps_uploads else list(requesting)
+        return list(requesting)
 
     def carried(self) -> dict[str, Tensor]:
-        """What a round after the run, such as one of unlearning, goes on from beside what clients hold; nothing in clear."""
-        return {}
+        """What a round after the run, such as one of unlearning, goes on from beside what clients hold: the uploads that the
+        aggregation keeps, where it keeps any."""
+        if not self.aggregation.keeps_uploads:
+            return {}
+        return {
+            f"aggregation.{table}.{name}": tensor.clone()
+            for table, server in self.servers.items()
+            for name, tensor in server.aggregation.tensors().items()
+        }
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on, after `initialise`, from what another exchange's `carried` gave."""
+        for table, server in self.servers.items():
+            if kept := below(f"aggregation.{table}.", tensors):
+                server.aggregation.load(kept)
 
     def send_again(self, table: Table) -> dict[str, Received]:
         """Round 0 after a run: every client is sent the table. Returns what some take over; the others keep what they have."""

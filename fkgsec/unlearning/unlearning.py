@@ -96,7 +96,7 @@ def unlearn(
     Raises:
         DataError: forget sets that do not fit the graph, see `retaining`.
         SpecError: "fedlu" for a recipe without private entities; a defense without its exchange; a sum that hides nothing.
-        RunError: a defended run of an earlier version, which did not keep what its clients were sent.
+        RunError: a run of an earlier version, defended or of PFedEG, which did not keep what its exchange goes on from.
         TrainingError: a loss is not finite.
     """
     recipe = RECIPES[result.options.algorithm]
@@ -165,7 +165,7 @@ def _forget(
     valid = task.validate() if before else None
     colluders = _colluders(options)
     statement = along_statement(federation, rows_before, work.asking, along, colluders) if sends else []
-    outcomes = exchange_rows(federation, result, work.asking, senders) if sends else []
+    outcomes = exchange_rows(federation, senders) if sends else []
     valid = valid if before else task.validate()
     rounds.append(round_entry(transcript, ROUND, loss, valid, outcomes, started))
     observer.round_done(rounds[-1])

@@ -3,7 +3,7 @@
     senders = senders_of(federation, ["hospital-1"], colluders=1)      # refused where their sum would hide nothing
     align_again(federation, make_transport, identity, result)           # round 0
     train_along(task, [place for place in senders if place not in asking], seed, observer)
-    outcomes = exchange_rows(federation, result, asking, senders)      # round 1
+    outcomes = exchange_rows(federation, senders)                      # round 1
 
 In clear only the clients that asked upload. Where uploads are summed securely the others train one real round on their own data
 and upload with them: if they sent back what the server had sent them, the sum without these parts would be the upload of the
@@ -43,20 +43,20 @@ def align_again(federation: Federation, make_transport: MakeTransport, run: str,
     """Round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
     were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
 
-    In clear the server has the mean of what holders received. Under a defense, which may have kept rows from it, it has its own
-    table, and the sessions go on from all that clients were sent in the run.
+    In clear the server has the mean of what holders received, and the uploads of the run where it keeps any. Under a defense,
+    which may have kept rows from it, it has its own table, and the sessions go on from all that clients were sent in the run.
 
     Args:
         run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
 
     Raises:
-        RunError: a defended run of an earlier version.
+        RunError: a run of an earlier version, defended or with an aggregation that keeps uploads.
     """
     carried = result.carried
     exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
-    if exchange.sums and not carried:
+    if (exchange.sums or exchange.aggregation.keeps_uploads) and not carried:
         raise RunError(
-            "the run is of an earlier version, which did not keep what its clients were sent: train it again"
+            "the run is of an earlier version, which did not keep what its exchange goes on from: train it again"
         )
     federation.exchange = exchange
     for table, shared in exchange.server.items():
@@ -137,20 +137,15 @@ def _ratio_of_changes(
     return norms[0] / norms[1] if norms[1] else math.inf
 
 
-def exchange_rows(
-    federation: Federation, result: KgeResult, asking: Sequence[int], senders: Sequence[int]
-) -> list[Uploaded]:
+def exchange_rows(federation: Federation, senders: Sequence[int]) -> list[Uploaded]:
     """Round 1, once the senders have trained: they upload, everybody receives. See `unlearn` for who uploads."""
     exchange = federation.exchange
     outcomes = []
     for table in exchange.server:
         uploads, holdings = {}, federation.holdings(table)
         for client in senders:
-            rows = federation.task.rows(table, client)
-            if exchange.keeps_uploads and client not in asking:
-                rows = getattr(result.trained[client], table)
             party = federation.parties[client]
-            uploads[party] = rows[: holdings[party].num_uploaded].cpu()
+            uploads[party] = federation.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
         outcomes.append(exchange.upload(ROUND, table, uploads))
         for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
             own = federation.task.rows(table, federation.parties.index(party))

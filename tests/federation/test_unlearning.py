@@ -17,8 +17,9 @@ from defenses.transport import make_transport
 from fkgsec.algorithms.fedlu import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
+from fkgsec.exchange import Transport
 from fkgsec.federation.loop import FederationResult, Observer, run_federation
-from fkgsec.federation.messages import Rows
+from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.local.evaluation import ClientTables
@@ -399,6 +400,29 @@ def test_every_recipe(algorithm: str, uneven: FederatedGraph, forget: Forget) ->
     if RECIPES[algorithm].private != "entities":
         with pytest.raises(SpecError, match=f"method fedlu needs a run of fedlu; got one of {algorithm}"):
             unlearn(run, forget, UnlearnOptions())
+
+
+def test_a_server_that_keeps_uploads_goes_on_from_those_of_the_run(uneven: FederatedGraph) -> None:
+    """Of whoever does not ask, also in a second unlearning, the upload that it last sent, and nothing that it was sent since."""
+    run = run_federation(uneven, replace(OPTIONS, algorithm="pfedeg", rounds=2))
+    made: list[Transport] = []
+
+    class Kept(Transport):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            made.append(self)
+
+    last: dict[str, Tensor] = {}
+    for place in (1, 2):
+        last |= {m.sender: m.unpack() for m in run.transcript.messages(run.best_round) if isinstance(m, Rows)}
+        forget = {uneven.clients[place].name: run.graph.clients[place].train[:3]}
+        run = unlearn(run, forget, UnlearnOptions(method="finetune", decay_epochs=1), make_transport=Kept)
+        sent = [m for m in run.transcript.messages(1) if isinstance(m, Rows) and m.receiver == SERVER]
+        assert [m.sender for m in sent] == [made[-1].parties[place]]
+        last |= {m.sender: m.unpack() for m in sent}
+        kept = made[-1].servers["entities"].aggregation.tensors()
+        for number, party in enumerate(made[-1].parties):
+            assert torch.equal(kept[str(number)], last[party])
 
 
 @pytest.mark.parametrize("method", ["finetune", "ascent", "relabel"])
