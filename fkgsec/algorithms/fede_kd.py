@@ -50,6 +50,5 @@ FEDE_KD = Recipe(
     "feds.txt VI-A",
     FedEKDSettings,
     private="whole",
-    evaluated="private",
     local=FedEKDRule,
 )

@@ -88,6 +88,5 @@ FEDLU = Recipe(
     "fedlu.txt 4.1, Algorithm 1",
     FedLUSettings,
     private="entities",
-    evaluated="private",
     local=FedLURule,
 )

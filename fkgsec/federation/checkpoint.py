@@ -1,4 +1,8 @@
-"""The state of a federation on disk: one safetensors file, written beside the old one and renamed over it."""
+"""The state of a federation on disk: one safetensors file, written beside the old one and renamed over it.
+
+save(path, tensors, progress)
+tensors, progress = load(path, run_identity(graph, options))    # `RunError` for another run's
+"""
 
 from __future__ import annotations
 

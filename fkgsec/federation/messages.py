@@ -1,4 +1,10 @@
-"""Everything that crosses between parties: typed messages, and the channel that serialises, counts and records them."""
+"""Messages between parties, and the channel that serialises, counts and records them.
+
+channel = Channel()
+received = channel.send(Rows.pack(1, client_party("a"), SERVER, "entities", rows))
+received.unpack()                               # float32 [n, width], decoded from the bytes that were counted
+channel.transcript.num_bytes("up", 1)
+"""
 
 from __future__ import annotations
 

@@ -32,15 +32,18 @@ class Recipe:
         source: where it comes from.
         task: what is trained, a name in `fkgsec.federation.task.TASKS`.
         settings: the options that this algorithm has beside those of every federation, at the paper's values.
-        pooled: one party trains on the triples of all clients (no federation at all; the upper reference).
+        pooled: one party trains on the data of all clients. Not one algorithm's part but the absence of a federation, the upper
+            reference of every task: there is no victim to attack, and nobody else to unlearn with.
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
             the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
         codec: how shared rows cross, a name in `fkgsec.exchange.CODECS`.
         aggregation: what the server makes of them, a name in `fkgsec.exchange.AGGREGATIONS`.
-        private: a second model that each client keeps to itself: "entities", it has entity rows of its own and both models
-            use one relation table; "whole", it has both tables. The first model is the one whose rows are shared.
-        evaluated: "global", each client's tables after the broadcast, or before it where the settings say so; "local", as its
-            own training left them before it; "private", the second model.
+        private: a second model that each client of the task "kge" keeps to itself: "entities", it has entity rows of its own and
+            both models use one relation table; "whole", it has both tables. The first model is the one whose rows are shared,
+            the second the one that is evaluated. It stands here, and not in `local`, since attacks, unlearning and certificates
+            must know which models there are before anything is trained.
+        evaluated: "global", each client's model after the broadcast, or before it where the settings say so; "local", as its own
+            training left it: then a broadcast reaches only those who train next.
         local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`.
     """
 
@@ -53,12 +56,15 @@ class Recipe:
     codec: str = "dense"
     aggregation: str = "mean"
     private: Literal["none", "entities", "whole"] = "none"
-    evaluated: Literal["global", "local", "private"] = "global"
+    evaluated: Literal["global", "local"] = "global"
     local: Callable[[Any], Any] | None = None
     task: str = "kge"
 
     def __post_init__(self) -> None:
         fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run
+        for part, allowed in (("private", ("none", "entities", "whole")), ("evaluated", ("global", "local"))):
+            if (given := getattr(self, part)) not in allowed:
+                raise SpecError(f"recipe {self.name!r}: {part} must be one of {', '.join(allowed)}; got {given!r}")
 
     def has(self, name: str) -> bool:
         """Whether the algorithm has this setting."""

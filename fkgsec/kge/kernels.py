@@ -117,11 +117,11 @@ class CandidateScores(NamedTuple):
 
     Attributes:
         scores: float `[B, K]`; 0 where a candidate does not count.
-        pull_back: the derivatives of a loss by the scores `[B, K]` to its gradients to queries `[B, W]` and table `[N, W]`.
+        vjp: vector-Jacobian product: d loss / d scores `[B, K]` to d loss / d queries `[B, W]` and d loss / d table `[N, W]`.
     """
 
     scores: Tensor
-    pull_back: Callable[[Tensor], tuple[Tensor, Tensor]]
+    vjp: Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def candidate_scores(
@@ -137,8 +137,8 @@ def candidate_scores(
     if _compiled(queries) and isinstance(kind, int):
         order = _cpu_kernels().order_candidates(_array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
-        pull_back = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
-        return CandidateScores(scores, pull_back)
+        vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
+        return CandidateScores(scores, vjp)
     return CandidateScores(
         _scores_torch(kind, queries, table, candidates, margin),
         functools.partial(_gradients_torch, kind, queries, table, candidates),

@@ -196,8 +196,8 @@ class AlternatingTrainer(LocalTrainer):
                 scores = student.candidates.scores.requires_grad_()
                 other = scored[teaches].candidates.scores if move.distils else scores.detach()
                 loss = self._loss(scores, other, counts, mu_distill=self._mu if move.distils else 0.0)
-            slope = torch.autograd.grad(loss, scores, weights)[0]
-            pulled = student.candidates.pull_back(slope)
+            gradient = torch.autograd.grad(loss, scores, weights)[0]
+            pulled = student.candidates.vjp(gradient)
             moved = learners[learns].gradients(student.queries, triples, side, *pulled)
             steps = [(learners[learns], {"entities": moved["entities"]})]
             losses += loss.detach()

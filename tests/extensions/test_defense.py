@@ -20,9 +20,8 @@ class Rounded(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def test_it_guards_each_upload_and_its_setting_is_read(request: pytest.FixtureRequest) -> None:
-    KINDS.register("rounded", Rounded)
+    graph, _ = generate_consortium(clients=3, size=300, seed=0), KINDS.register("rounded", Rounded)
     request.addfinalizer(lambda: KINDS.remove("rounded"))
-    graph = generate_consortium(clients=3, size=300, seed=0)
     for defense in ("rounded:step=0.5", "secagg,rounded:step=0.5"):
         options = FederationOptions(dim=8, rounds=1, local_epochs=1, device="cpu", defense=defense)
         result = run_federation(graph, options, make_transport=make_transport)

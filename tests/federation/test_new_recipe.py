@@ -6,9 +6,10 @@ import pytest
 
 from fkgsec.algorithms.fedlu import FedLURule, FedLUSettings
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.federation.recipes import RECIPES, Recipe, register
+from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 
 
 class MadeUp(FedLUSettings, frozen=True):
@@ -26,7 +27,6 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, request: pytest.Fixt
         codec="top-k",
         aggregation="sum of others",
         private="whole",
-        evaluated="private",
         settings=MadeUp,
         local=FedLURule,
     )
@@ -54,3 +54,8 @@ def test_parts_are_used_by_more_than_one_recipe() -> None:
         values = [getattr(recipe, part) for recipe in RECIPES.values()]
         assert len(set(values)) > 1
         assert any(values.count(value) > 1 for value in set(values))
+
+
+def test_a_recipe_of_unknown_words_is_refused() -> None:
+    with pytest.raises(SpecError, match="recipe 'mine': evaluated must be one of global, local; got 'private'"):
+        Recipe("mine", ENTITIES, "this test", evaluated="private")  # type: ignore[arg-type]

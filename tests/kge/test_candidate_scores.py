@@ -40,7 +40,7 @@ def test_scores_and_gradients(kind: int, dtype: torch.dtype, monkeypatch: pytest
     monkeypatch.setattr(kernels, "CHUNK_BYTES", 5000)
     queries, table, candidates, derivatives = batch(dtype)
     scored = kernels.candidate_scores(kind, queries, table, candidates, margin=MARGIN)
-    to_queries, to_table = scored.pull_back(derivatives)
+    to_queries, to_table = scored.vjp(derivatives)
 
     loose_queries, loose_table = queries.double().requires_grad_(), table.double().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
@@ -69,6 +69,6 @@ def test_carried_back_it_is_the_candidate_loss(dtype: torch.dtype) -> None:
     share = torch.softmax((0.7 * scores.detach()[:, 1:]).masked_fill(~counts[:, 1:], -torch.inf), dim=1)
     losses = -torch.nn.functional.logsigmoid(scores[:, 0])
     losses = losses - (torch.nan_to_num(share) * torch.nn.functional.logsigmoid(-scores[:, 1:])).sum(1)
-    gradients = scored.pull_back(torch.autograd.grad((losses * weights).sum(), scores)[0])
+    gradients = scored.vjp(torch.autograd.grad((losses * weights).sum(), scores)[0])
     for actual, wanted in zip((losses.detach(), *gradients), whole, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)

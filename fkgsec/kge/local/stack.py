@@ -1,5 +1,8 @@
 """Clients stacked: the tables of all of them in one tensor each, so that one step trains a minibatch of every client.
 
+    stack = ClientStack(graph.clients, range(3), KgeModel("transe", 64, 10.0, 2.0), seed=0, device=torch.device("cpu"))
+    stack.rows("entities", 1)                       # the second client's rows, a view `[n, W]`
+
 Legend: `W`, `V` widths of entity and relation rows.
 """
 

@@ -1,4 +1,11 @@
-"""Knowledge-graph embedding as the task of a federation: triples, stacked tables, filtered link prediction."""
+"""Knowledge-graph embedding as the task of a federation: triples, stacked tables, filtered link prediction.
+
+    task = KgeTask(graph, KgeOptions(algorithm="fede", dim=64))
+    task.train(1, [0, 1, 2], lambda: None)          # the mean loss of each client
+    task.validate()                                 # MRR on the validation triples of all clients
+
+See `fkgsec.federation.task.Task` for what the loop asks of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Local training: the same steps that each client would take alone, taken for all of them at once.
+"""Local training: the same steps that each client would take alone, taken for all clients of a stack at once.
+
+    trainer = LocalTrainer(ClientStack(graph.clients, keys, model, seed, device), options)
+    losses = trainer.train_round(1, [0, 2])         # the mean loss of each active client, by place; tables move in place
+
+Randomness of a client derives from its key, and no sum spans two clients: alone or stacked, a client trains to the same bits.
 
 Legend: `B` positives of a step (all clients together), `K` 1 + negatives, `W`, `V` widths of entity and relation rows.
 """
@@ -309,10 +314,10 @@ class LocalTrainer:
         with torch.enable_grad():
             shared, own = (one.scores.requires_grad_() for one in scored)
             losses = self.rule.distil(own, shared, candidates >= 0)
-        slopes = torch.autograd.grad(losses, [shared, own], weights)
+        by_scores = torch.autograd.grad(losses, [shared, own], weights)
         steps = []
-        for learner, query, one, slope in zip(learners, queries, scored, slopes, strict=True):
-            steps.append((learner, learner.gradients(query, triples, side, *one.pull_back(slope))))
+        for learner, query, one, gradient in zip(learners, queries, scored, by_scores, strict=True):
+            steps.append((learner, learner.gradients(query, triples, side, *one.vjp(gradient))))
         return losses.detach(), steps
 
     def _take(
