@@ -11,7 +11,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from attacks.registry import RECONSTRUCTION
 from experiments.audit.artefacts import (
     Audit,
     audit_tables,
@@ -104,7 +103,6 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
-    others = [one for one in made.figures if one.attack != RECONSTRUCTION]
-    print_tables(console, [*shown.leakage_tables(made), *shown.figure_tables(others)])
+    print_tables(console, shown.attack_tables(made))
     for line in shown.leakage_aid(made):
         console.print(line, soft_wrap=True, highlight=False)

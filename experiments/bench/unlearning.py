@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from experiments.reporting.tables import make_table
+from experiments.reporting.sheets import make_table
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult, run_federation

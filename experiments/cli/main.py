@@ -29,7 +29,7 @@ from experiments.runs.compare import default_folder as default_comparison
 from experiments.runs.federation_files import write_federation
 from experiments.runs.record import encode_record, write_atomically
 from experiments.runs.recovery import AID as UPDATE_AID
-from experiments.runs.recovery import Unlearning, other_attacks_table
+from experiments.runs.recovery import Unlearning
 from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
 from experiments.runs.spec import Spec, make_spec
@@ -217,13 +217,9 @@ def compare_cases(
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
-    rounds = [
-        (case.name, kind, found)
-        for case in comparison.cases
-        for kind, found in (("training", case.record.all_figures()), ("unlearning", case.unlearned))
-    ]
-    first, convergence = compared.leakage_tables(records), compared.convergence_table(records)
-    print_tables(console, [*first, other_attacks_table(rounds), convergence])
+    unlearned = {case.name: case.unlearned for case in comparison.cases}
+    shown = (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
+    print_tables(console, [*shown, compared.convergence_table(records)])
     remark = compared.temperature_remark(records)
     lines = [
         tables.MARGIN_AID,
@@ -232,9 +228,7 @@ def _print_comparison(comparison: Comparison, folder: Path) -> None:
     ]
     lines += compared.protection_by_case(records)
     lines += dict.fromkeys(
-        line
-        for record in records.values()
-        for line in (*tables.leakage_aid(record), *tables.figure_reasons(record.other_figures))
+        line for record in records.values() for line in (*tables.leakage_aid(record), *tables.figure_reasons(record))
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)

@@ -21,7 +21,7 @@ from experiments.gate.judge import Checked
 from experiments.gate.measures import MEASURES
 from experiments.gate.policy import NO_WORSE
 from experiments.gate.verdicts import Status, Verdict, show, show_figure
-from experiments.reporting.tables import make_table
+from experiments.reporting.sheets import make_table
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _STYLES = {"pass": "green", "fail": "bold red", "vacuous": "yellow", "inconclusive": "yellow"}

@@ -34,7 +34,7 @@ from experiments.papers.spec import (
     shipped_experiments,
 )
 from experiments.papers.table import READING_AID, PaperTable, remark_lines, terminal_tables
-from experiments.reporting.tables import make_table
+from experiments.reporting.sheets import make_table
 from experiments.runs.writing import Overwrite
 from fkgsec.errors import FkgsecError
 from protocols.core.errors import ProtocolError

@@ -15,10 +15,10 @@ from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
-from experiments.reporting.comparison import over_all
 from experiments.reporting.convergence import convergence, relative_cost
+from experiments.reporting.frames import pooled
 from experiments.reporting.picture import BLUE, GREY
-from experiments.reporting.tables import make_table
+from experiments.reporting.sheets import make_table
 from experiments.runs.record import Record
 from fkgsec.estimate import Estimate, exact
 
@@ -121,7 +121,7 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
         cost = relative_cost(record, baseline, 0.98 if metric == "p@98" else 0.99)
         return "never reached" if cost is None else exact(cost, 1)
     if metric in ("err", "trr"):
-        rows = over_all(paper_rows(record.leakage))
+        rows = pooled(record, paper_rows)
         if len(rows) != 1:
             return f"{len(rows)} threats and leak ratios; name one of each"
         return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)

@@ -8,52 +8,97 @@ Path("comparison.png").write_bytes(draw_comparison(records))
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Picture
 from rich.table import Table
 
-from attacks.reconstruction.leakage import Leakage, headline_rows
-from attacks.view import ALL, THREAT_MODELS
-from experiments.reporting.convergence import convergence, relative_cost
+from attacks.figure import Figure, over_victims
+from attacks.view import THREAT_MODELS
+from experiments.reporting.frames import (
+    by_inference,
+    figure_frame,
+    mixed_temperatures,
+    others,
+    over_all,
+    pooled,
+    reconstruction,
+    rows_of,
+    run_frame,
+    side_by_side,
+)
 from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE
-from experiments.reporting.tables import INFERENCE_TITLE, attainable, inferences_of, make_table, protection_lines
+from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
+from experiments.reporting.tables import FIGURE, INFERENCE_TITLE, RATES, inference_columns, protection_lines
 from experiments.runs.record import Record
-from fkgsec.estimate import Estimate
 
 COLOURS = (ORANGE, GREEN, BLUE, GREY)
 
 
 def leakage_tables(records: Mapping[str, Record]) -> list[Table]:
-    """What leaked in each run of all victims together, and by which inference."""
-    return [comparison_table(records), inference_table(records)]
+    """What reconstruction found in each run of all victims together, and by which inference.
 
-
-def comparison_table(records: Mapping[str, Record]) -> Table:
-    """A row for each case and threat model, by the strongest inference; base is the best guess without what crossed, max the
-    most that the adversary's names and relations can give."""
-    leaks = {row.leak for record in records.values() for row in record.leakage}
+    base is the best guess without what crossed, max the most that the adversary's names and relations can give.
+    """
+    figures = figure_frame(records, over_all)
+    leaks = {row["leak"] for row in rows_of(figures)} - {None}
     at = f" (leak {min(leaks):g})" if len(leaks) == 1 else ""
-    table = make_table(
-        f"Leakage of all victims together{at}", "case", "threat", "ERR", "base", "max", "TRR", "base", "max"
-    )
-    for case, record in records.items():
-        name = case.replace(",", ",\n")
-        for row in pooled(record):
-            figures = ["n/a"] * 6 if row.reason else [
-                _margin(row.err), _short(row.err.value - row.err_advantage), attainable(row.err_attainable),
-                _margin(row.trr), _short(row.trr.value - row.trr_advantage), attainable(row.trr_attainable),
-            ]  # fmt: skip
-            threat = row.threat_model if at else f"{row.threat_model} {row.leak:g}"
-            table.add_row(name, threat.replace("+", "+\n"), *figures)
-            name = ""
-    return table
+    case = {"run": "case", "threat": "threat"}
+    inferred, names = by_inference(figure_frame(records, over_victims))
+    by_name = {name: head for name, head in inference_columns(names).items() if name != "majority"}
+    leakage = _threats(side_by_side(reconstruction(figures)), leak=not at)
+    sheets = [
+        Sheet.of(f"Leakage of all victims together{at}", leakage, case | RATES),
+        Sheet.of(INFERENCE_TITLE, _threats(inferred, leak=True), case | by_name),
+    ]
+    return [terminal_table(sheet, NARROW, once=1) for sheet in sheets if sheet.rows]
 
 
-def mixed_temperatures(records: Iterable[Record]) -> bool:
-    """Whether negatives are weighed alike in some runs and by their scores in others, which tells on utility and leakage."""
-    return len({record.spec.sampling_temperature for record in records}) > 1
+def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Figure]]) -> list[Table]:
+    """What the other attacks found in the attacked round of each run, and after clients unlearnt where they did.
+
+    Args:
+        unlearned: by run the figures of that round; empty where nothing was unlearnt.
+    """
+    frames = [
+        others(figure_frame({name: _Round(found)}, over_all)).assign(kind=kind)
+        for name, record in records.items()
+        for kind, found in (("training", record.figures), ("unlearning", unlearned[name]))
+    ]
+    frame = _threats(pd.concat(frames), leak=True)
+    frame["kind"] = [f"{row['kind']} {row['round']}" for row in rows_of(frame)]
+    frame["metric"] = [f"{row['attack']}.{row['metric']}" for row in rows_of(frame)]
+    heads = {"run": "case", "kind": "round", "threat": "threat", "victim": "victim"} | FIGURE | {"metric": "measure"}
+    sheet = Sheet.of("Other attacks: all victims together, or the one that gives most away", frame, heads)
+    return [terminal_table(sheet, NARROW, once=4)] if sheet.rows else []
+
+
+class _Round(NamedTuple):
+    figures: list[Figure]
+
+
+def _threats(frame: pd.DataFrame, *, leak: bool) -> pd.DataFrame:
+    """With a column that names the threat model, and the leak ratio where asked for; broken where it is long."""
+    names = [
+        f"{row['threat_model']} {row['leak']:g}" if leak and row["leak"] is not None else row["threat_model"]
+        for row in rows_of(frame)
+    ]
+    return frame.assign(threat=[name.replace("+", "+\n") for name in names])
+
+
+def convergence_table(records: Mapping[str, Record]) -> Table:
+    """Test MRR, bytes and seconds; rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over
+    those that it took."""
+    first = next(iter(records))
+    title = f"Utility, cost, convergence by validation MRR (P@98, P@99: bytes to that share of {first}'s, over its own)"
+    heads = {
+        "run": "case", "mrr": Column("MRR", "share"), "bytes": "MiB", "seconds": "s", "kept": "R@CG",
+        "valid_mrr": "MRR@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99",
+    }  # fmt: skip
+    return terminal_table(Sheet.of(title, run_frame(records), heads), once=1)
 
 
 def temperature_remark(records: Mapping[str, Record]) -> str | None:
@@ -71,23 +116,6 @@ def temperature_remark(records: Mapping[str, Record]) -> str | None:
     return f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike)."
 
 
-def inference_table(records: Mapping[str, Record]) -> Table:
-    """TRR of all victims together by each inference, which the strongest of the first table is chosen from."""
-    rows = [over_all(record.leakage) for record in records.values()]
-    names = inferences_of(row for group in rows for row in group)
-    table = make_table(INFERENCE_TITLE, "case", "threat", *names, "prior", "strongest")
-    for (case, record), group in zip(records.items(), rows, strict=True):
-        by_name = {(row.threat_model, row.leak, row.inference): row for row in group}
-        first = case.replace(",", ",\n")
-        for best in pooled(record):
-            found = [by_name.get((best.threat_model, best.leak, name)) for name in names]
-            cells = ["n/a" if row is None or row.reason else _short(row.trr.value) for row in found]
-            last = ["n/a", "–"] if best.reason else [_short(best.trr_prior.value), best.trr_by or "–"]
-            table.add_row(first, f"{best.threat_model} {best.leak:g}".replace("+", "+\n"), *cells, *last)
-            first = ""
-    return table
-
-
 def protection_by_case(records: Mapping[str, Record]) -> list[str]:
     """What the defenses protect, each sentence once; behind the case's name where it is of one case alone."""
     owners: dict[str, list[str]] = {}
@@ -97,55 +125,10 @@ def protection_by_case(records: Mapping[str, Record]) -> list[str]:
     return [line if len(names) > 1 else f"{names[0]}: {line}" for line, names in owners.items()]
 
 
-def _margin(figure: Estimate) -> str:
-    """The value and the wider half of its interval; both bounds are in the record."""
-    half = max(figure.value - figure.low, figure.high - figure.value)
-    return f"{_short(figure.value)} ±{_short(half)}"
-
-
-def _short(share: float) -> str:
-    return f"{share:.3f}".removeprefix("0")
-
-
-def convergence_table(records: Mapping[str, Record]) -> Table:
-    """Test MRR, bytes and seconds; rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over
-    those that it took."""
-    first, baseline = next(iter(records.items()))
-    table = make_table(
-        f"Utility, cost, convergence by validation MRR (P@98, P@99: bytes to that share of {first}'s, over its own)",
-        "case", "MRR", "MiB", "s", "R@CG", "MRR@CG", "P@CG MiB", "P@98", "P@99",
-    )  # fmt: skip
-    for case, record in records.items():
-        found = convergence(record)
-        size, seconds = (record.bytes.up + record.bytes.down) / 2**20, sum(entry.seconds for entry in record.rounds)
-        shares = [relative_cost(record, baseline, share) for share in (0.98, 0.99)]
-        table.add_row(
-            case.replace(",", ",\n"),
-            _short(record.utility["mrr"].value) if record.utility["mrr"].n else "–",
-            f"{size:.1f}" if size >= 10 else f"{size:.2f}",
-            f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}",
-            str(found.round),
-            "–" if found.mrr is None else f"{found.mrr:.4f}",
-            f"{found.num_bytes / 2**20:.2f}",
-            *("–" if share is None else f"{share:.4g}x" for share in shares),
-        )
-    return table
-
-
-def pooled(record: Record) -> list[Leakage]:
-    """The headline rows over all victims; those of the one victim where there is but one."""
-    return over_all(headline_rows(record.leakage))
-
-
-def over_all(rows: list[Leakage]) -> list[Leakage]:
-    """Of these rows those over all victims; all of them where there is but one victim."""
-    return [row for row in rows if row.victim == ALL] or rows
-
-
 def draw_comparison(records: Mapping[str, Record]) -> bytes:
     """A PNG: MRR, ERR and TRR by threat model beside their baselines, bytes and seconds; a row for each case."""
     cases = list(records.values())
-    figure = Figure(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
+    figure = Picture(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
     utility, err, trr, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
     places = list(range(len(cases)))[::-1]
     figures = [case.utility["mrr"] for case in cases]

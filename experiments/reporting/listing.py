@@ -18,10 +18,18 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from attacks.figure import Figure, over_victims
-from attacks.reconstruction.leakage import Leakage
-from experiments.reporting.comparison import over_all, pooled
-from experiments.reporting.tables import make_table
+from attacks.figure import over_victims
+from attacks.reconstruction.leakage import PAPER, PUBLISHED, RECONSTRUCTION, UNLINKED
+from experiments.reporting.frames import (
+    figure_frame,
+    others,
+    over_all,
+    reconstruction,
+    rows_of,
+    run_frame,
+    side_by_side,
+)
+from experiments.reporting.sheets import NARROW, NONE, NOT_ATTACKED, Kind, columns, make_table, rates, written
 from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
@@ -45,48 +53,24 @@ COLUMNS = {
 """Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
 
 SETTINGS = (
-    "algorithm",
-    "defense",
-    "model",
-    "data",
-    "clients",
-    "dim",
-    "temperature",
-    "rounds",
-    "seed",
-    "commit",
-    "dirty",
-)
-LEAKAGE = ("threat", "leak", "metric", "inference", "err", "err_base", "err_max", "trr", "trr_base", "trr_max")
+    "algorithm", "defense", "model", "data", "clients", "dim", "temperature", "rounds", "seed", "commit", "dirty",
+)  # fmt: skip
+LEAKAGE = ("threat", "leak", "metric", "inference", *rates(err="ERR", trr="TRR"))
 OTHERS = ("attack", "figure", "value", "value_base", "value_max")
 """Columns of attacks other than reconstruction, shown where there are any."""
-
 HEADERS = {
-    "value_base": "base", "value_max": "max",
-    "mrr": "MRR", "hits@10": "Hits@10", "err": "ERR", "err_base": "base", "trr": "TRR", "trr_base": "base",
-    "err_max": "max", "trr_max": "max",
-    "bytes_up": "MiB up", "bytes_down": "MiB down", "seconds": "s",
+    **rates(err="ERR", trr="TRR", value="value"), "mrr": "MRR", "hits@10": "Hits@10", "bytes_up": "MiB up",
+    "bytes_down": "MiB down", "seconds": "s",
 }  # fmt: skip
 LEAST_FIRST = (
-    "dirty",
-    "commit",
-    "seed",
-    "seconds",
-    "hits@10",
-    "bytes_down",
-    "bytes_up",
-    "rounds",
-    "temperature",
-    "dim",
-    "clients",
+    "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "clients",
     "model",
-)
+)  # fmt: skip
 WIDE = 10_000  # more than any listing takes
 _CONDITION = re.compile(r"\s*([\w@]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-NOTHING = "–"  # where a cell has no value
 EXPERIMENT = "fkgsec"  # what MLflow calls them together
 
 
@@ -139,64 +123,37 @@ def listing(records: Mapping[str, Record]) -> pd.DataFrame:
     """A table with the columns `COLUMNS`. `*_low` and `*_high` are 95 % intervals, `*_base` the best baseline."""
     rows: list[dict[str, Any]] = []
     for name, record in records.items():
-        run = _run_cells(name, record)
-        attacked = [_leakage_cells(row) for row in over_all(record.leakage)]
-        attacked += [_figure_cells(one) for one in over_victims(record.other_figures)]
-        rows += [{**run, **cells} for cells in attacked] or [run]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype(COLUMNS)
+        (run,) = rows_of(run_frame({name: record}))
+        figures = figure_frame({name: record}, over_victims)
+        attacked = [
+            {
+                **row, "attack": None, "threat": row["threat_model"],
+                "metric": PUBLISHED if row["variant"] == PUBLISHED else "paper",
+                "inference": PAPER if row["variant"] == PUBLISHED else row["variant"],
+            }
+            for row in rows_of(side_by_side(reconstruction(figures)))
+        ]  # fmt: skip
+        attacked += [
+            {
+                **{key: row[key] for key in ("attack", "leak", "reason")}, "threat": row["threat_model"],
+                "figure": row["metric"], "value": row["estimate"], "value_base": row["baseline"],
+                "value_max": row["attainable"],
+            }
+            for row in rows_of(others(figures))
+        ]  # fmt: skip
+        rows += [_plain({**run, **cells}) for cells in attacked] or [_plain(run)]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _run_cells(name: str, record: Record) -> dict[str, Any]:
-    spec = record.spec
-    return {
-        "run": name,
-        "algorithm": spec.algorithm,
-        "defense": spec.defense,
-        "model": spec.model,
-        "data": record.data.name,
-        "clients": len(record.data.clients),
-        "dim": spec.dim,
-        "temperature": spec.sampling_temperature,
-        "rounds": len(record.rounds) - 1,
-        "kept": record.best_round,
-        "seed": record.seed,
-        **_estimate_cells("mrr", record.utility["mrr"]),
-        "hits@10": record.utility["hits@10"].value if record.utility["hits@10"].n else None,
-        "bytes_up": record.bytes.up,
-        "bytes_down": record.bytes.down,
-        "seconds": sum(entry.seconds for entry in record.rounds),
-        "commit": record.environment.commit,
-        "dirty": record.environment.dirty,
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Each estimate as its value and, by names of their own, the ends of its interval."""
+    ends = {
+        f"{name}{end}": value
+        for name, one in row.items()
+        if isinstance(one, Estimate)
+        for end, value in (("", one.value), ("_low", one.low), ("_high", one.high))
     }
-
-
-def _figure_cells(one: Figure) -> dict[str, Any]:
-    cells = {"attack": one.attack, "figure": one.metric, "threat": one.threat_model, "leak": one.leak}
-    if one.reason:
-        return {**cells, "reason": one.reason}
-    base = {"value_base": one.baseline.value if one.baseline else None, "value_max": one.attainable}
-    return {**cells, **_estimate_cells("value", one.estimate), **base}
-
-
-def _leakage_cells(row: Leakage) -> dict[str, Any]:
-    cells = {
-        "threat": row.threat_model,
-        "leak": row.leak,
-        "metric": row.metric,
-        "inference": row.inference,
-        "reason": row.reason,
-        "remark": row.remark,
-    }
-    if row.reason:
-        return cells
-    bases = {"err_base": row.err.value - row.err_advantage, "trr_base": row.trr.value - row.trr_advantage}
-    bases |= {"err_max": row.err_attainable, "trr_max": row.trr_attainable}
-    return {**cells, **_estimate_cells("err", row.err), **_estimate_cells("trr", row.trr), **bases}
-
-
-def _estimate_cells(name: str, figure: Estimate) -> dict[str, float]:
-    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high} if figure.n else {}
+    return {**row, **ends}
 
 
 def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
@@ -250,13 +207,11 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
 
     Returns: the table, and the names of the columns that were left out because they do not fit (`LEAST_FIRST`).
     """
-    rows = _rows(frame)
+    rows = rows_of(frame)
     runs = {row["run"]: row for row in rows}
     varied = [name for name in SETTINGS if len({row[name] for row in runs.values()}) > 1]
     first = _cells(rows[0]) if rows else {}
-    shared = [
-        f"{name} {first[name]}" for name in SETTINGS if name not in varied and first.get(name, NOTHING) != NOTHING
-    ]
+    shared = [f"{name} {first[name]}" for name in SETTINGS if name not in varied and first.get(name, NONE) != NONE]
     title = f"{len(runs)} run{'s' * (len(runs) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
     names = ["run", *varied, "mrr", "hits@10", "bytes_up", "bytes_down", "seconds"]
     if any(row["threat"] is not None for row in rows):
@@ -276,11 +231,6 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
     return table, left_out
 
 
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Its rows, missing values as None."""
-    return frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
-
-
 def _make_table(rows: list[dict[str, Any]], title: str, names: list[str]) -> Table:
     table = make_table(title, *(HEADERS.get(name, name) for name in names))
     for column in table.columns:
@@ -293,29 +243,23 @@ def _make_table(rows: list[dict[str, Any]], title: str, names: list[str]) -> Tab
     return table
 
 
+def _kind(name: str) -> Kind:
+    kinds: dict[str, Kind] = {"value": "score", "hits@10": "share"}
+    return kinds.get(name) or columns({name: ""})[name].kind
+
+
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """What the terminal shows of a row, by column: shares without the leading zero, sizes in MiB."""
-    cells = {name: NOTHING if value in (None, "") else str(value) for name, value in row.items()}
-    for name in ("hits@10", "err_base", "err_max", "trr_base", "trr_max", "value_base", "value_max"):
-        cells[name] = NOTHING if row[name] is None else _share(row[name])
+    values = dict(row)
     for name in ("mrr", "err", "trr", "value"):
         if row[name] is not None:
-            half = max(row[name] - row[f"{name}_low"], row[f"{name}_high"] - row[name])
-            cells[name] = f"{_share(row[name])} ±{_share(half)}"
-    if row["reason"] is not None:
-        cells |= dict.fromkeys((*LEAKAGE[4:], *OTHERS[2:]), "n/a")
-    for name in ("bytes_up", "bytes_down"):
-        cells[name] = f"{row[name] / 2**20:,.2f}"
+            values[name] = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], 1, "")
+    missing = (*LEAKAGE[4:], *OTHERS[2:]) if row["reason"] is not None else ()
     return {
-        **cells,
-        "seconds": f"{row['seconds']:,.1f}",
-        "temperature": f"{row['temperature']:g}",
-        "commit": cells["commit"][:8],
+        **{name: written(None if value == "" else value, _kind(name), NARROW) for name, value in values.items()},
+        **dict.fromkeys(missing, NOT_ATTACKED),
+        "commit": (row["commit"] or NONE)[:8],
     }
-
-
-def _share(value: float) -> str:
-    return f"{value:.3f}".removeprefix("0")
 
 
 # Trackers: loggers of finished records. Nothing is logged while a run goes on.
@@ -324,15 +268,12 @@ def _share(value: float) -> str:
 def figures(record: Record) -> dict[str, float]:
     """Final figures, of leakage the headline's, by a name that every tracker takes: letters, digits, `_`, `-`, `.` and `/`."""
     named = {name.replace("@", "_at_"): estimate.value for name, estimate in record.utility.items() if estimate.n}
-    for row in pooled(record):
-        if not row.reason:
-            where = f"{row.threat_model.replace('+', '_')}/leak_{row.leak:g}"
-            named |= {f"err/{where}": row.err.value, f"trr/{where}": row.trr.value}
-            named |= {f"err_advantage/{where}": row.err_advantage, f"trr_advantage/{where}": row.trr_advantage}
-    for one in over_victims(record.other_figures):
-        if not one.reason:
-            at = "" if one.leak is None else f"/leak_{one.leak:g}"
-            named[f"{one.attack}_{one.metric}/{one.threat_model.replace('+', '_')}{at}"] = one.estimate.value
+    for one in over_all(record.figures):
+        if one.reason or one.metric in UNLINKED:
+            continue
+        at = one.threat_model.replace("+", "_") + ("" if one.leak is None else f"/leak_{one.leak:g}")
+        name = one.metric if one.attack == RECONSTRUCTION else f"{one.attack}_{one.metric}"
+        named |= {f"{name}/{at}": one.estimate.value, f"{name}_advantage/{at}": one.advantage}
     return {**named, "bytes_up": float(record.bytes.up), "bytes_down": float(record.bytes.down)}
 
 

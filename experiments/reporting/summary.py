@@ -1,152 +1,132 @@
 """Markdown tables from files: of records (utility, leakage), comparisons (defenses side by side) and verifications (forgetting).
 
-`python -m experiments.reporting.summary experiments/results/*.json`, `... experiments/results/defended/*.json`
+python -m experiments.reporting.summary experiments/results/*.json
+python -m experiments.reporting.summary experiments/results/defended/*.json
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pandas as pd
 import typer
 
-from attacks.reconstruction.leakage import Leakage, inference_label
+from attacks.figure import over_victims
+from attacks.reconstruction.leakage import PAPER, PUBLISHED, UNLINKED, inference_label
 from attacks.view import ALL
 from experiments.cli.console import expected_errors
-from experiments.reporting.comparison import mixed_temperatures, over_all, pooled
-from experiments.reporting.convergence import convergence, relative_cost
+from experiments.reporting.frames import (
+    figure_frame,
+    mixed_temperatures,
+    others,
+    over_all,
+    reconstruction,
+    rows_of,
+    run_frame,
+    side_by_side,
+    without_links,
+)
+from experiments.reporting.sheets import Column, Sheet, markdown_lines
+from experiments.reporting.tables import FIGURE, RATES
 from experiments.runs.compare import Comparison, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
-from fkgsec.estimate import Estimate
 
 
-def utility_lines(records: dict[str, Record]) -> list[str]:
+def utility_sheet(records: Mapping[str, Record]) -> Sheet:
     """A row for each record: test MRR with its interval, apart for leaked and clean triples, rounds and seconds.
 
     The temperature of negatives has a column where it is not the same in all.
     """
-    mixed = mixed_temperatures(records.values())
-    lines = [
-        f"| record |{' temperature |' * mixed} test MRR | leaked triples | clean triples | Hits@10 | kept round | seconds |",
-        "|---|---|---|---|---|---|---|" + "---|" * mixed,
-    ]
-    for name, record in records.items():
-        leaked, clean = record.utility_by_leak["leaked"]["mrr"], record.utility_by_leak["clean"]["mrr"]
-        apart = [f"{part.value:.4f} (n = {part.n})" if part.n else "none" for part in (leaked, clean)]
-        seconds = sum(entry.seconds for entry in record.rounds)
-        lines.append(
-            f"| {name} {_temperature(record, mixed)}| {_interval(record.utility['mrr'])} | {apart[0]} | {apart[1]} "
-            f"| {record.utility['hits@10'].value:.4f} | {record.best_round} of {len(record.rounds) - 1} | {seconds:.0f} |"
-        )
-    return lines
+    frame = run_frame(records)
+    for kind in ("leaked", "clean"):
+        frame[kind] = ["none" if part is None else f"{part.value:.4f} (n = {part.n})" for part in frame[kind]]
+    heads = {
+        "run": "record", **_temperature(records.values()), "mrr": "test MRR", "leaked": "leaked triples",
+        "clean": "clean triples", "hits@10": "Hits@10", "of_rounds": "kept round", "seconds": "seconds",
+    }  # fmt: skip
+    return Sheet.of("Utility", frame, heads)
 
 
-def leakage_lines(records: dict[str, Record]) -> list[str]:
-    """A row for each victim, threat model and leak ratio of the attacked records."""
-    lines = [
-        "| record | threat model | leak | victim | inference | ERR | base | max | TRR | max | majority | prior "
-        "| unlinked precision | recall | AP |",
-        f"|{'---|' * 15}",
-    ]
-    for name, record in records.items():
-        for row in record.leakage:
-            if row.reason or row.victim == ALL:
+def leakage_sheet(records: Mapping[str, Record]) -> Sheet:
+    """A row for each victim, threat model, leak ratio and inference of the attacked records."""
+    figures = figure_frame(records)
+    figures = figures.loc[(figures["victim"] != ALL) & figures["reason"].isna()]
+    rows = rows_of(side_by_side(reconstruction(figures)))
+    place = itemgetter("run", "threat_model", "leak", "victim")
+    unlinked = {place(row): row for row in rows_of(side_by_side(without_links(figures)))}
+    for row in rows:
+        honest = unlinked.get(place(row), {}) if row["headline"] else {}
+        row |= {name: honest.get(name) for name in UNLINKED} | {"inference": _inference(row)}
+    unlinked_heads = ("unlinked precision", "recall", "AP")
+    heads = {
+        "run": "record", "threat_model": "threat model", "leak": "leak", "victim": "victim", "inference": "inference",
+        **{name: head for name, head in RATES.items() if name != "trr_base"}, "majority": "majority", "prior": "prior",
+        **{name: Column(head, "mean") for name, head in zip(UNLINKED, unlinked_heads, strict=True)},
+    }  # fmt: skip
+    return Sheet.of("Reconstruction", pd.DataFrame(rows), heads)
+
+
+def other_attacks_sheet(records: Mapping[str, Record]) -> Sheet:
+    """A row for each figure of every other attack, of all victims or the worst one, and why there is none."""
+    heads = {
+        "run": "record", "attack": "attack", "threat_model": "threat model", "leak": "leak", "victim": "victim", **FIGURE,
+        "reason": "not attacked",
+    }  # fmt: skip
+    return Sheet.of("Other attacks", others(figure_frame(records, over_all)), heads)
+
+
+def comparison_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
+    """A row for each case and threat model of each comparison, over all victims."""
+    rows = []
+    for federation, records in _cases(comparisons):
+        runs = {row["run"]: row for row in rows_of(run_frame(records))}
+        for row in rows_of(side_by_side(reconstruction(figure_frame(records, over_victims)))):
+            if row["reason"] and not row["headline"]:
                 continue
-            parts = row.unlinked
-            honest = [parts.precision, parts.recall, parts.average_precision] if parts else []
-            cells = [
-                name,
-                row.threat_model,
-                f"{row.leak:g}",
-                row.victim,
-                _inference(row),
-                _interval(row.err),
-                f"{row.err_baseline.value:.4f}",
-                _attainable(row.err_attainable),
-                _interval(row.trr),
-                _attainable(row.trr_attainable),
-                f"{row.trr_baseline.value:.4f}",
-                f"{row.trr_prior.value:.4f}",
-                *(f"{part.value:.4f}" for part in honest),
-                *([""] * (3 - len(honest))),
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-    return lines
+            run = runs[row["run"]]
+            row |= {name: run[name] for name in ("mrr", "bytes", "temperature")} | {"federation": federation}
+            row["sources"] = ", ".join(f"{source} {count:,}" for source, count in (row["sources"] or {}).items())
+            row["inference"] = row["variant"] if row["reason"] else _inference(row)
+            rows.append(row | (dict.fromkeys(RATES, "") | {"err": "nothing to attack"} if row["reason"] else {}))
+    heads = {
+        **_case_heads(comparisons), "mrr": Column("test MRR", "mean"), "bytes": "MiB", "threat_model": "threat model",
+        "inference": "inference", **RATES, "sources": "right entities by source",
+    }  # fmt: skip
+    return Sheet.of("Comparison", pd.DataFrame(rows), heads)
 
 
-def comparison_lines(comparisons: dict[str, Comparison]) -> list[str]:
-    """A row for each case and threat model of each comparison, over all victims; the temperature as in `utility_lines`."""
-    mixed = mixed_temperatures(case.record for comparison in comparisons.values() for case in comparison.cases)
-    lines = [
-        f"| federation | case |{' temperature |' * mixed} test MRR | MiB | threat model | inference | ERR | base | max | TRR "
-        "| base | max | right entities by source |",
-        f"|{'---|' * (13 + mixed)}",
-    ]
-    for name, comparison in comparisons.items():
-        for case in comparison.cases:
-            record = case.record
-            size = (record.bytes.up + record.bytes.down) / 2**20
-            for row in over_all(record.leakage):
-                if row.reason and row not in pooled(record):
-                    continue
-                case_cell = f"{case.name} {_temperature(record, mixed)}".strip()
-                cells = [name, case_cell, f"{record.utility['mrr'].value:.4f}", f"{size:.1f}", row.threat_model]
-                if row.reason:
-                    cells += [row.inference, "nothing to attack", *[""] * 6]
-                else:
-                    cells += [
-                        _inference(row),
-                        _interval(row.err),
-                        f"{row.err.value - row.err_advantage:.4f}",
-                        _attainable(row.err_attainable),
-                        _interval(row.trr),
-                        f"{row.trr.value - row.trr_advantage:.4f}",
-                        _attainable(row.trr_attainable),
-                        ", ".join(f"{source} {count:,}" for source, count in row.sources.items()),
-                    ]
-                lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def convergence_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
+    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's."""
+    frames = [run_frame(records).assign(federation=federation) for federation, records in _cases(comparisons)]
+    frame = pd.concat(frames, ignore_index=True)
+    frame["valid_mrr"] = frame["valid_mrr"].fillna("none")
+    heads = {
+        **_case_heads(comparisons), "of_rounds": "R@CG", "valid_mrr": "validation MRR@CG", "bytes_kept": "P@CG MiB",
+        "p98": "P@98", "p99": "P@99", "seconds": "seconds",
+    }  # fmt: skip
+    return Sheet.of("Convergence", frame.fillna({"p98": "not reached", "p99": "not reached"}), heads)
 
 
-def convergence_lines(comparisons: dict[str, Comparison]) -> list[str]:
-    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's; the temperature as in `utility_lines`."""
-    mixed = mixed_temperatures(case.record for comparison in comparisons.values() for case in comparison.cases)
-    lines = [
-        f"| federation | case |{' temperature |' * mixed} R@CG | validation MRR@CG | P@CG MiB | P@98 | P@99 | seconds |",
-        "|---|---|---|---|---|---|---|---|" + "---|" * mixed,
-    ]
-    for name, comparison in comparisons.items():
-        for case in comparison.cases:
-            found = convergence(case.record)
-            costs = [relative_cost(case.record, comparison.cases[0].record, share) for share in (0.98, 0.99)]
-            cells = [
-                name,
-                f"{case.name} {_temperature(case.record, mixed)}".strip(),
-                f"{found.round} of {len(case.record.rounds) - 1}",
-                "none" if found.mrr is None else f"{found.mrr:.4f}",
-                f"{found.num_bytes / 2**20:.1f}",
-                *("not reached" if cost is None else f"{cost:.3f}x" for cost in costs),
-                f"{sum(entry.seconds for entry in case.record.rounds):.0f}",
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def _cases(comparisons: Mapping[str, Comparison]) -> list[tuple[str, dict[str, Record]]]:
+    return [(name, {case.name: case.record for case in one.cases}) for name, one in comparisons.items()]
 
 
-def _temperature(record: Record, shown: bool) -> str:
-    return f"| {record.spec.sampling_temperature:g} " if shown else ""
+def _case_heads(comparisons: Mapping[str, Comparison]) -> dict[str, str]:
+    records = [record for _, one in _cases(comparisons) for record in one.values()]
+    return {"federation": "federation", "run": "case", **_temperature(records)}
 
 
-def _attainable(share: float | None) -> str:
-    return "" if share is None else f"{share:.4f}"
+def _temperature(records: Iterable[Record]) -> dict[str, str]:
+    return {"temperature": "temperature"} if mixed_temperatures(records) else {}
 
 
-def _inference(row: Leakage) -> str:
-    return f"{row.inference}: {row.trr_by}" if row.trr_by else inference_label(row.inference)
-
-
-def _interval(figure: Estimate) -> str:
-    return f"{figure.value:.4f} [{figure.low:.4f}, {figure.high:.4f}]"
+def _inference(row: Mapping[str, Any]) -> str:
+    variant = PAPER if row["variant"] == PUBLISHED else row["variant"]
+    return f"{variant}: {row['trr_by']}" if row["trr_by"] else inference_label(variant)
 
 
 def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or verification files")]) -> None:
@@ -155,13 +135,16 @@ def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or
     verifications = {_name(path): made for path in files if (made := read_verification(path)) is not None}
     others = comparisons.keys() | verifications.keys()
     records = {_name(path): read_record(path) for path in files if _name(path) not in others}
-    tables = []
-    if records:
-        tables.append(utility_lines(records))
-    if any(record.leakage for record in records.values()):
-        tables.append(leakage_lines(records))
-    if comparisons:
-        tables += [comparison_lines(comparisons), convergence_lines(comparisons)]
+    everything = {
+        **records,
+        **{f"{name} {case}": one for name, cases in _cases(comparisons) for case, one in cases.items()},
+    }
+    sheets = [
+        *([utility_sheet(records), leakage_sheet(records)] if records else []),
+        *([comparison_sheet(comparisons), convergence_sheet(comparisons)] if comparisons else []),
+        *([other_attacks_sheet(everything)] if everything else []),
+    ]
+    tables = [markdown_lines(sheet) for sheet in sheets if sheet.rows]
     if verifications:
         tables += [quality_lines(verifications), audit_lines(verifications)]
     typer.echo("\n\n".join("\n".join(lines) for lines in tables))

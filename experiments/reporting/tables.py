@@ -1,48 +1,138 @@
-"""Tables for the terminal, made from a record alone."""
+"""Tables for the terminal, made from a record alone, and the sentences that they are read with.
+
+print_tables(console, run_tables(record))
+for line in reading_aid(record):
+    console.print(line)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.table import Table
 
-from attacks.figure import Figure
-from attacks.reconstruction.leakage import PAPER, STRONGEST, Leakage, headline_rows
+from attacks.figure import headline
+from attacks.reconstruction.leakage import PAPER, RECONSTRUCTION, STRONGEST
 from attacks.registry import ATTACKS
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
-from experiments.runs.record import DataRecord, Record
+from experiments.audit.artefacts import Audit
+from experiments.reporting.frames import (
+    Attacked,
+    by_inference,
+    figure_frame,
+    others,
+    reconstruction,
+    rows_of,
+    side_by_side,
+    without_links,
+)
+from experiments.reporting.sheets import TERMINAL, Column, Sheet, make_table, rates, terminal_table, written
+from experiments.runs.record import Record
 from experiments.runs.seeds import SeedsRecord
 from fkgsec.data.catalogue import Dataset
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import LEAKS, SplitLeaks
-from fkgsec.estimate import Estimate
 
 INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
-
-
-class Attacked(Protocol):
-    """What the leakage tables are made from: a record, or an audit of tables."""
-
-    @property
-    def leakage(self) -> list[Leakage]: ...
-    @property
-    def best_round(self) -> int: ...
-    @property
-    def data(self) -> DataRecord: ...
+RATES = rates(err="ERR", trr="TRR")
+FIGURE = {"metric": "metric", "estimate": "figure", "baseline": "base", "attainable": "max"}
+"""Columns of `figure_frame` for attacks other than reconstruction."""
 
 
 def run_tables(record: Record) -> list[Table]:
     """Leakage (when the run was attacked), utility, and what it cost. Each fits 80 columns."""
-    return [*leakage_tables(record), *figure_tables(record.other_figures), _utility_table(record), _cost_table(record)]
+    return [*attack_tables(record), terminal_table(utility_sheet(record)), terminal_table(cost_sheet(record))]
+
+
+def attack_tables(record: Attacked) -> list[Table]:
+    """What every attack found of each victim: of reconstruction a table for each threat model and leak ratio, and its parts."""
+    figures, shown = figure_frame({"": record}), figure_frame({"": record}, headline)
+    sheets: list[Sheet] = []
+    for place in dict.fromkeys(reconstruction(figures)["place"]):
+        sheets += _reconstruction_sheets(shown.loc[shown["place"] == place], figures.loc[figures["place"] == place])
+    rest = others(shown)
+    for attack in dict.fromkeys(rest["attack"]):
+        rows = rest.loc[rest["attack"] == attack]
+        title = f"{attack}, round {rows['round'].iloc[0]}"
+        sheets.append(Sheet.of(title, rows, {"victim": "victim", "place": "threat model"} | FIGURE))
+    return [terminal_table(sheet) for sheet in sheets]
+
+
+def _reconstruction_sheets(shown: pd.DataFrame, figures: pd.DataFrame) -> Iterator[Sheet]:
+    shown, figures = (part.loc[part["attack"] == RECONSTRUCTION] for part in (shown, figures))
+    first, victim = rows_of(shown)[0], {"victim": "victim"}
+    about = THREAT_MODELS[first["threat_model"]].about
+    title = f"Reconstruction under {first['place']}, round {first['round']}: {about}"
+    yield Sheet.of(title, side_by_side(reconstruction(shown)), victim | RATES)
+    if all(row["reason"] for row in rows_of(shown)):
+        return
+    inferred, names = by_inference(figures)
+    if len(inferred):
+        yield Sheet.of(f"  {INFERENCE_TITLE}", inferred, victim | inference_columns(names))
+    rows = [row for row in rows_of(shown) if row["metric"] == "err"]
+    if found := [source for source in SOURCES if any(source in row["counts"] for row in rows)]:
+        counts = tuple((row["victim"], *(row["counts"].get(source, 0) for source in found)) for row in rows)
+        columns = (Column("victim"), *(Column(source, "count") for source in found))
+        yield Sheet("  right entities by what told their holder", columns, counts)
+    honest = without_links(shown)
+    if len(honest):
+        (by,) = set(honest["variant"])
+        heads = {
+            "precision": "precision",
+            "recall": "recall",
+            "average_precision": "AP",
+            "average_precision_base": "base",
+        }
+        title = f"  without being told which pairs are linked (relations by {by})"
+        yield Sheet.of(title, side_by_side(honest), victim | heads)
+
+
+def inference_columns(names: Iterable[str]) -> dict[str, str | Column]:
+    """Columns of `by_inference`: each of these inferences, the guesses, and which is the strongest."""
+    guesses = {"majority": "majority", "prior": "prior", "strongest_by": "strongest"}
+    return {name: Column(name, "share") for name in names} | guesses
+
+
+def utility_sheet(record: Record) -> Sheet:
+    """Utility of each client, apart for test triples that leaked into train, and of all, whose MRR has its interval."""
+    rows = dict(record.utility_by_client)
+    if record.utility_by_leak["leaked"]["mrr"].n:
+        rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
+    if record.utility_shared:
+        rows["shared model, all"] = record.utility_shared
+    total = record.utility
+    cells = [(client, figures["mrr"].n, *(figures[name] for name in total)) for client, figures in rows.items()]
+    shown = [written(figure, "score" if name == "mrr" else "mean", TERMINAL) for name, figure in total.items()]
+    metrics = (Column(name.upper() if name == "mrr" else name, "mean") for name in total)
+    return Sheet(
+        f"Utility: filtered link prediction on test triples (sides: {record.spec.eval_sides})",
+        (Column("client"), Column("triples", "text"), *metrics),
+        (*cells, (ALL, total["mrr"].n, *shown)),
+    )
+
+
+def cost_sheet(record: Record) -> Sheet:
+    """Rounds, bytes and seconds."""
+    trained, first = record.rounds[1:], record.rounds[0]
+    cells = {
+        Column("rounds"): len(trained),
+        Column("kept"): record.best_round,
+        Column("bytes up", "count"): record.bytes.up,
+        Column("bytes down", "count"): record.bytes.down,
+        Column("alignment", "count"): first.bytes_up + first.bytes_down,
+        Column("a round up", "count"): max((entry.bytes_up for entry in trained), default=0),
+        Column("s"): f"{sum(entry.seconds for entry in record.rounds):.1f}",
+        Column("device"): record.environment.device,
+    }
+    return Sheet("Cost", tuple(cells), (tuple(cells.values()),))
 
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record.other_figures)]
+    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record)]
 
 
 def protection_lines(record: Record) -> list[str]:
@@ -56,7 +146,7 @@ def protection_lines(record: Record) -> list[str]:
     return [*lines, f"{clipped:,} uploaded values were cut to the range of the fixed point."] if clipped else lines
 
 
-def leakage_aid(record: Attacked) -> list[str]:
+def leakage_aid(record: Record | Audit) -> list[str]:
     """What the leakage figures mean, and why some were not measured; nothing when the run was not attacked."""
     if not record.leakage:
         return []
@@ -98,59 +188,14 @@ def leakage_aid(record: Attacked) -> list[str]:
     ]
 
 
-def leakage_tables(record: Attacked) -> list[Table]:
-    """For each threat model and leak ratio the strongest attack, each inference, and the attack without linked pairs."""
-    groups: dict[tuple[str, float], list[Leakage]] = {}
-    for row in record.leakage:
-        groups.setdefault((row.threat_model, row.leak), []).append(row)
-    tables = []
-    for (threat, leak), rows in groups.items():
-        about = f"{threat}, leak {leak:g}, round {record.best_round}: {THREAT_MODELS[threat].about}"
-        table = make_table(f"Reconstruction under {about}", "victim", "ERR", "base", "max", "TRR", "base", "max")
-        shown = headline_rows(rows)
-        for row in shown:
-            table.add_row(
-                row.victim,
-                _share(row.err, row),
-                _short(row.err_baseline.value),
-                attainable(row.err_attainable),
-                _share(row.trr, row),
-                _short(max(row.trr_baseline.value, row.trr_prior.value)),
-                attainable(row.trr_attainable),
-                style="bold" if row.victim == ALL else None,
-            )
-        tables.append(table)
-        if shown != rows and not all(row.reason for row in shown):
-            tables.append(_inference_table(rows))
-        if any(row.sources for row in shown):
-            tables.append(_sources_table(shown))
-        if any(row.unlinked for row in shown):
-            tables.append(_unlinked_table(shown))
-    return tables
-
-
-def figure_tables(figures: Iterable[Figure]) -> list[Table]:
-    """For each attack and threat model the figures of every victim, whatever the attack."""
-    groups: dict[tuple[str, str, float | None], list[Figure]] = {}
-    for one in figures:
-        groups.setdefault((one.attack, one.threat_model, one.leak), []).append(one)
-    tables = []
-    for (attack, threat, leak), rows in groups.items():
-        at = "" if leak is None else f", leak {leak:g}"
-        title = f"{attack} under {threat}{at}, round {rows[0].round}: {THREAT_MODELS[threat].about}"
-        table = make_table(title, "victim", "metric", "figure", "base", "max")
-        for one in rows:
-            base = "–" if one.baseline is None else _short(one.baseline.value)
-            shown = ["n/a"] * 3 if one.reason else [interval(one.estimate), base, attainable(one.attainable)]
-            table.add_row(one.victim, one.metric, *shown, style="bold" if one.victim == ALL else None)
-        tables.append(table)
-    return tables
-
-
-def figure_reasons(figures: Iterable[Figure]) -> list[str]:
-    """Why victims of registered attacks were not attacked."""
-    missing = dict.fromkeys((one.attack, one.threat_model, one.victim, one.reason) for one in figures if one.reason)
-    return [f"{attack} under {threat}: {victim} was not attacked ({why})." for attack, threat, victim, why in missing]
+def figure_reasons(record: Record) -> list[str]:
+    """Why victims of attacks other than reconstruction were not attacked."""
+    rows = [row for row in rows_of(others(figure_frame({"": record}))) if row["reason"]]
+    lines = (
+        f"{row['attack']} under {row['threat_model']}: {row['victim']} was not attacked ({row['reason']})."
+        for row in rows
+    )
+    return list(dict.fromkeys(lines))
 
 
 def attack_lines() -> list[str]:
@@ -164,113 +209,6 @@ def attack_lines() -> list[str]:
 
 
 MARGIN_AID = "± is the wider half of the 95 % interval in the record; the other half may be much narrower."
-
-
-def make_table(title: str, first: str, *others: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
-    )
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _value(figure: Estimate) -> str:
-    return f"{figure.value:.3f}" if figure.n else "–"
-
-
-def interval(figure: Estimate) -> str:
-    if not figure.n:
-        return "–"
-    low, high = (f"{bound:.3f}".removeprefix("0") for bound in (figure.low, figure.high))
-    return f"{figure.value:.3f} {low}–{high}"
-
-
-def _share(figure: Estimate, row: Leakage) -> str:
-    return "n/a" if row.reason else interval(figure)
-
-
-def _short(share: float) -> str:
-    return f"{share:.3f}".removeprefix("0")
-
-
-def attainable(share: float | None) -> str:
-    """The most that an adversary's names and relations can give; a dash where the record does not have it."""
-    return "–" if share is None else _short(share)
-
-
-def inferences_of(rows: Iterable[Leakage]) -> list[str]:
-    """The inferences that were made, in their order, the strongest of them aside."""
-    return list(dict.fromkeys(row.inference for row in rows if row.inference != STRONGEST))
-
-
-def _inference_table(rows: list[Leakage]) -> Table:
-    names = inferences_of(rows)
-    table = make_table(f"  {INFERENCE_TITLE}", "victim", *names, "majority", "prior", "strongest")
-    for best in headline_rows(rows):
-        by_name = {row.inference: row for row in rows if row.victim == best.victim}
-        cells = [_short(by_name[name].trr.value) if name in by_name else "–" for name in names]
-        cells += [_short(best.trr_baseline.value), _short(best.trr_prior.value), best.trr_by or "–"]
-        table.add_row(best.victim, *(["n/a"] * len(cells) if best.reason else cells))
-    return table
-
-
-def _sources_table(rows: list[Leakage]) -> Table:
-    shown = [source for source in SOURCES if any(source in row.sources for row in rows)]
-    table = make_table("  right entities by what told their holder", "victim", *shown)
-    for row in rows:
-        table.add_row(row.victim, *(str(row.sources.get(source, 0)) for source in shown))
-    return table
-
-
-def _unlinked_table(rows: list[Leakage]) -> Table:
-    (by,) = {row.unlinked.inference for row in rows if row.unlinked}
-    title = f"  without being told which pairs are linked (relations by {by})"
-    table = make_table(title, "victim", "precision", "recall", "AP", "base")
-    for row in rows:
-        if row.unlinked:
-            table.add_row(
-                row.victim,
-                interval(row.unlinked.precision),
-                interval(row.unlinked.recall),
-                f"{row.unlinked.average_precision.value:.3f}",
-                f"{row.unlinked.average_precision_baseline.value:.0e}",
-            )
-    return table
-
-
-def _utility_table(record: Record) -> Table:
-    names = list(record.utility)
-    title = f"Utility: filtered link prediction on test triples (sides: {record.spec.eval_sides})"
-    table = make_table(title, "client", "triples", *(name.upper() if name == "mrr" else name for name in names))
-    rows = dict(record.utility_by_client)
-    if record.utility_by_leak["leaked"]["mrr"].n:
-        rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
-    for client, figures in rows.items():
-        table.add_row(client, str(figures["mrr"].n), *(_value(figures[name]) for name in names))
-    if record.utility_shared:
-        rows["shared model, all"] = record.utility_shared
-    total = record.utility
-    shown = [interval(total["mrr"]), *(_value(total[name]) for name in names[1:])]
-    table.add_row("all", str(total["mrr"].n), *shown, style="bold")
-    return table
-
-
-def _cost_table(record: Record) -> Table:
-    table = make_table("Cost", "rounds", "kept", "bytes up", "bytes down", "alignment", "a round up", "s", "device")
-    trained = record.rounds[1:]
-    table.add_row(
-        str(len(trained)),
-        str(record.best_round),
-        f"{record.bytes.up:,}",
-        f"{record.bytes.down:,}",
-        f"{record.rounds[0].bytes_up + record.rounds[0].bytes_down:,}",
-        f"{max(entry.bytes_up for entry in trained):,}" if trained else "0",
-        f"{sum(entry.seconds for entry in record.rounds):.1f}",
-        record.environment.device,
-    )
-    return table
 
 
 _LEAK_WORDS = {

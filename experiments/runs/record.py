@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 import fkgsec
-from attacks.figure import Figure, headline
-from attacks.reconstruction.leakage import RECONSTRUCTION, Leakage, rows_of
+from attacks.figure import Figure
+from attacks.reconstruction.leakage import Leakage, rows_of
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -115,11 +115,6 @@ class Record(msgspec.Struct, frozen=True):
     def leakage(self) -> list[Leakage]:
         """What reconstruction found, ERR and TRR of each victim and inference side by side."""
         return rows_of(self.figures)
-
-    @property
-    def other_figures(self) -> list[Figure]:
-        """What summaries go by of the attacks beside reconstruction."""
-        return [one for one in headline(self.figures) if one.attack != RECONSTRUCTION]
 
     def all_figures(self) -> list[Figure]:
         """What every attack found: each variant of it; `attacks.figure.headline` picks what summaries go by."""

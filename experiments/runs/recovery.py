@@ -2,23 +2,19 @@
 
 asked = Unlearning(forget, UnlearnOptions(method="finetune"))
 figures = attacked_after_unlearning(Path("runs/mine"), spec, asked, make_transport, observer)
-console.print(other_attacks_table([("psu,secagg", "unlearning", figures)]))
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from rich.table import Table
 
-from attacks.figure import Figure, headline, over_victims
+from attacks.figure import Figure
 from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
-from experiments.reporting.tables import make_table
 from experiments.runs.run import load_run
 from experiments.runs.spec import Spec
 from fkgsec.exchange import MakeTransport
@@ -64,37 +60,3 @@ def attacked_after_unlearning(
     options = spec.attack_options()
     wanted = tuple(name for name in options.attack or DEFAULT if name != RECONSTRUCTION) or (UPDATE_RECOVERY,)
     return run_attacks(after, msgspec.structs.replace(options, attack=wanted)).figures
-
-
-def other_attacks_table(rounds: Sequence[tuple[str, str, Sequence[Figure]]]) -> Table:
-    """A row for each case, kind of round, measure and threat model, of all victims or the one that gives most away.
-
-    Args:
-        rounds: case, what its round was for, and figures, of which reconstruction's have a table of their own. A case and its
-            round are named once.
-    """
-    table = make_table(
-        "Other attacks: all victims together, or the one that gives most away",
-        "case", "round", "threat", "victim", "measure", "figure", "base", "max",
-    )  # fmt: skip
-    before: tuple[str, ...] = ()
-    for case, kind, figures in rounds:
-        for one in over_victims(figure for figure in headline(figures) if figure.attack != RECONSTRUCTION):
-            threat = one.threat_model if one.leak is None else f"{one.threat_model} {one.leak:g}"
-            named = (case.replace(",", ",\n"), f"{kind} {one.round}", threat, one.victim)
-            same = [place for place in range(4) if named[: place + 1] == before[: place + 1]]
-            shown = ["" if place in same else name for place, name in enumerate(named)]
-            base, most = (
-                "–" if value is None else share_text(value)
-                for value in (one.baseline and one.baseline.value, one.attainable)
-            )
-            table.add_row(
-                *shown, one.key, *(["n/a"] * 3 if one.reason else [share_text(one.estimate.value), base, most])
-            )
-            before = named
-    return table
-
-
-def share_text(value: float) -> str:
-    """Errors span many orders: three digits of those that matter, powers of ten of the others."""
-    return f"{value:.3g}" if 0.001 <= abs(value) < 100 or not value else f"{value:.0e}"

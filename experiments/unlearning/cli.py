@@ -13,7 +13,7 @@ from rich.console import Console
 from experiments.cli.console import make_console
 from experiments.cli.options import complete_from
 from experiments.cli.progress import observe_on
-from experiments.reporting.tables import make_table
+from experiments.reporting.sheets import make_table
 from experiments.runs.choices import allowed, spelled
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import current_names

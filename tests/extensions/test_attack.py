@@ -13,6 +13,7 @@ from attacks import ATTACKS, headline_rows
 from attacks.figure import over_victims
 from experiments.cli.main import app
 from experiments.reporting.listing import figures, find_records, listing
+from experiments.reporting.sheets import margin
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import read_record
 from fkgsec.errors import SpecError
@@ -84,7 +85,7 @@ def test_an_unknown_attack_is_refused() -> None:
 
 def test_record_table_listing_and_report(folder: Path) -> None:
     shown = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
-    assert "shapes under server, round" in shown
+    assert "shapes, round" in shown
     record = read_record(folder / "run/record.json")
     found = [one for one in record.figures if one.attack == "shapes"]
     assert [one.victim for one in found] == ["hospital-2", "hospital-3"]
@@ -135,7 +136,7 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     assert comparison is not None
     clear, summed = (case.record.all_figures() for case in comparison.cases)
     (worst,) = over_victims(clear)
-    assert f"server {worst.victim} shapes.auc {worst.estimate.value:.3g} 0.5 1" in shown
+    assert f"server {worst.victim} shapes.auc {margin(worst.estimate)} .500 1.000" in shown
     assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
     assert "shapes under server: hospital-3 was not attacked (its entities crossed in a sum only)" in shown
 

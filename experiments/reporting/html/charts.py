@@ -1,26 +1,49 @@
-"""Charts as inline SVG: figures with their intervals, and curves. Colours are classes that the page's style sheet fills in.
+"""Charts as inline SVG, drawn by matplotlib: figures with their intervals, and curves.
 
-The trees are built with `xml.etree`, which escapes every text, so that a name from the data stays a name. Each chart has
-a title and a description for readers who do not see it; the page puts the figures themselves beside it.
+    groups = [Group("none", (Dot("collusion", "36 % (34–38)", trr, base=0.1),))]
+    svg = dot_plot(groups, identity="f1-trr", title="Triples rebuilt", description="...", axis="{:g}".format, stem=False)
+
+Texts stay texts, which screen readers and searches find; colours are those of the page's style sheet, light or dark; marks and
+dashes tell apart what colours do. Each chart has a title and a description; the page puts the figures themselves beside it.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fkgsec.estimate import Estimate
 
 WIDTH = 400  # user units; one is about a pixel on a phone, and at most 1.2 on a wide screen
 MARGIN = 8
-NUM_MARKS = 4  # shapes, each with its colour
-NUM_LINES = 8  # colours and dashes; later lines begin again
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 3", "4 4 1 4")
-CHARACTER = 6.4  # width of one in the chart's small type, on the safe side
-BOLD_CHARACTER = 7.8  # of a group's label
-_LABEL, _LANE, _GAP = 16, 15, 7  # heights in a dot plot
+MARKS = "oDs^"  # told apart without their colours
+DASHES = (
+    "",
+    (3, 1.5),
+    (1, 1.5),
+    (4, 1.5, 1, 1.5),
+    (2, 1),
+    (0.5, 1),
+    (6, 1.5),
+    (2, 2, 0.5, 2),
+)  # later lines begin again
+CHARACTER, BOLD_CHARACTER = 6.4, 7.8  # width of one in the small type, on the safe side
+COLOURS = ("#c2410c", "#0072b2", "#00805c", "#8f3f84", "#6b5400", "#15191d", "#4a5fc1", "#a3244c")
+INK, SOFT, GRID = "#151a1d", "#4b545d", "#cfd5db"
+VARIABLES = {colour: f"c{number}" for number, colour in enumerate(COLOURS)} | {INK: "ink", SOFT: "soft", GRID: "line"}
+VARIABLES["#000000"] = "ink"
+_LABEL, _LANE, _GAP, _AXIS = 16, 15, 7, 20  # heights
 
 
 @dataclass(frozen=True)
@@ -30,16 +53,14 @@ class Dot:
     Attributes:
         label, text: at the left and at the right above the lane; the text is the figure in full. Without a label the text
             stands beside the group's.
-        value, low, high: the figure and its interval; without one, low = high = value.
+        figure: with its interval, where low and high differ from it.
         base: what is reached without embeddings; None where there is no such figure.
-        mark: which of the `NUM_MARKS` shapes.
+        mark: which of the `MARKS`, and its colour.
     """
 
     label: str
     text: str
-    value: float
-    low: float
-    high: float
+    figure: Estimate
     base: float | None = None
     mark: int = 0
 
@@ -71,51 +92,44 @@ def dot_plot(
         identity: unique in the page. axis: a number as the axis writes it. stem: draw a line from zero, for amounts.
     """
     dots = [dot for group in groups for dot in group.dots]
-    ends = [end for dot in dots for end in (dot.value, dot.high, dot.base or 0.0)]
-    ticks = linear_ticks(max(ends, default=0.0))
-
-    def x(value: float) -> float:
-        return MARGIN + 2 + (WIDTH - 2 * MARGIN - 4) * value / ticks[-1]
-
+    top = max((end for dot in dots for end in (dot.figure.value, dot.figure.high, dot.base or 0.0)), default=0.0)
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top or 1.0)
     labels = sum(1 + bool(group.note) + sum(bool(dot.label) for dot in group.dots) for group in groups)
     height = _LABEL * labels + _LANE * len(dots) + _GAP * len(groups)
-    svg = _svg(identity, title, description, height + 20)
-    for tick in ticks:
-        _line(svg, x(tick), 0, x(tick), height, "grid")
-        anchor = "start" if tick == ticks[0] else "end" if tick == ticks[-1] else "middle"
-        _text(svg, x(tick), height + 14, axis(tick), "axis", anchor)
+    figure = Figure(figsize=(WIDTH / 72, (height + _AXIS) / 72), dpi=72)
+    axes = _bare(figure, (MARGIN, _AXIS, WIDTH - 2 * MARGIN, height))
+    axes.set(xlim=(0, ticks[-1]), ylim=(height, 0), yticks=[])
+    _ticks(axes, ticks, axis)
+    axes.vlines(ticks, 0, height, GRID, lw=1, gid=".grid")
     y = 0.0
     for group in groups:
         y += _LABEL
         beside = group.dots[0].text if group.dots and not group.dots[0].label else ""
-        _text(svg, MARGIN, y - 4, group.label, "group", room=_room(beside))
+        _text(axes, y, _cut(group.label, beside, BOLD_CHARACTER), INK, bold=True)
         if group.note:
             y += _LABEL
-            _text(svg, MARGIN, y - 4, group.note, "muted")
+            _text(axes, y, group.note, SOFT)
         for dot in group.dots:
             if dot.label:
                 y += _LABEL
-                _text(svg, MARGIN, y - 4, dot.label, "muted", room=_room(dot.text))
-            _text(svg, WIDTH - MARGIN, y - 4, dot.text, "figure", "end")
-            middle = y + _LANE / 2
-            style = f"mark-{dot.mark % NUM_MARKS}"
-            if stem:
-                _line(svg, x(0), middle, x(dot.value), middle, f"stem {style}")
-            if dot.base is not None:
-                _line(svg, x(dot.base), middle - 7, x(dot.base), middle + 7, "base")
-            if dot.high > dot.low:
-                _line(svg, x(dot.low), middle, x(dot.high), middle, "interval")
-                for end in (dot.low, dot.high):
-                    _line(svg, x(end), middle - 4, x(end), middle + 4, "interval")
-            _mark(svg, x(dot.value), middle, dot.mark, style)
+                _text(axes, y, _cut(dot.label, dot.text, CHARACTER), SOFT)
+            _text(axes, y, dot.text, INK, right=True)
+            _draw_dot(axes, dot, y + _LANE / 2, stem=stem)
             y += _LANE
         y += _GAP
-    return _markup(svg)
+    return _svg(figure, identity, title, description)
 
 
-def _room(text: str) -> float:
-    """What is left of a line for a label when this text stands at its end."""
-    return WIDTH - 3 * MARGIN - CHARACTER * len(text)
+def _draw_dot(axes: Axes, dot: Dot, y: float, *, stem: bool) -> None:
+    figure, colour, marker = dot.figure, COLOURS[dot.mark % len(MARKS)], MARKS[dot.mark % len(MARKS)]
+    if stem:
+        axes.hlines(y, 0, figure.value, colour, lw=5, alpha=0.45, gid=".stem")
+    if dot.base is not None:
+        axes.vlines(dot.base, y - 7, y + 7, INK, lw=3, gid=".base")
+    if figure.high > figure.low:
+        axes.hlines(y, figure.low, figure.high, INK, lw=1.5, gid=".interval")
+        axes.vlines([figure.low, figure.high], y - 4, y + 4, INK, lw=1.5)
+    axes.plot([figure.value], [y], marker, ms=8, color=colour, mew=0, gid=".mark")
 
 
 def line_plot(
@@ -126,150 +140,123 @@ def line_plot(
     description: str,
     x_label: str,
     y_label: str,
-    x_axis: Callable[[float], str],
     logarithmic: bool = False,
 ) -> Markup:
-    """Curves over one x axis, the kept point of each larger; the legend stands below, a row for each.
+    """Curves over one x axis, the kept point of each marked; the legend stands below, a row for each.
 
     Args:
         logarithmic: the x axis; then every x is above zero.
     """
-    xs = [point[0] for line in lines for point in line.points]
-    ys = [point[1] for line in lines for point in line.points]
-    y_ticks = linear_ticks(max(ys, default=0.0))
-    x_ticks = log_ticks(min(xs), max(xs)) if logarithmic and xs else linear_ticks(max(xs, default=1.0), whole=True)
-    left, right, top, bottom = 46, WIDTH - 14, 22, 222
-
-    def x(value: float) -> float:
-        if logarithmic:
-            first, last, value = math.log(x_ticks[0]), math.log(x_ticks[-1]), math.log(value)
-        else:
-            first, last = x_ticks[0], x_ticks[-1]
-        return left + (right - left) * (value - first) / (last - first)
-
-    def y(value: float) -> float:
-        return bottom - (bottom - top) * value / y_ticks[-1]
-
-    svg = _svg(identity, title, description, bottom + 40 + 18 * len(lines))
-    _text(svg, MARGIN, 12, y_label, "muted")
-    for tick in y_ticks:
-        _line(svg, left, y(tick), right, y(tick), "grid")
-        _text(svg, left - 5, y(tick) + 4, f"{tick:g}", "axis", "end")
-    for tick in x_ticks:
-        _line(svg, x(tick), bottom, x(tick), bottom + 4, "grid")
-        _text(svg, x(tick), bottom + 16, x_axis(tick), "axis", "end" if tick == x_ticks[-1] else "middle")
-    _text(svg, (left + right) / 2, bottom + 31, x_label, "muted", "middle")
+    xs, ys = ([point[part] for line in lines for point in line.points] for part in (0, 1))
+    legend = 18 * len(lines) + 4
+    figure = Figure(figsize=(WIDTH / 72, (262 + legend) / 72), dpi=72)
+    axes = _bare(figure, (46, legend + 40, WIDTH - 60, 200))
+    y_ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, max(ys, default=0.0) or 1.0)
+    axes.set_ylim(0, y_ticks[-1])
+    axes.set_yticks(y_ticks, [f"{tick:g}" for tick in y_ticks], color=SOFT, fontsize=11)
+    axes.grid(axis="y", color=GRID, lw=1)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        x_ticks = _log_ticks(min(xs), max(xs))
+    else:
+        x_ticks = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(0, max([*xs, 1]))
+    axes.set_xlim(x_ticks[0], x_ticks[-1])
+    axes.set_xticks(x_ticks, [f"{tick:g}" for tick in x_ticks], color=SOFT, fontsize=11)
+    below = _bare(figure, (MARGIN, 0, WIDTH - 2 * MARGIN, legend))
+    below.set(xlim=(0, WIDTH - 2 * MARGIN), ylim=(legend, 0), xticks=[], yticks=[])
     for number, line in enumerate(lines):
-        style = f"line-{number % NUM_LINES}"
-        dash = DASHES[number % NUM_LINES]
-        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line.points)
-        _element(svg, "polyline", {"points": path, "class": f"curve {style}"} | _dash(dash))
+        dashes = DASHES[number % len(DASHES)]
+        style = {"color": COLOURS[number % len(COLOURS)], "ls": (0, dashes) if dashes else "-", "lw": 2.25}
+        mark = {"marker": MARKS[number % len(MARKS)], "ms": 8, "mew": 0}
+        axes.plot(*zip(*line.points, strict=True), **style, gid=".curve")
         if line.kept is not None:
-            a, b = line.points[line.kept]
-            _mark(svg, x(a), y(b), number, style)
-        row = bottom + 50 + 18 * number
-        _element(
-            svg,
-            "polyline",
-            {"points": f"{left},{row - 4} {left + 34},{row - 4}", "class": f"curve {style}"} | _dash(dash),
-        )
-        _mark(svg, left + 17, row - 4, number, style)
-        _text(svg, left + 42, row, line.label, "label", room=right - left - 42)
-    return _markup(svg)
+            axes.plot(*line.points[line.kept], **style, **mark, gid=".mark")
+        row = 18 * number + 9
+        below.plot([0, 17, 34], [row] * 3, **style, **mark, markevery=[1])
+        _text(below, row + 8, _cut(line.label, " " * 7, CHARACTER), INK, x=42 / (WIDTH - 2 * MARGIN))
+    figure.text(MARGIN / WIDTH, 1 - 14 / (262 + legend), y_label, color=SOFT, fontsize=12)
+    figure.text(0.5, (legend + 6) / (262 + legend), x_label, color=SOFT, fontsize=12, ha="center")
+    return _svg(figure, identity, title, description)
 
 
-def linear_ticks(top: float, *, whole: bool = False) -> list[float]:
-    """Ticks from zero to at least `top` in steps of 1, 2 or 5 times a power of ten, five at most after zero.
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Ticks that enclose both: 1, 2 and 5 times powers of ten, or powers alone where there are many.
 
-    >>> linear_ticks(0.36)
-    [0.0, 0.1, 0.2, 0.3, 0.4]
-    >>> linear_ticks(3, whole=True)
-    [0.0, 1.0, 2.0, 3.0]
+    >>> _log_ticks(6, 45), _log_ticks(0.07, 19)
+    ([5.0, 10.0, 20.0, 50.0], [0.01, 0.1, 1.0, 10.0, 100.0])
     """
-    top = top if top > 0 else 1.0
-    power = math.floor(math.log10(top)) - 1
-    steps = [factor * 10.0**exponent for exponent in (power, power + 1) for factor in (1, 2, 5)]
-    step = next((step for step in steps if step * 5 >= top * (1 - 1e-9) and (not whole or step >= 1)), 1.0)
-    return [round(step * place, 12) for place in range(math.ceil(top / step - 1e-9) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks that enclose both, above zero: ends of 1, 2 or 5 times a power of ten, between them such, or powers where many.
-
-    >>> log_ticks(6, 45)
-    [5.0, 10.0, 20.0, 50.0]
-    >>> log_ticks(0.07, 19)
-    [0.05, 0.1, 1.0, 10.0, 20.0]
-    """
-    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    ticks = [float(f"{factor}e{exponent}") for exponent in exponents for factor in (1, 2, 5)]
+    factors = (1, 2, 5) if high < 30 * low else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{factor}e{power}") for power in powers for factor in factors]
     first = max(place for place, tick in enumerate(ticks) if tick <= low)
     last = next(place for place, tick in enumerate(ticks) if tick >= high and place > first)
-    if last - first <= 5:
-        return ticks[first : last + 1]
-    least = (ticks[last] / ticks[first]) ** 0.1  # a tenth of the axis is room for a label
-    inner = [ticks[place] for place in range(first + 1, last) if place % 3 == 0]
-    return [ticks[first], *(tick for tick in inner if ticks[first] * least <= tick <= ticks[last] / least), ticks[last]]
+    return ticks[first : last + 1]
 
 
-def _svg(identity: str, title: str, description: str, height: float) -> ElementTree.Element:
-    names = {"title": title, "desc": description}
-    svg = ElementTree.Element(
-        "svg",
-        {
-            "viewBox": f"0 0 {WIDTH} {height:g}",
-            "role": "img",
-            "aria-labelledby": " ".join(f"{identity}-{name}" for name in names),
-        },
-    )
-    for name, content in names.items():
-        _element(svg, name, {"id": f"{identity}-{name}"}).text = content
-    return svg
+def _bare(figure: Figure, box: tuple[float, float, float, float]) -> Axes:
+    """Axes at these pixels (left, bottom, width, height) without frame or marks of ticks."""
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+    axes.set_frame_on(False)
+    axes.tick_params(length=0)
+    axes.set_axisbelow(True)
+    return axes
 
 
-def _markup(svg: ElementTree.Element) -> Markup:
-    return Markup(ElementTree.tostring(svg, encoding="unicode", short_empty_elements=False))
-
-
-def _element(parent: ElementTree.Element, tag: str, attributes: dict[str, str]) -> ElementTree.Element:
-    return ElementTree.SubElement(parent, tag, attributes)
-
-
-def _dash(dash: str) -> dict[str, str]:
-    return {"stroke-dasharray": dash} if dash else {}
-
-
-def _line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    _element(parent, "line", {name: f"{end:.1f}" for name, end in ends.items()} | {"class": style})
+def _ticks(axes: Axes, ticks: Sequence[float], axis: Callable[[float], str]) -> None:
+    """Labels of the x axis, none of which stands out at the sides."""
+    axes.set_xticks(ticks, [axis(round(tick, 12)) for tick in ticks], color=SOFT, fontsize=11)
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
 
 
 def _text(
-    parent: ElementTree.Element,
-    x: float,
-    y: float,
-    content: str,
-    style: str,
-    anchor: str = "start",
-    room: float = WIDTH - 2 * MARGIN,
+    axes: Axes, y: float, content: str, colour: str, *, x: float = 0.0, right: bool = False, bold: bool = False
 ) -> None:
-    """A line of text, cut where it would leave its room; the table beside the chart has it whole."""
-    most = max(1, int(room / (BOLD_CHARACTER if style == "group" else CHARACTER)))
-    shown = content if len(content) <= most else content[: most - 1] + "…"
-    attributes = {"x": f"{x:.1f}", "y": f"{y:.1f}", "class": style}
-    _element(parent, "text", attributes | ({} if anchor == "start" else {"text-anchor": anchor})).text = shown
+    """A line of text above `y`; nothing in it is taken for mathematics."""
+    shown = re.sub(
+        r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", content
+    )  # no XML holds these
+    axes.text(
+        1.0 if right else x, y - 4, shown, color=colour, fontsize=12, ha="right" if right else "left",
+        fontweight="bold" if bold else "normal", transform=axes.get_yaxis_transform(), parse_math=False,
+    )  # fmt: skip
 
 
-def _mark(parent: ElementTree.Element, x: float, y: float, number: int, style: str) -> None:
-    """Circle, diamond, square or triangle: told apart without colour."""
-    corners = (
-        (),
-        ((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
-        ((-4, -4), (4, -4), (4, 4), (-4, 4)),
-        ((0, -5), (5, 4), (-5, 4)),
-    )[number % NUM_MARKS]
-    if not corners:
-        _element(parent, "circle", {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": "4.5", "class": f"mark {style}"})
-        return
-    path = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    _element(parent, "polygon", {"points": path, "class": f"mark {style}"})
+def _cut(label: str, beside: str, character: float) -> str:
+    """A label, cut where it would run into the text at the end of its line; the table beside the chart has it whole."""
+    most = max(1, int((WIDTH - 3 * MARGIN - CHARACTER * len(beside)) / character))
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
+def _svg(figure: Figure, identity: str, title: str, description: str) -> Markup:
+    """The figure as an element of a page: its `gid`s are classes, its colours the page's variables, its fonts the page's."""
+    figure.patch.set_visible(False)
+    content = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's own fonts write it
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    drawn = ElementTree.fromstring(content.getvalue())
+    names = {"title": title, "desc": description}
+    labelled = " ".join(f"{identity}-{name}" for name in names)
+    svg = ElementTree.Element("svg", {"viewBox": drawn.attrib["viewBox"], "role": "img", "aria-labelledby": labelled})
+    for name, text in names.items():
+        ElementTree.SubElement(svg, name, {"id": f"{identity}-{name}"}).text = text
+    svg.extend(part for part in drawn if part.tag.endswith("}g"))
+    for element in svg.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        found = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        found.pop("clip-path", None)  # marks at the edge stand whole
+        if found.get("transform", "").startswith("rotate(-0"):
+            del found["transform"]
+        if "style" in found:
+            plain = re.sub(r"font-family: [^;]*(; )?", "", found["style"])
+            found["style"] = re.sub(r"#[0-9a-f]{6}", lambda colour: f"var(--{VARIABLES[colour[0]]})", plain)
+        if element.tag == "g" and (name := found.pop("id", "")).startswith("."):
+            found["class"] = name[1:]
+        element.attrib.clear()
+        element.attrib.update(found)
+        element.tail = None
+    return Markup(ElementTree.tostring(svg, encoding="unicode", short_empty_elements=False))

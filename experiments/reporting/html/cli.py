@@ -14,10 +14,11 @@ from pyarrow import ArrowException
 from attacks.reconstruction.leakage import Item
 from attacks.view import ALL
 from experiments.cli.console import expected_errors
+from experiments.reporting.frames import attack_name
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.html.tables import attacked_items
-from experiments.reporting.html.words import attack_name, count
+from experiments.reporting.html.words import count
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE, SCORES_FILE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attacks.reconstruction.evaluation import NO_NAME
-from experiments.reporting.comparison import pooled
+from experiments.reporting.frames import attack_name, pooled
 from experiments.reporting.html.model import Example, Examples, Run
 from experiments.reporting.html.tables import attacked_items
-from experiments.reporting.html.words import attack_name, share, triple_words
+from experiments.reporting.html.words import share, triple_words
 from fkgsec.randomness import generator
 
 _Triple = tuple[str, str, str, str]  # victim, head, relation, tail

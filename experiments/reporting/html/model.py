@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from experiments.reporting.html.words import Verdict
+from experiments.reporting.sheets import Sheet
 from experiments.runs.record import Record
 
 
@@ -21,31 +22,13 @@ class Run:
     scores: pd.DataFrame | None = None
 
 
-class Cell(NamedTuple):
-    """A cell: its text, and the number it is sorted by (None: its text)."""
-
-    text: str
-    order: float | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table: the first column names the row. `foot` stays below when the reader sorts."""
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    foot: tuple[tuple[Cell, ...], ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Chart:
     """A chart and the table of its figures."""
 
     title: str
     svg: Markup
-    table: Table
+    table: Sheet
 
 
 class Statement(NamedTuple):
@@ -106,19 +89,19 @@ class Federation:
     lead: tuple[str, ...]
     warnings: tuple[str, ...]
     cards: tuple[Card, ...]
-    adversaries: Table | None
+    adversaries: Sheet | None
     charts: tuple[Chart, ...]
-    overview: Table
-    victims: Table | None
-    inferences: Table | None
-    unlinked: Table | None
-    other_attacks: Table | None
-    relations: tuple[Table, ...]
+    overview: Sheet
+    victims: Sheet | None
+    inferences: Sheet | None
+    unlinked: Sheet | None
+    other_attacks: Sheet | None
+    relations: tuple[Sheet, ...]
     curves: tuple[Chart, ...]
-    convergence: Table
+    convergence: Sheet
     examples: tuple[Examples, ...]
     without_scores: tuple[str, ...]
-    clients: Table
+    clients: Sheet
 
     @property
     def num_runs(self) -> int:

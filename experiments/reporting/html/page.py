@@ -13,7 +13,8 @@ import numpy as np
 import fkgsec
 from attacks.reconstruction.leakage import Leakage
 from attacks.view import ALL
-from experiments.reporting.comparison import pooled, temperature_remark
+from experiments.reporting.comparison import temperature_remark
+from experiments.reporting.frames import attack_name, pooled
 from experiments.reporting.html import tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
@@ -23,8 +24,9 @@ from experiments.reporting.html.words import (
     GLOSSARY,
     VERDICTS,
     adversary,
-    attack_name,
     base_of,
+    cell_order,
+    cell_text,
     count,
     mebibytes,
     mrr_text,
@@ -73,7 +75,7 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
 
 def render(report: Report) -> str:
     """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy."""
-    return render_page("report.html.j2", report=report, verdicts=VERDICTS)
+    return render_page("report.html.j2", report=report, verdicts=VERDICTS, text=cell_text, order=cell_order)
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:

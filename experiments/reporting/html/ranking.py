@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from attacks.reconstruction.leakage import Leakage
-from experiments.reporting.comparison import pooled
+from experiments.reporting.frames import pooled
 from experiments.reporting.html.words import base_of
 from experiments.runs.record import Record
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from attacks.reconstruction.leakage import STRONGEST, Item, Leakage, headline_rows, inference_label, items_of
+from attacks.figure import STRONGEST, Figure, headline
+from attacks.reconstruction.leakage import UNLINKED, Item, Leakage, inference_label, items_of
 from attacks.view import ALL, THREAT_MODELS
-from experiments.reporting.comparison import pooled
-from experiments.reporting.convergence import convergence, relative_cost
+from experiments.reporting.frames import (
+    attack_name,
+    by_inference,
+    figure_frame,
+    others,
+    over_all,
+    pooled,
+    reconstruction,
+    rows_of,
+    run_frame,
+    side_by_side,
+    without_links,
+)
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
-from experiments.reporting.html.model import Cell, Chart, Run, Table
-from experiments.reporting.html.ranking import NOTHING, Risk, risk
+from experiments.reporting.html.model import Chart, Run
+from experiments.reporting.html.ranking import NOTHING, Risk
 from experiments.reporting.html.words import (
     NO_BREAK,
-    NONE,
     adversary,
-    attack_name,
     base_of,
     count,
     mebibytes,
@@ -27,53 +37,59 @@ from experiments.reporting.html.words import (
     percent,
     share,
 )
-from experiments.reporting.tables import inferences_of
+from experiments.reporting.sheets import Column, Kind, Sheet, rates
+from experiments.reporting.tables import FIGURE
 from experiments.runs.record import Record
 from fkgsec import estimate
 
-Rate = Literal["err", "trr"]
-_RATES = ("entities named (ERR)", "base", "max", "triples rebuilt (TRR)", "base", "max")
-NOT_MEASURED = -1.0  # sorts below every share
+RATES = rates(err="entities named (ERR)", trr="triples rebuilt (TRR)")
+_PLACE = {"victim": "victim", "run": "run", "place": "attack"}
+_KINDS: dict[str, Kind] = {"share": "rate", "MRR": "score", "MiB": "MiB"}
 
 
-def adversaries(runs: Sequence[Run]) -> Table | None:
+def adversaries(runs: Sequence[Run]) -> Sheet | None:
     """Each adversary once, with the runs it attacked; None when none was."""
-    attacked: dict[tuple[str, ...], list[str]] = {}
+    attacked: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
         for row in pooled(run.record):
             words = adversary(run.record, row)
-            key = (
-                attack_name(row.threat_model, row.leak),
-                f"{words.who}. Beforehand it knew {words.knows}.",
-                words.saw,
-            )
-            attacked.setdefault(key, []).append(run.name)
-    rows = tuple(
-        tuple(Cell(text) for text in (attack, saw, f"{who[0].upper()}{who[1:]}", "; ".join(dict.fromkeys(names))))
-        for (attack, who, saw), names in sorted(attacked.items(), key=lambda item: item[0][0])
-    )
-    return Table("The adversaries", ("attack", "what it saw", "who, and what it knew", "runs"), rows) if rows else None
+            who = f"{words.who[0].upper()}{words.who[1:]}. Beforehand it knew {words.knows}."
+            attacked.setdefault((attack_name(row.threat_model, row.leak), words.saw, who), []).append(run.name)
+    found = sorted(attacked.items(), key=lambda item: item[0][0])
+    rows = tuple((*key, "; ".join(dict.fromkeys(names))) for key, names in found)
+    heads = ("attack", "what it saw", "who, and what it knew", "runs")
+    return Sheet("The adversaries", tuple(map(Column, heads)), rows) if rows else None
 
 
-def overview(runs: Sequence[Run]) -> Table:
+def overview(runs: Sequence[Run]) -> Sheet:
     """A row for each run and attack, over all victims."""
-    found = []
-    for run in runs:
-        record = run.record
-        mrr, size = record.utility["mrr"], record.bytes.up + record.bytes.down
-        cost = (Cell(mrr_text(mrr), mrr.value if mrr.n else NOT_MEASURED), Cell(mebibytes(size), size))
-        for row in pooled(record):
-            cells = (Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *_rates(row), *cost)
-            found.append((risk(row), cells))
-        if not record.leakage:
-            blank = [Cell(NONE, NOT_MEASURED)] * 6
-            found.append((NOTHING, (Cell(run.name), Cell("not attacked"), *blank, *cost)))
-    return Table(
-        "Utility, leakage of all victims together, and bytes; the greatest risk first",
-        ("run", "attack", *_RATES, "test MRR", "MiB"),
-        _by_risk(found),
-        notes=_reasons(runs),
-    )
+    records = _records(runs)
+    costs = {row["run"]: {"mrr": row["mrr"], "bytes": row["bytes"]} for row in rows_of(run_frame(records))}
+    rows = rows_of(_rates(records, over_all))
+    rows += [{"run": name, "place": "not attacked"} for name, one in records.items() if not one.leakage]
+    frame = pd.DataFrame([row | costs[row["run"]] for row in sorted(rows, key=_risk, reverse=True)], dtype=object)
+    heads = {"run": "run", "place": "attack", **RATES, "mrr": "test MRR", "bytes": "MiB"}
+    title = "Utility, leakage of all victims together, and bytes; the greatest risk first"
+    return Sheet.of(title, frame, heads, notes=_reasons(runs))
+
+
+def _records(runs: Sequence[Run]) -> dict[str, Record]:
+    return {run.name: run.record for run in runs}
+
+
+def _rates(records: Mapping[str, Record], pick: Callable[[Sequence[Figure]], list[Figure]]) -> pd.DataFrame:
+    """ERR and TRR side by side."""
+    return side_by_side(reconstruction(figure_frame(records, pick)))
+
+
+def _risk(row: Mapping[str, Any]) -> Risk:
+    """What rows are sorted by, see `experiments.reporting.html.ranking`."""
+    pairs = [(row[rate].value, row[f"{rate}_base"]) for rate in ("trr", "err") if row.get(rate) is not None]
+    return (*(value - base for value, base in pairs), *(max(pair) for pair in pairs)) or NOTHING
+
+
+def _by_risk(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(sorted(rows_of(frame), key=_risk, reverse=True), columns=frame.columns, dtype=object)
 
 
 def overview_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
@@ -81,11 +97,11 @@ def overview_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
     utility, size = [], []
     for run in runs:
         mrr, num_bytes = run.record.utility["mrr"], run.record.bytes.up + run.record.bytes.down
-        dots = (Dot("", mrr_text(mrr), mrr.value, mrr.low, mrr.high),) if mrr.n else ()
-        utility.append(Group(run.name, dots, "" if dots else "no test triples"))
-        amount = num_bytes / 2**20
-        size.append(Group(run.name, (Dot("", f"{mebibytes(num_bytes)} MiB", amount, amount, amount),)))
-    leakage: dict[Rate, list[Group]] = {rate: [_leakage_group(run, rate) for run in runs] for rate in ("err", "trr")}
+        utility.append(
+            Group(run.name, (Dot("", mrr_text(mrr), mrr),) if mrr.n else (), "" if mrr.n else "no test triples")
+        )
+        size.append(Group(run.name, (Dot("", f"{mebibytes(num_bytes)} MiB", estimate.exact(num_bytes / 2**20, 1)),)))
+    leakage = {rate: [_leakage_group(run, rate) for run in runs] for rate in ("err", "trr")}
     based = "upright bar: base"
     return (
         _dot_chart(f"{identity}-err", "Entities named (ERR)", based, leakage["err"], "share"),
@@ -95,13 +111,13 @@ def overview_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
     )
 
 
-def _leakage_group(run: Run, rate: Rate) -> Group:
-    rows = [row for row in pooled(run.record) if not row.reason]
-    dots = []
-    for row in rows:
-        figure, mark = getattr(row, rate), list(THREAT_MODELS).index(row.threat_model)
-        label = attack_name(row.threat_model, row.leak)
-        dots.append(Dot(label, share(figure), figure.value, figure.low, figure.high, base_of(row, rate), mark))
+def _leakage_group(run: Run, rate: str) -> Group:
+    rows = [row for row in rows_of(_rates({run.name: run.record}, over_all)) if not row["reason"]]
+    marks = list(THREAT_MODELS)
+    dots = [
+        Dot(row["place"], share(row[rate]), row[rate], row[f"{rate}_base"], marks.index(row["threat_model"]))
+        for row in rows
+    ]
     return Group(run.name, tuple(dots), "" if dots else "nothing to attack" if run.record.leakage else "not attacked")
 
 
@@ -116,37 +132,32 @@ def _dot_chart(
         axis=_axis_percent if unit == "share" else "{:g}".format,
         stem=unit == "MiB",
     )
-    rows = []
-    for group in groups:
-        for dot in group.dots:
-            cells = [Cell(group.label), Cell(dot.text, dot.value)]
-            if dot.base is not None:
-                cells = [Cell(group.label), Cell(dot.label), *cells[1:], Cell(percent(dot.base), dot.base)]
-            rows.append(tuple(cells))
+    heads = {"run": "run", "attack": "attack", "figure": Column(unit, _KINDS[unit]), "base": Column("base", "share")}
+    scale = 2**20 if unit == "MiB" else None
+    rows = [
+        (group.label, dot.label, dot.figure.value * scale if scale else dot.figure, dot.base)
+        for group in groups
+        for dot in group.dots
+    ]
     notes = tuple(f"{group.label}: {group.note}." for group in groups if group.note)
-    columns = ("run", "attack", unit, "base") if unit == "share" else ("run", unit)
-    return Chart(f"{title}; {hint}", svg, Table(f"Figures of the chart: {title}", columns, tuple(rows), notes=notes))
+    shown = heads if unit == "share" else {name: heads[name] for name in ("run", "figure")}
+    table = Sheet.of(
+        f"Figures of the chart: {title}", pd.DataFrame(rows, columns=list(heads), dtype=object), shown, notes=notes
+    )
+    return Chart(f"{title}; {hint}", svg, table)
 
 
 def _axis_percent(value: float) -> str:
     return f"{100 * value:g}{NO_BREAK}%"
 
 
-def victims(runs: Sequence[Run]) -> Table | None:
+def victims(runs: Sequence[Run]) -> Sheet | None:
     """A row for each victim of each attack; None when none was made."""
-    found, foot = [], []
-    for run in runs:
-        for row in headline_rows(run.record.leakage):
-            cells = (Cell(row.victim), Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *_rates(row))
-            if row.victim == ALL:
-                foot.append(cells)
-            else:
-                found.append((risk(row), cells))
-    if not found:
-        return None
-    names = ("victim", "run", "attack", *_RATES)
-    caption = f"Risk of each victim; the greatest first{', all victims together at the foot' if foot else ''}"
-    return Table(caption, names, _by_risk(found), tuple(foot), _reasons(runs))
+    frame = _by_risk(_rates(_records(runs), headline))
+    body, foot = frame.loc[frame["victim"] != ALL], frame.loc[frame["victim"] == ALL]
+    title = f"Risk of each victim; the greatest first{', all victims together at the foot' if len(foot) else ''}"
+    heads = _PLACE | RATES
+    return Sheet.of(title, body, heads, foot=foot, notes=_reasons(runs)) if len(body) else None
 
 
 def _reasons(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -166,84 +177,41 @@ def _reasons(runs: Sequence[Run]) -> tuple[str, ...]:
     return (*reasons, *remarks)
 
 
-def inferences(runs: Sequence[Run]) -> Table | None:
+def inferences(runs: Sequence[Run]) -> Sheet | None:
     """TRR by each way to infer relations, of which the strongest stands elsewhere; None where the records name but one."""
-    made = inferences_of(row for run in runs for row in run.record.leakage)
-    found = []
-    for run in runs:
-        by_name = {(row.victim, row.threat_model, row.leak, row.inference): row for row in run.record.leakage}
-        for best in headline_rows(run.record.leakage):
-            if best.reason or best.inference != STRONGEST:
-                continue
-            attack = (best.victim, best.threat_model, best.leak)
-            shown = [by_name.get((*attack, name)) for name in made]
-            rates = [Cell(NONE, NOT_MEASURED) if row is None else Cell(share(row.trr), row.trr.value) for row in shown]
-            bases = [Cell(percent(base.value), base.value) for base in (best.trr_baseline, best.trr_prior)]
-            first = (Cell(best.victim), Cell(run.name), Cell(attack_name(best.threat_model, best.leak)))
-            found.append((risk(best), (*first, *rates, *bases, Cell(best.trr_by or NONE))))
-    names = ("victim", "run", "attack", *map(inference_label, made), "majority", "prior", "strongest")
-    return Table("Triples rebuilt (TRR) by inference", names, _by_risk(found)) if found else None
+    frame, names = by_inference(figure_frame(_records(runs)))
+    frame = frame.loc[frame["reason"].isna()]
+    heads = {name: Column(inference_label(name), "rate") for name in names}
+    heads |= {"majority": "majority", "prior": "prior", "strongest_by": "strongest"}
+    order = {"trr": frame[STRONGEST], "trr_base": frame[f"{STRONGEST}_base"]} if len(frame) else {}
+    shown = _by_risk(frame.assign(**order))
+    return Sheet.of("Triples rebuilt (TRR) by inference", shown, _PLACE | heads) if len(frame) else None
 
 
-def other_attacks(runs: Sequence[Run]) -> Table | None:
+def other_attacks(runs: Sequence[Run]) -> Sheet | None:
     """Every victim's figures under attacks other than reconstruction, the greatest advantage first; None where there are none."""
-    found, notes = [], []
-    for run in runs:
-        for one in run.record.other_figures:
-            attack = attack_name(one.threat_model, one.leak)
-            if one.reason:
-                notes.append(f"{one.victim} in {run.name}, {one.attack} under {attack}: not attacked ({one.reason}).")
-                continue
-            bounds = (one.baseline.value if one.baseline else None, one.attainable)
-            cells = [Cell(NONE, NOT_MEASURED) if bound is None else Cell(percent(bound), bound) for bound in bounds]
-            first = (Cell(one.victim), Cell(run.name), Cell(one.attack), Cell(attack), Cell(one.metric))
-            found.append(((one.advantage,), (*first, Cell(share(one.estimate), one.estimate.value), *cells)))
-    names = ("victim", "run", "attack", "threat model", "metric", "figure", "base", "max")
-    caption = "Other attacks; what adds most to its base first"
-    return Table(caption, names, _by_risk(found), notes=tuple(dict.fromkeys(notes))) if found or notes else None
+    frame = others(figure_frame(_records(runs)))
+    notes = [
+        f"{row['victim']} in {row['run']}, {row['attack']} under {row['place']}: not attacked ({row['reason']})."
+        for row in rows_of(frame.loc[frame["reason"].notna()])
+    ]
+    body = frame.loc[frame["reason"].isna()].sort_values("advantage", ascending=False, kind="stable")
+    heads = {"victim": "victim", "run": "run", "attack": "attack", "place": "threat model", **FIGURE}
+    title = "Other attacks; what adds most to its base first"
+    return Sheet.of(title, body, heads, notes=dict.fromkeys(notes)) if len(frame) else None
 
 
-def unlinked(runs: Sequence[Run]) -> Table | None:
+def unlinked(runs: Sequence[Run]) -> Sheet | None:
     """The attack that is not told which rows are linked; None where it did not run."""
-    found = []
-    for run in runs:
-        for row in run.record.leakage:
-            if (honest := row.unlinked) is None:
-                continue
-            figures = (
-                honest.precision,
-                honest.precision_baseline,
-                honest.recall,
-                honest.recall_baseline,
-                honest.average_precision,
-                honest.average_precision_baseline,
-            )
-            rates = [Cell(share(one), one.value if one.n else NOT_MEASURED) for one in figures]
-            cells = (Cell(row.victim), Cell(run.name), Cell(attack_name(row.threat_model, row.leak)), *rates)
-            found.append(((honest.recall.value,), cells))
-    names = ("precision", "base", "recall", "base", "average precision", "base")
-    caption = "Not told which rows are linked (relations by score); the highest recall first"
-    return Table(caption, ("victim", "run", "attack", *names), _by_risk(found)) if found else None
-
-
-def _rates(row: Leakage) -> list[Cell]:
-    """ERR, its base and the most it can be; TRR, its base and the most it can be."""
-    if row.reason:
-        return [Cell("n/a", NOT_MEASURED)] * 6
-    cells = []
-    for figure, base, most in (
-        (row.err, base_of(row, "err"), row.err_attainable),
-        (row.trr, base_of(row, "trr"), row.trr_attainable),
-    ):
-        cells += [Cell(share(figure), figure.value), Cell(percent(base), base)]
-        cells.append(Cell(NONE, NOT_MEASURED) if most is None else Cell(percent(most), most))
-    return cells
-
-
-def _by_risk(found: list[tuple[Risk, tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(
-        cells for _, cells in sorted(found, key=lambda item: item[0], reverse=True)
-    )  # stable: ties as they came
+    frame = side_by_side(without_links(figure_frame(_records(runs))))
+    rows = sorted(rows_of(frame), key=lambda row: -row["recall"].value)
+    named = ("precision", "recall", "average precision")
+    heads = {name: Column(head, "rate") for name, head in zip(UNLINKED, named, strict=True)}
+    parts = {
+        key: of for name, head in heads.items() for key, of in ((name, head), (f"{name}_base", Column("base", "share")))
+    }
+    title = "Not told which rows are linked (relations by score); the highest recall first"
+    return Sheet.of(title, pd.DataFrame(rows, dtype=object), _PLACE | parts) if rows else None
 
 
 def attacked_items(scores: pd.DataFrame, row: Leakage, item: Item) -> dict[str, np.ndarray]:
@@ -251,7 +219,7 @@ def attacked_items(scores: pd.DataFrame, row: Leakage, item: Item) -> dict[str, 
     return {str(name): column.to_numpy() for name, column in items_of(scores, row, item).items()}
 
 
-def relations(run: Run) -> Table | None:
+def relations(run: Run) -> Sheet | None:
     """Triples rebuilt by relation, over all victims: sensitive ones first, then by the highest share under any attack.
 
     None without scores, or when nothing was attacked. Intervals are Wilson's; that over all relations is the attack's own.
@@ -267,15 +235,18 @@ def relations(run: Run) -> Table | None:
     found = []
     for name in names:
         cells, highest = _relation_cells(tallies, [name], has_base=has_base)
-        mark = Cell("sensitive" if name in sensitive else "")
-        found.append(((name not in sensitive, -highest, name), (Cell(name), mark, *cells)))
-    foot = [(Cell("all relations"), Cell(""), *_relation_cells(tallies, names, has_base=has_base, rows=rows)[0])]
+        mark = "sensitive" if name in sensitive else ""
+        found.append(((name not in sensitive, -highest, name), (name, mark, *cells)))
+    foot = [("all relations", "", *_relation_cells(tallies, names, has_base=has_base, rows=rows)[0])]
     if sensitive:
         cells = _relation_cells(tallies, sensitive, has_base=has_base)[0]
-        foot.insert(0, (Cell("sensitive relations"), Cell(""), *cells))
-    columns = ["relation", "marked", "triples"]
+        foot.insert(0, ("sensitive relations", "", *cells))
+    columns = [Column("relation"), Column("marked"), Column("triples", "count")]
     for row in rows:
-        columns += [attack_name(row.threat_model, row.leak), *(["base"] if has_base else [])]
+        columns += [
+            Column(attack_name(row.threat_model, row.leak), "rate"),
+            *([Column("base", "share")] if has_base else []),
+        ]
     notes = [
         "The intervals of relations are of the triples alone; that over all relations also covers which entities leaked."
     ]
@@ -284,7 +255,7 @@ def relations(run: Run) -> Table | None:
     if not has_base:
         bases = [f"{percent(base_of(row, 'trr'))} under {attack_name(row.threat_model, row.leak)}" for row in rows]
         notes.append(f"The scores have no base by relation; over all relations it is {', '.join(bases)}.")
-    return Table(
+    return Sheet(
         f"{run.name}: triples rebuilt by relation, all victims; sensitive ones first, then the highest share",
         tuple(columns),
         tuple(cells for _, cells in sorted(found, key=lambda item: item[0])),
@@ -303,7 +274,7 @@ def _tally(triples: dict[str, np.ndarray], *, has_base: bool) -> dict[str, np.nd
 
 def _relation_cells(
     tallies: Sequence[dict[str, np.ndarray]], names: Sequence[str], *, has_base: bool, rows: Sequence[Leakage] = ()
-) -> tuple[list[Cell], float]:
+) -> tuple[list[Any], float]:
     """Triples of these relations, then for each attack the share rebuilt, with its base if there is one; the highest share.
 
     Args:
@@ -313,12 +284,11 @@ def _relation_cells(
     for place, tally in enumerate(tallies):
         right, n, expected = sum((tally[name] for name in names if name in tally), start=np.zeros(3))
         figure = rows[place].trr if rows else estimate.proportion(int(right), int(n))
-        cells.append(Cell(share(figure), figure.value))
+        cells.append(figure)
         if has_base:
-            base = float(expected) / max(1, figure.n)
-            cells.append(Cell(percent(base) if figure.n else NONE, base))
+            cells.append(float(expected) / figure.n if figure.n else None)
         highest, most = max(highest, figure.value), max(most, figure.n)
-    return [Cell(f"{most:,}", most), *cells], highest
+    return [most, *cells], highest
 
 
 def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
@@ -332,8 +302,7 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
                 continue
             kept = len(points) if entry.round == run.record.best_round else kept
             points.append((entry.round, size / 2**20, entry.valid_mrr))
-            cells = (Cell(str(entry.round), entry.round), Cell(mebibytes(size), size))
-            rows.append((Cell(run.name), *cells, Cell(f"{entry.valid_mrr:.4f}", entry.valid_mrr)))
+            rows.append((run.name, entry.round, size, entry.valid_mrr))
         if not points:
             notes.append(f"{run.name}: nothing was validated.")
             continue
@@ -342,7 +311,12 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
             by_bytes.append(Line(run.name, tuple((amount, mrr) for _, amount, mrr in points), kept))
         else:
             notes.append(f"{run.name}: exchanges nothing, so that it has no curve by bytes.")
-    columns = ("run", "round", "MiB until then", "validation MRR")
+    columns = (
+        Column("run"),
+        Column("round", "number"),
+        Column("MiB until then", "MiB"),
+        Column("validation MRR", "exact"),
+    )
     charts = []
     for kind, lines, label in (
         ("round", by_round, "round"),
@@ -358,50 +332,31 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
             description=f"{title}: {count(len(lines), 'curve')}. A mark is the kept round. A table with the figures follows.",
             x_label=label,
             y_label="validation MRR",
-            x_axis="{:g}".format,
             logarithmic=kind == "bytes",
         )
-        charts.append(
-            Chart(title, svg, Table(f"Figures of the chart: {title}", columns, tuple(rows), notes=tuple(notes)))
-        )
+        table = Sheet(f"Figures of the chart: {title}", columns, tuple(rows), notes=tuple(notes))
+        charts.append(Chart(title, svg, table))
     return tuple(charts)
 
 
-def convergence_table(runs: Sequence[Run]) -> Table:
+def convergence_table(runs: Sequence[Run]) -> Sheet:
     """Rounds and bytes to convergence, and to 98 % and 99 % of the first run's validation MRR."""
-    rows = []
-    for run in runs:
-        found, num_rounds = convergence(run.record), len(run.record.rounds) - 1
-        shares = [relative_cost(run.record, runs[0].record, part) for part in (0.98, 0.99)]
-        rows.append(
-            (
-                Cell(run.name),
-                Cell(str(found.round), found.round),
-                Cell(str(num_rounds), num_rounds),
-                Cell(NONE, NOT_MEASURED) if found.mrr is None else Cell(f"{found.mrr:.4f}", found.mrr),
-                Cell(mebibytes(found.num_bytes), found.num_bytes),
-                *(Cell(NONE, NOT_MEASURED) if part is None else Cell(f"{part:.3g}", part) for part in shares),
-            )
-        )
-    return Table(
-        "Rounds and bytes to the round that was kept",
-        ("run", "kept round (R@CG)", "rounds", "validation MRR", "MiB until then (P@CG)", "P@98", "P@99"),
-        tuple(rows),
-        notes=(
-            f"P@98 and P@99: bytes to that share of the validation MRR of {runs[0].name}, over what it took itself.",
-            "The record has no interval of validation figures; that of the test MRR stands above.",
-        ),
+    heads = {
+        "run": "run", "kept": Column("kept round (R@CG)", "number"), "rounds": Column("rounds", "number"),
+        "valid_mrr": "validation MRR", "bytes_kept": "MiB until then (P@CG)", "p98": "P@98", "p99": "P@99",
+    }  # fmt: skip
+    notes = (
+        f"P@98 and P@99: bytes to that share of the validation MRR of {runs[0].name}, over what it took itself.",
+        "The record has no interval of validation figures; that of the test MRR stands above.",
     )
+    return Sheet.of("Rounds and bytes to the round that was kept", run_frame(_records(runs)), heads, notes=notes)
 
 
-def clients(record: Record) -> Table:
+def clients(record: Record) -> Sheet:
     """Sizes of the clients' data."""
     kinds = ("entities", "relations", "train", "valid", "test")
-    rows = tuple(
-        (Cell(name), *(Cell(f"{sizes[kind]:,}", sizes[kind]) for kind in kinds))
-        for name, sizes in record.data.clients.items()
-    )
+    rows = tuple((name, *(sizes[kind] for kind in kinds)) for name, sizes in record.data.clients.items())
     sensitive = record.data.sensitive
     marked = f"Marked as sensitive: {', '.join(sensitive)}." if sensitive else "No relation is marked as sensitive."
-    caption = f"Clients of {record.data.name}: entities, relations, triples of each split"
-    return Table(caption, ("client", *kinds), rows, notes=(marked,))
+    title = f"Clients of {record.data.name}: entities, relations, triples of each split"
+    return Sheet(title, (Column("client"), *(Column(kind, "count") for kind in kinds)), rows, notes=(marked,))

@@ -10,12 +10,12 @@ from attacks.reconstruction.leakage import Leakage
 from attacks.residual import SOURCES
 from attacks.view import THREAT_MODELS
 from defenses.options import parse_defense
+from experiments.reporting.sheets import NONE, Column, Style, number, written
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
 from fkgsec.estimate import Estimate
 from fkgsec.federation.recipes import RECIPES
 
-NONE = "–"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 Verdict = Literal["above", "open", "below"]
@@ -103,14 +103,14 @@ def share(figure: Estimate) -> str:
 
 
 def _hundredths(share: float) -> str:
-    number = 100 * share
+    percents = 100 * share
     if share in (0, 1):
-        return f"{number:.0f}"
-    if 0 < number < 0.005:
+        return f"{percents:.0f}"
+    if 0 < percents < 0.005:
         return "<0.01"
-    if 99 < number < 100:
-        return f"{math.floor(100 * number) / 100:.2f}"
-    return f"{number:.2f}" if number < 1 else f"{number:.1f}"
+    if 99 < percents < 100:
+        return f"{math.floor(100 * percents) / 100:.2f}"
+    return f"{percents:.2f}" if percents < 1 else f"{percents:.1f}"
 
 
 def mrr_text(figure: Estimate) -> str:
@@ -131,16 +131,33 @@ def mebibytes(num_bytes: float) -> str:
     return "0" if not size else f"{size:,.1f}" if size >= 10 else f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 
 
-def count(number: int, noun: str) -> str:
+PAGE: Style = {
+    "count": "{:,}".format,
+    "number": "{:g}".format,
+    "exact": "{:.4f}".format,
+    "rate": share,
+    "score": mrr_text,
+    "share": lambda value: percent(number(value)),
+    "MiB": mebibytes,
+    "ratio": "{:.3g}".format,
+}
+
+
+def cell_text(value: object, column: Column) -> str:
+    """A cell as the page writes it."""
+    return written(value, column.kind, PAGE)
+
+
+def cell_order(value: object, column: Column) -> float | None:
+    """What a reader sorts it by: the number; what was not measured comes last; None: the text."""
+    if column.kind == "text":
+        return None
+    return -1.0 if cell_text(value, column) == NONE or isinstance(value, str) else number(value)
+
+
+def count(amount: int, noun: str) -> str:
     """`1 run`, `5 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def attack_name(threat_model: str, leak: float | None) -> str:
-    """`collusion, leak 0.5`; the leak has no meaning without a colluder."""
-    return (
-        threat_model if leak is None or not THREAT_MODELS[threat_model].colluder else f"{threat_model}, leak {leak:g}"
-    )
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def base_of(row: Leakage, rate: Literal["err", "trr"]) -> float:

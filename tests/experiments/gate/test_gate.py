@@ -30,7 +30,8 @@ from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.html.words import share
 from experiments.reporting.listing import listing
-from experiments.reporting.tables import interval, leakage_tables
+from experiments.reporting.sheets import interval
+from experiments.reporting.tables import attack_tables
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import Finished, load_run
@@ -744,7 +745,7 @@ def test_table_record_report_and_verdict_print_the_same_interval(project: Path, 
     assert row.trr.method.endswith(" leaks")
 
     console = Console(width=200, record=True, file=io.StringIO())
-    print_tables(console, leakage_tables(finished.record))
+    print_tables(console, attack_tables(finished.record))
     assert interval(row.trr) in console.export_text()
     page = render(assemble([Run("one", finished.record, finished.scores)]))
     assert str(share(row.trr)) in page

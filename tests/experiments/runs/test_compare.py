@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.reporting.comparison import comparison_table
+from experiments.reporting.comparison import leakage_tables
 from experiments.runs.compare import (
     COMPARISON_FILE,
     DEFAULT_CASES,
@@ -66,7 +66,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     assert "epsilon=10: dp, entities: (" in first.stdout
     assert "R@CG" in first.stdout
     assert "± is the wider half of the 95 % interval in the record" in first.stdout
-    table = comparison_table({case.name: case.record for case in comparison.cases})
+    table, *_ = leakage_tables({case.name: case.record for case in comparison.cases})
     # Two threat models each: the second row of a case does not repeat its name.
     assert table.row_count == 6
     assert list(table.columns[0].cells)[1] == ""

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pandas as pd
@@ -21,10 +23,10 @@ from typer.testing import CliRunner
 from attacks.figure import Figure
 from attacks.reconstruction.leakage import Leakage, headline_rows, items_of, leakage_figures
 from experiments.cli.main import app
-from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot, linear_ticks, log_ticks
+from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.reporting.html.cli import read_runs, report
 from experiments.reporting.html.examples import NUM_EXAMPLES
-from experiments.reporting.html.model import Run, Table
+from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.html.words import _PHRASES, VERDICTS, adversary, triple_words, verdict
 from experiments.runs.compare import read_comparison
@@ -189,8 +191,8 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
     [
         ("missing", "nothing: cannot be read (No such file or directory)"),
         ("empty", "has neither record.json nor comparison.json"),
-        ("text", "test_report.py: not a comparison of schema"),
-        ("record", "record.json: not a"),
+        ("text", "test_report.py: not JSON"),
+        ("record", "record.json: not JSON"),
         ("parquet", "scores.parquet: cannot be read"),
         ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
         ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, entity: "),
@@ -221,7 +223,8 @@ def test_every_row_of_the_record_is_in_the_tables_with_its_interval_and_base(run
             attack = f"{row.threat_model}, leak 0.5"
             (shown,) = (cells for cells in victims if cells[:3] == [row.victim, run.name, attack])
             if row.reason:
-                assert set(shown[3:]) == {"n/a"}
+                assert {shown[place] for place in (3, 5, 6, 8)} == {"n/a"}
+                assert shown[4] == f"{100 * row.err_baseline.value:.1f} %" or row.err_baseline.value < 0.01
             else:
                 assert shown[3] == naive_share(row.err) or min(row.err.low, 1 - row.err.high) < 0.01
                 assert shown[5] == f"{100 * row.err_attainable:.1f} %" or row.err_attainable in (0, 1)
@@ -734,59 +737,69 @@ def test_the_bytes_do_not_hang_on_the_order_of_hashes(folder: Path, tmp_path: Pa
 # Charts.
 
 
-def shapes(svg: str) -> list[tuple[str, dict[str, str | None]]]:
-    return Page(svg).elements
+def drawn(svg: str, name: str) -> list[list[tuple[float, float]]]:
+    """The corners of every path below a class, and the places of marks, in user units."""
+    found = []
+    for group in ElementTree.fromstring(svg).iter("g"):
+        if group.get("class") == name:
+            found += [[(float(use.attrib["x"]), float(use.attrib["y"]))] for use in group.iter("use")]
+            paths = [path.attrib["d"].replace("M", "").split("L") for path in group.findall("path")]
+            found += [[(float(x), float(y)) for x, y in (corner.split() for corner in path)] for path in paths]
+    return found
 
 
 def test_dots_intervals_and_bases_stand_where_their_figures_are() -> None:
-    groups = [Group("a", (Dot("x", "50 %", 0.5, 0.4, 0.7, 0.1),)), Group("b", (), "nothing to attack")]
-    svg = dot_plot(groups, identity="c", title="T", description="D", axis="{:g}".format, stem=False)
-    parts = shapes(svg)
-    ticks = {float(a["x1"] or 0) for tag, a in parts if tag == "line" and a["class"] == "grid"}
-    left, right = min(ticks), max(ticks)  # 0 and 0.8
+    half = Estimate(0.5, 0.4, 0.7, 10, "wilson")
+    groups = [Group("a", (Dot("x", "50 %", half, 0.1),)), Group("b", (), "nothing to attack")]
+    svg = dot_plot(groups, identity="c", title="T<", description="D", axis="{:g}".format, stem=False)
+    ticks = sorted(path[0][0] for path in drawn(svg, "grid"))
+    left, right = ticks[0], ticks[-1]  # 0 and 0.8
 
     def x(value: float) -> float:
         return left + (right - left) * value / 0.8
 
-    (dot,) = (a for tag, a in parts if tag == "circle")
-    (base,) = (a for tag, a in parts if a.get("class") == "base")
-    interval = next(a for tag, a in parts if a.get("class") == "interval")
-    assert float(dot["cx"] or 0) == pytest.approx(x(0.5), abs=0.1)
-    assert float(base["x1"] or 0) == pytest.approx(x(0.1), abs=0.1)
-    assert (float(interval["x1"] or 0), float(interval["x2"] or 0)) == pytest.approx((x(0.4), x(0.7)), abs=0.1)
-    assert "nothing to attack" in svg
-    assert '<title id="c-title">T</title><desc id="c-desc">D</desc>' in svg
+    assert ticks == pytest.approx([x(0.2 * step) for step in range(5)], abs=0.1)
+    (((at, _),),) = drawn(svg, "mark")
+    (((base, _), _),) = drawn(svg, "base")
+    ((low, high),) = drawn(svg, "interval")
+    assert (at, base, low[0], high[0]) == pytest.approx((x(0.5), x(0.1), x(0.4), x(0.7)), abs=0.1)
+    assert "nothing to attack</text>" in svg
+    assert '<title id="c-title">T&lt;</title><desc id="c-desc">D</desc>' in svg
+    stems = dot_plot(groups, identity="c", title="T", description="D", axis="{:g}".format, stem=True)
+    (((start, _), (end, _)),) = drawn(stems, "stem")
+    assert (start, end) == pytest.approx((x(0), x(0.5)), abs=0.1)
 
 
 def test_curves_pass_through_their_points_on_either_axis() -> None:
     line = Line("a", ((1.0, 0.1), (10.0, 0.2), (100.0, 0.4)), kept=1)
     for logarithmic, middle in ((True, 1 / 2), (False, 9 / 99)):
-        svg = line_plot([line], identity="c", title="T", description="D", x_label="x", y_label="y",
-                        x_axis="{:g}".format, logarithmic=logarithmic)  # fmt: skip
-        parts = shapes(svg)
-        points = next(str(a["points"]) for tag, a in parts if tag == "polyline")
-        (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, pair.split(","))) for pair in points.split())
+        svg = line_plot(
+            [line], identity="c", title="T", description="D", x_label="x", y_label="y", logarithmic=logarithmic
+        )
+        (((x0, y0), (x1, y1), (x2, y2)),) = drawn(svg, "curve")
         assert (x1 - x0) / (x2 - x0) == pytest.approx(middle, abs=0.01)
         assert (y0 - y1) / (y0 - y2) == pytest.approx(1 / 3, abs=0.01)
-        kept = next(a for tag, a in parts if tag == "circle")
-        assert (float(kept["cx"] or 0), float(kept["cy"] or 0)) == pytest.approx((x1, y1), abs=0.1)
+        kept = drawn(svg, "mark")[0]
+        assert kept == [pytest.approx((x1, y1), abs=0.1)]
 
 
-def test_ticks_enclose_what_they_measure() -> None:
-    for exponent in range(-9, 10):
-        for factor in (1.0, 1.3, 2.0, 4.9, 7.7, 9.999999):
-            value = factor * 10.0**exponent
-            ticks = linear_ticks(value)
-            assert ticks[0] == 0
-            assert value <= ticks[-1] * (1 + 1e-9)
-            assert ticks[-2] < value
-            assert len(ticks) <= 6
-            for span in (1.0, 1.1, 30.0, 1e6):
-                ticks = log_ticks(value, value * span)
-                assert ticks[0] <= value <= value * span <= ticks[-1]
-                assert ticks[0] < ticks[-1]
-                assert ticks == sorted(set(ticks))
-    assert linear_ticks(0.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+def test_a_chart_is_text_in_the_colours_of_the_page_and_is_told_apart_without_them() -> None:
+    """Marks by their shapes, curves by their dashes; names are neither mathematics nor hidden nor cut off by a clip."""
+    names = ["$x_1$", "_hidden", "名前", "\x01"]
+    dots = tuple(Dot(name, "50 %", estimate.proportion(50, 100), mark=mark) for mark, name in enumerate(names))
+    dot = dot_plot([Group("a", dots)], identity="c", title="T", description="D", axis="{:g}".format, stem=False)
+    lines = [Line(name, ((0.0, 0.1), (1.0, 0.2)), kept=0) for name in names]
+    line = line_plot(lines, identity="d", title="T", description="D", x_label="x", y_label="y")
+    for svg in (dot, line):
+        texts = [text.text for text in ElementTree.fromstring(svg).iter("text")]
+        assert {*names[:3], "\N{REPLACEMENT CHARACTER}"} <= set(texts)
+        assert not re.search(r"url\(|#[0-9a-f]{6}|font-family|<style|https?:", svg)
+    assert len({path.attrib["d"] for path in ElementTree.fromstring(dot).iter("path") if "id" in path.attrib}) == len(
+        names
+    )
+    curves = [group.find("path") for group in ElementTree.fromstring(line).iter("g") if group.get("class") == "curve"]
+    styles = [path.attrib["style"] for path in curves if path is not None]
+    assert len({re.sub(r" stroke: [^;]*;", "", style) for style in styles}) == len(names)
 
 
 def test_long_names_are_cut_in_charts_and_whole_in_their_table(runs: list[Run]) -> None:
@@ -794,9 +807,7 @@ def test_long_names_are_cut_in_charts_and_whole_in_their_table(runs: list[Run]) 
     federation = assemble([Run(name, runs[0].record)]).federations[0]
     assert f">{name}<" not in federation.charts[0].svg
     assert "…" in federation.charts[0].svg
-    table = federation.charts[0].table
-    assert isinstance(table, Table)
-    assert table.rows[0][0].text == name
+    assert federation.charts[0].table.rows[0][0] == name
 
 
 # In a browser.
@@ -853,7 +864,7 @@ def test_tables_sort_by_keyboard_and_stand_without_script(browser: Any, address:
     page.goto(address)
     table = page.locator("table", has=page.locator("caption", has_text="Risk of each victim")).first
     names = "table => [...table.tBodies[0].rows].map(row => row.cells[0].textContent)"
-    orders = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[5].dataset.order))"
+    orders = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[6].dataset.order))"
     button = table.get_by_role("button", name="victim")
     button.focus()
     page.keyboard.press("Enter")
