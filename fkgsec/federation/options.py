@@ -136,7 +136,7 @@ Options = TypeVar("Options", bound=RunOptions)
 def replace(options: Options, **changes: Any) -> Options:
     """The options with these changes; settings of the algorithm by their own names, None for the default.
 
-    >>> replace(KgeOptions(algorithm="feds"), rounds=5, sparsity=0.3).settings.sparsity
+    >>> replace(RunOptions(algorithm="feds"), rounds=5, sparsity=0.3).settings.sparsity
     0.3
     """
     changes = nested(changes)
