@@ -10,7 +10,8 @@ with a known share of it left in: what the audit says of these is its own test. 
 
 For each model of a client that asked, and of all other clients together with each triple counted once:
 
-* the forgotten triples' *score* against the controls', *likelihood* and *reciprocal rank*, each paired with re-training;
+* the forgotten triples' *score* against the controls', *likelihood*, *reciprocal rank* and their *relation's rank* between their
+  ends, each paired with re-training;
 * their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
   never-seen triples have the right mean and the wrong values;
 * their *upper tail*, whether some scores lie further above the mean difference than re-trainings' do, and their *order*, whether
@@ -251,6 +252,11 @@ def _cases(
                 [run.readings[key] for run in candidates],
                 [run.readings[key] for run in references],
             )
+    unheard = [audit for audit in audits if not audit.asked]
+    if unheard and not aside:  # as in every federation divided by relations
+        reason = "none of them can express the forgotten triples, of which it takes both entities and the relation"
+        for name in names[unheard[0].place]:
+            yield ModelEvidence(OTHERS, False, name, [], reason=reason)
     for name in names[aside[0].place] if aside else ():
         case = _together(name, aside, own, candidates, graph)
         counts = int(case.forgotten.sum()), int((~case.forgotten).sum())

@@ -1,4 +1,7 @@
-"""What an audit of forgetting reads off one run: of every audited triple its score, likelihood and rank, and its rank relearned.
+"""What an audit of forgetting reads off one run: of every audited triple its score, likelihood and ranks, and its rank relearned.
+
+A triple is ranked among other tails and heads, and its relation among other relations: a model whose entity ranks and scores are
+those of re-training may still have every forgotten relation first.
 
     >>> run = read_run(result, graph, audits, seed=0, relearn_steps=20)                       # doctest: +SKIP
     >>> run.readings[0, "local"].audited["score"]    # of the first client's audited triples  # doctest: +SKIP
@@ -14,15 +17,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from attacks.forgetting.relearning import reciprocal_ranks, relearning_models
-from attacks.membership.audits import Audited, client_models, known_triples
+from attacks.membership.audits import Audited, ClientModel, client_models, known_triples
 from attacks.membership.statistics import triple_losses
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult
+from fkgsec.kge.negatives import KnownTriples
 from fkgsec.randomness import generator
 
-READINGS = {"score": True, "likelihood": False, "reciprocal rank": False}  # whether it is held against the controls
+RELATION_RANK = "relation's rank"
+# By reading, whether it is held against the controls.
+READINGS = {"score": True, "likelihood": False, "reciprocal rank": False, RELATION_RANK: True}
 
 
 class Reading(NamedTuple):
@@ -87,12 +94,41 @@ def read_run(
                 relearned = reciprocal_ranks(last, audit.forget, known)
             ranks = reciprocal_ranks(one, audit.triples, known)
             readings[audit.place, name] = Reading(
-                {"score": one.scores(audit.triples), "likelihood": -losses, "reciprocal rank": ranks},
+                {
+                    "score": one.scores(audit.triples),
+                    "likelihood": -losses,
+                    "reciprocal rank": ranks,
+                    RELATION_RANK: relation_ranks(one, audit.triples, client.triples),
+                },
                 relearned,
                 reciprocal_ranks(one, client.test, known),
             )
     none = {audit.place: np.zeros(len(audit.triples), dtype=bool) for audit in audits}
     return AuditRun(readings, dict(trained_on) if trained_on is not None else none)
+
+
+def relation_ranks(one: ClientModel, triples: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Reciprocal rank of each triple's relation among all relations between its head and tail, float64 `[n]`.
+
+    Args:
+        triples: int64 `[n, 3]`. known: `[k, 3]`, whose relations between the same two are no competitors.
+
+    Ties get the realistic rank, as in `fkgsec.kge.ranking`.
+    """
+    entities, relations = one.tables.entities, one.tables.relations
+    head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
+    scores = one.model.score_relations(entities[head], entities[tail], relations)
+    index = KnownTriples.build(known[:, [0, 2, 1]], "tail", len(entities))  # a head and tail, and what is between them
+    position, member = (
+        torch.from_numpy(x).to(entities.device) for x in index.expand(index.groups(triples[:, [0, 2, 1]]))
+    )
+    true = scores.gather(1, relation[:, None])
+    scores[position, member] = -torch.inf
+    above, level = (scores > true).sum(1), (scores == true).sum(1)
+    own = torch.zeros(len(triples), dtype=torch.bool, device=entities.device)
+    own[position[member == relation[position]]] = True
+    level = level - (~own).long()
+    return (1 / (1 + above + level / 2)).double().cpu().numpy()
 
 
 class Plant(NamedTuple):

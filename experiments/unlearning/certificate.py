@@ -187,8 +187,8 @@ def _tests_sheet(verification: Verification) -> Sheet:
         ],
         f"Higher or lower: told apart from the audit's own re-trainings at p below {level:.2g}, which is corrected for "
         f"{verification.verdict.num_measures} measures and {verification.verdict.num_tests} tests. score: how plausible the "
-        "triple is held; likelihood: minus its training loss; reciprocal rank: its mean is the forget-set MRR; spread: how far "
-        "scores lie from re-training's either way; upper tail: "
+        "triple is held; likelihood: minus its training loss; reciprocal rank: its mean is the forget-set MRR; relation's rank: "
+        "the same among the relations between its ends; spread: how far scores lie from re-training's either way; upper tail: "
         "whether some lie further above the mean difference; order: how far ranks among the forgotten triples lie from "
         "re-training's; relearned: MRR after a few steps of training on them; distance: "
         f"Kolmogorov-Smirnov's, beside that of re-trainings to each other. {DID_NOT_ASK}",

@@ -299,6 +299,10 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
         "there can be at most, is said apart. Memory that was weakened until re-training could have left it cannot be excluded.",
         "What is certified is the local and global models in the folder, not messages or rows kept beside them, nor what else "
         "whoever unlearned kept.",
+        "Read of a model are the scores of the forgotten triples, the ranks of their heads and tails, and whether their "
+        "relations stand out between these more than never-seen ones do. Memory in other forms cannot be excluded: the relations "
+        "of a part of them, made to stand out by lowering others between all ends; rows of entities at clients that "
+        "cannot express the triples; numbers on which no score depends much.",
     ]
     if options.references:
         made.append(
