@@ -25,9 +25,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
-from scipy.stats import t as student
 
 from attacks.forgetting.paired import Paired, Runs, paired_difference
 from fkgsec.estimate import Estimate
@@ -106,13 +105,6 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
     return paired_difference(own**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
 
-def exceedances(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float) -> tuple[np.ndarray, Runs]:
-    """Whether each residual is higher than all but a share `level` of those of forgotten triples that a run never saw; 0 or 1."""
-    own, others = residuals(audited, runs)
-    threshold = np.quantile(others.values[~runs.trained_on & forgotten], 1 - level)
-    return (own > threshold).astype(float), Runs((others.values > threshold).astype(float), runs.trained_on)
-
-
 def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Estimate | None:
     """The largest share of the forget set that can be remembered as if it had been trained on, whatever became of the rest.
 
@@ -129,12 +121,14 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Esti
     if informed.sum() < 2 or not ignorant.any():
         return None
     best: tuple[float, Estimate | None] = (math.inf, None)
-    for level in LEVELS:
-        above, others = exceedances(audited, runs, forgotten, level)
-        rates = np.array([row[own].mean() for row, own in zip(others.values, seen, strict=True) if own.any()])
+    own, others = residuals(audited, runs)
+    never_seen = others.values[~runs.trained_on & forgotten]
+    for level, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
+        above = others.values > threshold
+        rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
         if rates.mean() > level:
-            expected = np.mean([_bound(row[forgotten], rates).high for row in others.values[ignorant]])
-            best = min(best, (float(expected), _bound(above[forgotten], rates)), key=lambda one: one[0])
+            expected = np.mean([_bound(row[forgotten], rates).high for row in above[ignorant]])
+            best = min(best, (float(expected), _bound(own[forgotten] > threshold, rates)), key=lambda one: one[0])
     return best[1]
 
 
@@ -144,7 +138,7 @@ def _bound(above: np.ndarray, rates: np.ndarray) -> Estimate:
     share = float(above.mean()) / rate
     binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
     between = share * float(rates.std(ddof=1)) * math.sqrt(1 + 1 / len(rates)) / rate
-    half = math.hypot(float(ndtri(0.975)) * binomial, float(student.ppf(0.975, len(rates) - 1)) * between)
+    half = math.hypot(float(ndtri(0.975)) * binomial, float(stdtrit(len(rates) - 1, 0.975)) * between)
     return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
 
 

@@ -23,7 +23,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit  # Student's distribution and its inverse
 
 from attacks.arrays import finite, mask
 from fkgsec.estimate import Estimate
@@ -67,7 +67,7 @@ class Paired(NamedTuple):
         """Two-sided, of no difference."""
         if self.error == 0:
             return 1.0 if self.value == 0 else 0.0
-        return float(2 * student.sf(abs(self.value) / self.error, self.degrees))
+        return float(2 * stdtr(self.degrees, -abs(self.value) / self.error))
 
     @property
     def upper_p_value(self) -> float:
@@ -76,7 +76,7 @@ class Paired(NamedTuple):
 
     def estimate(self, scale: float = 1.0) -> Estimate:
         """The difference times `scale` with its 95 % interval."""
-        half = float(student.ppf(0.975, self.degrees)) * self.error * scale
+        half = float(stdtrit(self.degrees, 0.975)) * self.error * scale
         value = self.value * scale
         return Estimate(value, value - half, value + half, self.n, f"paired t, {self.degrees} runs")
 
@@ -165,7 +165,7 @@ def remembered_share(difference: Paired, memory: Memory) -> Estimate:
     """
     share = difference.value / memory.value
     error = math.hypot(difference.error, share * memory.error) / memory.value
-    half = float(student.ppf(0.975, difference.degrees)) * error
+    half = float(stdtrit(difference.degrees, 0.975)) * error
     return Estimate(share, share - half, share + half, difference.n, f"paired t, {difference.degrees} runs")
 
 
