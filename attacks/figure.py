@@ -27,7 +27,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         attack, metric: names; together they are the measure that a policy limits, `attack.metric`.
-        threat_model: one of `attacks.view.THREAT_MODELS`. victim: a client, or "all" together.
+        threat_model: one of `attacks.view.THREAT_MODELS`; of unlearning see `attacks.forgetting.figures`.
+        victim: a client, or "all" together.
         estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
         baseline: the same figure of an adversary that knows as much and has nothing of what crossed in the rounds; of several
             such adversaries the best; None: unknown.

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure, headline, over_victims
+from attacks.forgetting.figures import METRICS, UNLEARNING
 from attacks.membership.figures import MembershipResult
 from attacks.reconstruction.leakage import items_behind
 from attacks.registry import ATTACKS, Attack
@@ -32,7 +33,6 @@ from experiments.gate.audits import (
 from experiments.runs.record import Record
 from experiments.runs.run import Finished
 from experiments.unlearning.verdict import blind_models
-from experiments.unlearning.verification import Verification
 from fkgsec import estimate
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate
@@ -247,35 +247,20 @@ def _tpr(max_fpr: float) -> Callable[[MembershipResult], Estimate]:
     return figure
 
 
-def _unlearning(figure: Callable[[Verification], list[Estimate]]) -> Read:
+def _unlearning(metric: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
         """The worst one. An audit that would not have noticed the raw run's memory measures nothing."""
         made = verification_of(run, question)
         if blind := blind_models(made.forgetting.membership, made.verdict.judgements):
             models = ", ".join(f"{client} {model}" for client, model in blind)
             raise NotMeasured(f"the audit does not notice the memory before unlearning either ({models})")
-        if unmeasured := [
-            f"{row.client}: {row.reason}" for row in made.forgetting.membership if row.asked and row.reason
-        ]:
+        if unmeasured := [f"{one.victim}: {one.reason}" for one in made.figures if one.reason]:
             raise NotMeasured("; ".join(unmeasured))
-        return max(figure(made), key=lambda one: (one.value, one.high))
+        return max(
+            (one.estimate for one in made.figures if one.metric == metric), key=lambda one: (one.value, one.high)
+        )
 
     return read
-
-
-def _told_apart(made: Verification) -> list[Estimate]:
-    """max(AUC, 1 - AUC) of every decisive attack: ranking forgotten triples too low gives them away as well."""
-    rows = made.forgetting.membership
-    return [row.figures["unlearned"].distinguishability for row in rows if row.decisive and not row.reason]
-
-
-def _distances(made: Verification) -> list[Estimate]:
-    return [row.figures["unlearned"].distance for row in made.forgetting.distances if row.asked]
-
-
-def _forget_mrr(made: Verification) -> list[Estimate]:
-    rows = made.forgetting.quality
-    return [row.figures["unlearned"]["mrr"] for row in rows if row.asked and row.triples == "forget"]
 
 
 def _inference(about: str, read: Read) -> Measure:
@@ -346,9 +331,7 @@ _OWN: dict[str, Measure] = {
     "membership.advantage": _inference(
         "members found beyond false alarms, at the best threshold", _membership(lambda one: one.advantage)
     ),
-    "unlearning.auc": _forgotten("max(AUC, 1 - AUC) of forgotten and never-seen triples", _unlearning(_told_apart)),
-    "unlearning.ks": _forgotten("distance of scores, unlearned to re-trained", _unlearning(_distances)),
-    "unlearning.forget_mrr": _forgotten("MRR left on the forget set", _unlearning(_forget_mrr)),
+    **{f"{UNLEARNING}.{metric}": _forgotten(about, _unlearning(metric)) for metric, about in METRICS.items()},
 }
 MEASURES = Measures(_OWN)
 """What a policy can limit, by name."""

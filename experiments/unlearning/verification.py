@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 import torch
 
+from attacks.figure import Figure
 from attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
 from attacks.forgetting.evidence import Evidence, weigh_evidence
+from attacks.forgetting.figures import forgetting_figures
 from attacks.membership.audits import audited_triples
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment
@@ -101,6 +103,11 @@ class Verification(msgspec.Struct, frozen=True):
     options: AuditOptions | None = None
     request_given: bool = False
     unlearned_sha256: str = ""
+
+    @property
+    def figures(self) -> list[Figure]:
+        """What was measured, as the figures of every attack are given."""
+        return forgetting_figures(self.forgetting)
 
 
 def verify(

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from attacks.forgetting.evaluation import Role
+from attacks.forgetting.evaluation import Membership, Role
+from attacks.forgetting.figures import METRICS, forgetting_figures
 from experiments.bench.certificates import Certificates, table
 from experiments.reporting import summary
 from experiments.runs.stored import decode_stored
@@ -77,6 +79,25 @@ def test_without_soft_confusion_local_models_forget_less(run: str) -> None:
     """fedlu.txt Table 3."""
     with_it, without = (hits(f"{run}-{name}", "unlearned", "local", "forget") for name in ("unlearned", "no-soft"))
     assert without > 1.05 * with_it
+
+
+def test_figures_are_those_of_the_rows_and_name_the_client_that_was_attacked() -> None:
+    made = RECORDS["c3-unlearned"]
+    figures = {(one.metric, one.victim, one.variant): one for one in made.figures}
+    assert {one.key for one in made.figures} == {f"unlearning.{metric}" for metric in METRICS}
+    assert len(figures) == len(made.figures)
+    for row in made.forgetting.membership:
+        if row.asked:
+            one = figures["auc", row.client, f"{row.model}, {row.attack}"]
+            assert one.estimate == row.figures["unlearned"].distinguishability
+            assert one.baseline == row.figures["retrained"].distinguishability
+    loss = figures["auc", "0", "local, u-lira"]
+    assert round(loss.estimate.value, 3) == 0.821  # as the README beside it says
+    assert loss.advantage > 0.25
+    # A client that asked and has too few triples is a figure with its reason, which no limit takes for a pass.
+    none = Membership("0", True, "local", "loss", {}, None, "1 forgotten triples with 0 controls; it takes 2 of each")
+    (alone,) = forgetting_figures(msgspec.structs.replace(made.forgetting, membership=[none], distances=[], quality=[]))
+    assert (alone.reason, alone.estimate.low, alone.estimate.high) == (none.reason, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "certificates").glob("*.json")), ids=lambda path: path.stem)
