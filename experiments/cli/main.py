@@ -18,6 +18,7 @@ from experiments.cli.one_line import OneLineErrors
 from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, complete_from, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.gate import cli as check_cli
+from experiments.graphs.cli import graphs_app
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
 from experiments.reporting import comparison as compared
@@ -76,6 +77,7 @@ def root(
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
+app.add_typer(graphs_app, name="graphs")
 
 Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]

@@ -1,4 +1,4 @@
-"""Progress of a run in the terminal: rounds, steps, loss, validation MRR, bytes."""
+"""Progress of a run in the terminal: rounds, steps, loss, validation, bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import FederationOptions, RunOptions
 
 Observe = Callable[[FederationOptions, str], AbstractContextManager[Observer]]
 
@@ -36,8 +36,8 @@ def unobserved(options: FederationOptions, name: str) -> AbstractContextManager[
 class RunProgress(Observer):
     """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
 
-    def __init__(self, options: FederationOptions, console: Console, *, enabled: bool) -> None:
-        self._console = console
+    def __init__(self, options: RunOptions, console: Console, *, enabled: bool, metric: str = "MRR") -> None:
+        self._console, self._metric = console, metric
         self._lines = enabled and not console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -51,7 +51,7 @@ class RunProgress(Observer):
         )
         self._rounds = self._progress.add_task(f"{options.algorithm} rounds", total=options.rounds, figures="")
         self._steps = self._progress.add_task("steps", total=None, figures="")
-        self._mrr: float | None = None
+        self._valid: float | None = None
         self._num_bytes = 0
 
     def __enter__(self) -> Self:
@@ -72,14 +72,14 @@ class RunProgress(Observer):
     def round_done(self, entry: RoundEntry) -> None:
         """Move the bar; in a pipe, print a line after each validation."""
         self._num_bytes += entry.bytes_up + entry.bytes_down
-        if entry.valid_mrr is not None:
-            self._mrr = entry.valid_mrr
+        if entry.valid is not None:
+            self._valid = entry.valid
         parts = [
             f"loss {entry.loss:.4f}" if entry.loss is not None else "",
-            f"MRR {self._mrr:.4f}" if self._mrr is not None else "",
+            f"{self._metric} {self._valid:.4f}" if self._valid is not None else "",
             f"{self._num_bytes / 2**20:.1f} MiB",
         ]
         figures = "  ".join(part for part in parts if part)
         self._progress.update(self._rounds, completed=entry.round, figures=figures)
-        if self._lines and entry.valid_mrr is not None:
+        if self._lines and entry.valid is not None:
             self._console.print(f"round {entry.round}: {figures}  ({entry.seconds:.1f} s)", highlight=False)

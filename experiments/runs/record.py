@@ -30,6 +30,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.protection import Withstands
+from fkgsec.federation.result import RunResult
 from fkgsec.kge.local.evaluation import utility
 from protocols.noise.guarantee import Guarantee
 
@@ -185,7 +186,7 @@ def describe_data(graph: FederatedGraph) -> DataRecord:
     return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), warnings)
 
 
-def describe_environment(result: FederationResult) -> Environment:
+def describe_environment(result: RunResult) -> Environment:
     """Versions, device, commit and command line of this process."""
     here = Path(__file__).parents[1]  # the package
 

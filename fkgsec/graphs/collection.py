@@ -94,9 +94,10 @@ def load_federation(
                 f"clients and partition divide one data set; {name} has a client for each of its {len(names)}"
             )
         return by_dataset(_load_all(name, names, data_dir), seed, clean=clean, name=name)
+    graphs = load_graphs(next(iter(names)), data_dir)
     if clients is None:
         raise SpecError(f"clients: over how many is {name} to be divided? Several sets (A,B) have a client each")
-    return GRAPH_PARTITIONS[partition or "random"](load_graphs(next(iter(names)), data_dir), clients, seed, clean=clean)
+    return GRAPH_PARTITIONS[partition or "random"](graphs, clients, seed, clean=clean)
 
 
 def _given(**options: int | None) -> dict[str, int]:

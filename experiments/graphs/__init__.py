@@ -1,0 +1,1 @@
+"""Federated graph classification on the command line: data, runs, their records."""
