@@ -26,6 +26,7 @@ import pandas as pd
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
 from attacks.membership.figures import measure_membership
+from attacks.row_order import shuffled
 from attacks.view import THREAT_MODELS, ThreatModel, VictimView, View, build_view, check_attackable
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError, ThreatModelError
@@ -98,6 +99,7 @@ class Truth:
         seed: of the attack. rng: of whatever scoring draws.
         scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
             scores.parquet beside the record.
+        shuffled: by victim its graph in the order of the rows that the attack was given, where that is a random one.
     """
 
     attack: Attack
@@ -107,6 +109,7 @@ class Truth:
     seed: int
     rng: np.random.Generator
     scores: list[pd.DataFrame] = field(default_factory=list)
+    shuffled: Mapping[str, ClientGraph] = field(default_factory=dict)
 
     @property
     def graph(self) -> FederatedGraph:
@@ -114,8 +117,9 @@ class Truth:
         return self.result.graph
 
     def client(self, victim: str) -> ClientGraph:
-        """A victim's graph. Rows that it uploaded in clear stand in the order of its local ids."""
-        return next(client for client in self.graph.clients if client.name == victim)
+        """A victim's graph. Rows that it uploaded in clear stand in the order of its local ids, which are not those of `graph`
+        where the attack's rows were shuffled."""
+        return self.shuffled.get(victim) or next(client for client in self.graph.clients if client.name == victim)
 
     def figure(
         self, metric: str, victim: str, estimate: Estimate, *, baseline: Estimate | None = None, **details: Any
@@ -164,6 +168,8 @@ class Attack:
             it has nothing to attack; None: those that give what it needs.
         configured: the attack under given options, for one draw of the leaked entities; None: it has no options.
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
+        in_order: whether it is given victims' rows in the order of their messages, which `Truth.result` goes by and which follows
+            the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
     """
 
     name: str
@@ -178,6 +184,7 @@ class Attack:
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
     configured: Callable[[AttackOptions], Attack] | None = None
     redrawn: bool = False
+    in_order: bool = False
 
     def fitting(self, asked: Sequence[str], algorithm: str) -> tuple[str, ...]:
         """The threat models to run it under, of those asked for; without any, its own."""
@@ -269,7 +276,11 @@ def _draw(
     found = {}
     for name in threats:
         view = build_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
-        truth = Truth(attack, view, result, who, seed, generator(seed, "score", attack.name, name))
+        clients: dict[str, ClientGraph] = {}
+        if not attack.in_order:
+            view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
+        rng = generator(seed, "score", attack.name, name)
+        truth = Truth(attack, view, result, who, seed, rng, shuffled=clients)
         figures = _figures(attack, view, truth, generator(seed, "attack", attack.name, name))
         found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
     return found

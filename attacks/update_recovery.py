@@ -88,6 +88,7 @@ ATTACK = Attack(
     items=dict.fromkeys(METRICS, "rows of the victims that changed"),
     errors=("relative_error", "relative_error_relations"),
     choose=threats,
+    in_order=True,
 )
 
 

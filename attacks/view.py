@@ -94,7 +94,8 @@ class VictimView:
 
     That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
     on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
-    on Nations all. It is how local ids are numbered here, not what embeddings leak. No attack here uses it, and none should.
+    on Nations all. It is how local ids are numbered here, not what embeddings leak. No attack here uses it; one from outside
+    is given the rows in a random order (`attacks.row_order`).
 
     Attributes:
         entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed. NaN where this row never did (FedS sends

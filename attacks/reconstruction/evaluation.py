@@ -75,6 +75,7 @@ def reconstruction(options: AttackOptions | None = None) -> Attack:
         choose=tuple,
         configured=reconstruction,
         redrawn=True,
+        in_order=True,
     )
 
 
