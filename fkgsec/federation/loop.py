@@ -90,6 +90,7 @@ class Federation:
         if self.recipe.shared and len(self.task.names) < 2:
             raise DataError(f"{graph.name}: {options.algorithm} needs at least 2 clients; the federation has one")
         self.parties = [client_party(name) for name in self.task.names]
+        self._holdings: dict[Table, dict[str, Holding]] = {}
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
@@ -122,7 +123,9 @@ class Federation:
 
     def holdings(self, table: Table) -> dict[str, Holding]:
         """Which rows of a shared table each client holds, by name."""
-        return dict(zip(self.parties, self.task.holdings(table), strict=True))
+        if table not in self._holdings:  # lists of all names, which no round changes
+            self._holdings[table] = dict(zip(self.parties, self.task.holdings(table), strict=True))
+        return self._holdings[table]
 
     def broadcast(self, round: int) -> None:
         """Clients receive their rows of every shared table.
