@@ -7,7 +7,6 @@ Path("comparison.png").write_bytes(draw_comparison(records))
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from experiments.reporting.frames import (
     run_frame,
     side_by_side,
 )
-from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE
+from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE, draw_bars, draw_rates, png
 from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
 from experiments.reporting.tables import FIGURE, INFERENCE_TITLE, RATES, inference_columns, protection_lines
 from experiments.runs.record import Record
@@ -131,11 +130,7 @@ def draw_comparison(records: Mapping[str, Record]) -> bytes:
     figure = Picture(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
     utility, err, trr, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
     places = list(range(len(cases)))[::-1]
-    figures = [case.utility["mrr"] for case in cases]
-    errors = [[f.value - f.low for f in figures], [f.high - f.value for f in figures]]
-    utility.barh(
-        places, [f.value for f in figures], height=0.6, color=GREY, xerr=errors, error_kw={"lw": 1, "capsize": 2}
-    )
+    draw_bars(utility, places, [case.utility["mrr"] for case in cases], 0.6, across=True, color=GREY)
     utility.set(xlabel="test MRR (filtered)", title="Utility")
     _draw_leakage(err, places, cases, "err")
     _draw_leakage(trr, places, cases, "trr")
@@ -148,9 +143,7 @@ def draw_comparison(records: Mapping[str, Record]) -> bytes:
     figure.legend(*err.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     first = cases[0]
     figure.suptitle(f"{first.data.name} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _draw_leakage(axes: Axes, places: list[int], cases: Sequence[Record], name: str) -> None:
@@ -164,15 +157,9 @@ def _draw_leakage(axes: Axes, places: list[int], cases: Sequence[Record], name: 
     for number, threat in enumerate(threats):
         shown = [(place, found[threat]) for place, found in zip(places, rows, strict=True) if threat in found]
         at = [place + 0.4 - height * (number + 0.5) for place, _ in shown]
-        figures = [getattr(row, name) for _, row in shown]
-        errors = [[f.value - f.low for f in figures], [f.high - f.value for f in figures]]
-        axes.barh(
-            at, [f.value for f in figures], height=0.9 * height, color=COLOURS[number], label=threat,
-            xerr=errors, error_kw={"lw": 1, "capsize": 2},
-        )  # fmt: skip
-        bases = [getattr(row, name).value - getattr(row, f"{name}_advantage") for _, row in shown]
-        label = "best guess without the rounds" if number == 0 else "_"
-        axes.vlines(bases, [y - height / 2 for y in at], [y + height / 2 for y in at], color="black", lw=2, label=label)
+        attacked = [row for _, row in shown]
+        style = {"color": COLOURS[number], "label": threat, "note": number == 0}
+        draw_rates(axes, at, attacked, name, 0.9 * height, across=True, **style)
     for place, found in zip(places, rows, strict=True):
         if not found:
             axes.text(0.01, place, "nothing to attack", va="center", fontsize=7, color=GREY)

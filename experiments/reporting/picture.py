@@ -1,8 +1,13 @@
-"""One picture of a run: how it converged and what leaked."""
+"""Pictures as PNG: of a run, how it converged and what leaked.
+
+Path("picture.png").write_bytes(draw_picture(record))
+"""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,7 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.view import ALL
+from experiments.reporting.frames import attack_name
 from experiments.runs.record import Record
+from fkgsec.estimate import Estimate
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
 MOST_GROUPS = 14
@@ -35,6 +42,11 @@ def draw_picture(record: Record) -> bytes:
         f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{_void_rounds(record)}",
         fontsize=11,
     )
+    return png(figure)
+
+
+def png(figure: Figure) -> bytes:
+    """The file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
@@ -76,33 +88,46 @@ def _rows_to_draw(record: Record) -> list[Leakage]:
 
 
 def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
-    labels = [f"{row.victim}\n{row.threat_model} {row.leak:g}" for row in rows]
+    labels = [f"{row.victim}\n{attack_name(row.threat_model, row.leak)}" for row in rows]
     for offset, (name, colour) in enumerate((("err", ORANGE), ("trr", GREEN))):
         places = [place + (offset - 0.5) * 0.38 for place in range(len(rows))]
-        figures = [getattr(row, name) for row in rows]
-        axes.bar(
-            places,
-            [figure.value for figure in figures],
-            width=0.36,
-            color=colour,
-            label=name.upper(),
-            yerr=[[f.value - f.low for f in figures], [f.high - f.value for f in figures]],
-            error_kw={"lw": 1, "capsize": 2},
-        )
-        baselines = [
-            figure.value - getattr(row, f"{name}_advantage") for row, figure in zip(rows, figures, strict=True)
-        ]
-        axes.hlines(
-            baselines,
-            [place - 0.18 for place in places],
-            [place + 0.18 for place in places],
-            color="black",
-            lw=2,
-            label="best guess without the rounds" if offset else "_",
-        )
+        draw_rates(axes, places, rows, name, 0.36, color=colour, label=name.upper(), note=offset == 1)
     small = len(rows) > 6
     axes.set_xticks(range(len(rows)), labels, fontsize=6 if small else 8, rotation=60 if small else 0)
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("share reconstructed")
     axes.set_title("Reconstruction of each victim (bars: 95 % intervals)", fontsize=10)
     axes.legend(fontsize=8)
+
+
+def draw_rates(
+    axes: Axes,
+    places: Sequence[float],
+    rows: Sequence[Leakage],
+    rate: str,
+    size: float,
+    *,
+    note: bool,
+    across: bool = False,
+    **style: Any,
+) -> None:
+    """Bars of ERR or TRR with their intervals, and a black line at each base.
+
+    Args:
+        size: of a bar. note: whether the legend names the base. across: bars from left to right.
+    """  # fmt: skip
+    figures = [getattr(row, rate) for row in rows]
+    draw_bars(axes, places, figures, size, across=across, **style)
+    bases = [figure.value - getattr(row, f"{rate}_advantage") for row, figure in zip(rows, figures, strict=True)]
+    ends = [place - size / 2 for place in places], [place + size / 2 for place in places]
+    label = "best guess without the rounds" if note else "_"
+    (axes.vlines if across else axes.hlines)(bases, *ends, color="black", lw=2, label=label)
+
+
+def draw_bars(
+    axes: Axes, places: Sequence[float], figures: Sequence[Estimate], size: float, *, across: bool, **style: Any
+) -> None:
+    """Bars with their intervals."""
+    errors = [[one.value - one.low for one in figures], [one.high - one.value for one in figures]]
+    style |= {"error_kw": {"lw": 1, "capsize": 2}, "xerr" if across else "yerr": errors}
+    (axes.barh if across else axes.bar)(places, [one.value for one in figures], size, **style)
