@@ -1,4 +1,8 @@
-"""`fkgsec experiment`: the tables of papers, run cell by cell and set beside ours."""
+"""`fkgsec experiment`: the tables of papers, run cell by cell and set beside ours.
+
+fkgsec experiment list zhang2024_feds_table2
+fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3
+"""
 
 from __future__ import annotations
 

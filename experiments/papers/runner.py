@@ -1,4 +1,9 @@
-"""Run the cells of a paper's table, or find them finished, and set the paper's figures beside ours."""
+"""Run the cells of a paper's table, or find them finished, and set the paper's figures beside ours.
+
+outcome = run_experiment(path, out=Path("runs/table"), observe=unobserved, only="TransE R3", seeds=range(3))
+results, unreadable = find_results([Path("runs")], attack=False)
+write_table(table_of(read_experiment(path), results), Path("runs/table"))
+"""
 
 from __future__ import annotations
 

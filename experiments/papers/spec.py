@@ -1,5 +1,9 @@
 """A table of a paper as a file: its cells, what each is run with, and the paper's figures.
 
+    experiment = read_experiment(find_experiment("zhang2024_feds_table2_cpu"))
+    for cell in select_cells(experiment.cells, "TransE R3"):
+        print(cell.name, cell.spec, cell.figures)
+
 A file names its settings twice over: `paper_settings`, which the paper states, and `our_settings`, each with a `why`, for
 what it leaves open. They stand at the top, in a column, in a row, or in an exception (one column of a row); the later of
 these wins. A row may leave one option to validation (`choose`). The shipped files lie in `experiments/specs`, called
@@ -17,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from experiments.runs.documents import read_document
 from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
 from fkgsec.errors import SpecError
 
@@ -208,12 +213,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        loaded = msgspec.yaml.decode(path.read_bytes())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    loaded = read_document(path).content
     if not isinstance(loaded, dict):
         raise SpecError(f"{path}: a mapping with title, columns and rows is expected, found {type(loaded).__name__}")
     return loaded

@@ -1,8 +1,12 @@
-"""The paper's figures beside ours: measured from finished records alone, as structs, Markdown, terminal tables, a picture."""
+"""The paper's figures beside ours: measured from finished records alone, as structs, Markdown, terminal tables, a picture.
+
+table = make_paper_table(experiment, {"TransE FedE R3": {0: record}}, failed={}, tried={})
+Path("table.md").write_text("\n".join(table_lines(table)))
+print_tables(console, terminal_tables(table, ["TransE FedE R3"]))
+"""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -17,8 +21,8 @@ from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
 from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.frames import pooled
-from experiments.reporting.picture import BLUE, GREY
-from experiments.reporting.sheets import make_table
+from experiments.reporting.picture import BLUE, GREY, png
+from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
 from experiments.runs.record import Record
 from fkgsec.estimate import Estimate, exact
 
@@ -234,33 +238,22 @@ def table_lines(table: PaperTable) -> list[str]:
     lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {READING_AID}", ""]
     lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
     for metric in table.metrics:
-        lines += [
-            f"## {STYLES[metric].title}",
-            "",
-            "| cell | paper | ours | difference | seeds |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [_markdown_row(parts) for parts in _figure_rows(table.cells, metric)] + [""]
+        sheet = _figure_sheet(table.cells, metric)
+        lines += [f"## {sheet.title}", "", *markdown_lines(sheet), ""]
     remarks = remark_lines(table, [cell.name for cell in table.cells])
     lines += ["## Remarks", "", *(f"* {remark}" for remark in remarks), ""] if remarks else []
-    lines += ["## Settings", "", "| cells | option | value | whose | why |", "|---|---|---|---|---|"]
-    for one in table.settings:
-        whose = ["the paper's", ""] if one.why is None else ["ours", one.why]
-        lines.append(_markdown_row([one.where, one.option, str(one.value), *whose]))
-    return lines
+    settings = tuple(
+        (one.where, one.option, str(one.value), "the paper's" if one.why is None else "ours", one.why)
+        for one in table.settings
+    )
+    heads = ("cells", "option", "value", "whose", "why")
+    return [*lines, "## Settings", "", *markdown_lines(Sheet("Settings", tuple(map(Column, heads)), settings))]
 
 
 def terminal_tables(table: PaperTable, names: Sequence[str]) -> list[Table]:
     """A table for each metric, with the cells of these names."""
-    chosen = [cell for cell in table.cells if cell.name in names]
-    tables = []
-    for metric in table.metrics:
-        rows = _figure_rows(chosen, metric)
-        if rows:
-            tables.append(make_table(STYLES[metric].title, "cell", "paper", "ours", "difference", "seeds"))
-            for parts in rows:
-                tables[-1].add_row(*parts)
-    return tables
+    sheets = [_figure_sheet([cell for cell in table.cells if cell.name in names], metric) for metric in table.metrics]
+    return [terminal_table(sheet) for sheet in sheets if sheet.rows]
 
 
 def remark_lines(table: PaperTable, names: Sequence[str]) -> list[str]:
@@ -272,35 +265,26 @@ def remark_lines(table: PaperTable, names: Sequence[str]) -> list[str]:
     return [*remarks, *missing, *failed]
 
 
-def _figure_rows(cells: Sequence[TableCell], metric: Metric) -> list[list[str]]:
+def _figure_sheet(cells: Sequence[TableCell], metric: Metric) -> Sheet:
     """Name, paper, ours with interval, difference, seeds (or why there are none), of the cells that have this metric."""
-    write = STYLES[metric].format
-    rows = []
+    write, rows = STYLES[metric].format, []
     for cell in cells:
         figure = next((one for one in cell.figures if one.metric == metric), None)
         if figure is None:
             continue
-        paper = "–" if figure.paper is None else write(figure.paper)
-        if figure.ours is None:
-            rows.append([cell.name, paper, figure.reason or cell.status, "", _seeds(cell)])
-            continue
-        ours, low, high = (write(value) for value in (figure.ours.value, figure.ours.low, figure.ours.high))
-        interval = "" if figure.ours.method == "exact" else f" [{low}, {high}]"
-        difference = (
-            ""
-            if figure.difference is None
-            else f"{'+' if figure.difference >= 0 else '-'}{write(abs(figure.difference))}"
+        paper, ours, difference = (
+            NONE if figure.paper is None else write(figure.paper),
+            figure.reason or cell.status,
+            "",
         )
-        rows.append([cell.name, paper, ours + interval, difference, _seeds(cell)])
-    return rows
-
-
-def _seeds(cell: TableCell) -> str:
-    return ", ".join(map(str, cell.seeds))
-
-
-def _markdown_row(parts: Sequence[str]) -> str:
-    return "| " + " | ".join(" ".join(part.split()).replace("|", "\\|") for part in parts) + " |"
+        if figure.ours is not None:
+            ours, low, high = (write(value) for value in (figure.ours.value, figure.ours.low, figure.ours.high))
+            ours += "" if figure.ours.method == "exact" else f" [{low}, {high}]"
+        if figure.difference is not None:
+            difference = f"{'+' if figure.difference >= 0 else '-'}{write(abs(figure.difference))}"
+        rows.append((cell.name, paper, ours, difference, ", ".join(map(str, cell.seeds))))
+    heads = ("cell", "paper", "ours", "difference", "seeds")
+    return Sheet(STYLES[metric].title, tuple(map(Column, heads)), tuple(rows))
 
 
 def draw_table(table: PaperTable) -> bytes:
@@ -329,6 +313,4 @@ def draw_table(table: PaperTable) -> bytes:
     panels[0].set_ylim(-len(cells), 1)
     picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     picture.suptitle(f"{table.title}\n{table.table}, {table.paper.partition(',')[0]}", fontsize=10)
-    buffer = io.BytesIO()
-    picture.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png(picture)

@@ -280,7 +280,7 @@ def test_wrong_files_are_one_line_with_file_and_field(old: str, new: str, says: 
     path = write(tmp_path, TINY.replace(old, new, 1))
     with pytest.raises(SpecError) as caught:
         read_experiment(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:")
     assert says in str(caught.value)
     status, out, err = invoke("run", path, "--out", tmp_path / "out")
     assert (status, out, err) == (2, "", f"fkgsec: {caught.value}\n")
