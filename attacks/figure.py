@@ -107,4 +107,4 @@ def over_victims(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:
-    return figure.victim == ALL and figure.reason is None, *figure.severity
+    return figure.reason is None, figure.victim == ALL, figure.severity[1]

@@ -13,7 +13,8 @@ from attacks import ATTACKS, headline_rows
 from attacks.figure import over_victims
 from experiments.cli.main import app
 from experiments.reporting.listing import figures, find_records, listing
-from experiments.reporting.sheets import margin
+from experiments.reporting.sheets import margin, markdown_lines
+from experiments.reporting.summary import other_attacks_sheet
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import read_record
 from fkgsec.errors import SpecError
@@ -109,6 +110,9 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     )
     assert frame["attack"].isna().sum() == len(frame) - 1
     assert "shapes" in fkgsec("results", str(folder / "run"))
+
+    (line,) = (line for line in markdown_lines(other_attacks_sheet({"mine": record})) if "shapes" in line)
+    assert line == f"| mine | shapes | server |  | {worst.victim} | auc | {worst.estimate} | 0.5000 | 1.0000 |  |"
 
     fkgsec("report", str(folder / "run"), "--out", str(folder / "report.html"))
     page = (folder / "report.html").read_text()
