@@ -1,5 +1,8 @@
 """What the gate measures of a finished run beyond its record: membership inference, and an unlearning that is made and verified.
 
+    for one in inferences_of(run, Question(victim="hospital-2", shadows=8)):
+        print(one.client, one.result.auc)                # AUC with its interval
+
 The run's folder keeps the unlearned and the re-trained federation, and the shadow federations of their verification.
 """
 

@@ -1,5 +1,8 @@
 """The figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
 
+    write_baseline(path, make_baseline(policy, cells, environment))     # cells: finished runs by federation and seed
+    worse_by(finished, read_baseline(path).federations["hospitals"][0], key, measure, question)   # with its interval
+
 A baseline is trusted like the policy itself: what contradicts itself or the data is refused, but figures that were only written
 worse than they were cannot be told from true ones. Keep it under version control and review its changes as those of the policy.
 

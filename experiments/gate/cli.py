@@ -1,4 +1,8 @@
-"""The `fkgsec check` command: a policy in, verdicts out, and an exit status for a build system."""
+"""The `fkgsec check` command: a policy in, verdicts out, and an exit status for a build system.
+
+fkgsec check --init                                     # propose a policy from a run with the defense and one without
+fkgsec check policy.yaml --junit check.xml --sarif check.sarif
+"""
 
 from __future__ import annotations
 

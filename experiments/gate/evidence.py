@@ -1,4 +1,8 @@
-"""What stands behind a verdict: which relations and triples were rebuilt, where the bytes went, what the defense promises."""
+"""What stands behind a verdict: which relations and triples were rebuilt, where the bytes went, what the defense promises.
+
+for line in evidence_lines(finished, "reconstruction.trr", question, num_examples=3):
+    print(line)
+"""
 
 from __future__ import annotations
 

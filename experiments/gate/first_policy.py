@@ -1,4 +1,7 @@
-"""A first policy, proposed from a run with the defense and one without: limits that the first keeps and the second breaks."""
+"""A first policy, proposed from a run with the defense and one without: limits that the first keeps and the second breaks.
+
+write_first_policy(Path("policy.yaml"), "consortium", 3, Path("runs"), observe=unobserved)
+"""
 
 from __future__ import annotations
 

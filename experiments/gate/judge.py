@@ -1,5 +1,8 @@
 """The policy gate: train and attack what a policy names, judge every limit, and say what a build system needs to know.
 
+    checked = check_policy(read_policy(Path("policy.yaml")), Path("runs"), observe=unobserved, warn=print)
+    sys.exit(exit_status(checked.status, "report"))
+
 Runs lie below one folder and are found again by their data, options, device and the code that made them. A run of other code
 is never reused: a change of code is what the gate is there to judge. Attacks are always done anew, on the checkpoint.
 """

@@ -1,5 +1,7 @@
 """What a policy can limit: each measure with its direction, and how its figure and interval are read from a finished run.
 
+    MEASURES["reconstruction.trr"].read(finished, Question(threat="collusion", leak=0.5))      # an Estimate
+
 Reconstruction, utility and bytes stand in a run's record. Membership and unlearning are measured when a limit asks for them.
 """
 

@@ -1,5 +1,8 @@
 """A judged policy as a table, JUnit XML, SARIF 2.1.0 and Markdown. All is made from `Checked` alone, and has no clock in it.
 
+    Path("check.sarif").write_bytes(to_sarif(checked))
+    console.print(verdict_table(checked))
+
 Names in evidence come from somebody's data: each format escapes what would be read as its own syntax, and control characters
 become U+FFFD.
 """

@@ -1,5 +1,8 @@
 """Verdicts: every limit is judged on the confidence bound, not on the point.
 
+    judge(Estimate(0.04, 0.03, 0.05, 100, "wilson"), "max", allowed=0.05)      # "pass": the whole interval holds
+    verdict = judge_limit(limit, runs)
+
 A limit holds when the whole 95 % interval lies on its right side, fails when the whole interval lies on the wrong one, and is
 inconclusive when the interval straddles it. Of samples whose true figure is at the limit, about 2.5 % therefore pass and as many
 fail; the others are inconclusive. What training adds from seed to seed is in the interval only where a policy names several

@@ -1,4 +1,7 @@
-"""`fkgsec results`: finished runs as a table, a file, or in a tracker."""
+"""`fkgsec results`: finished runs as a table, a file, or in a tracker.
+
+fkgsec results runs --where threat=identifiers --where inference=strongest --sort trr --csv runs.csv
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """How fast and at what cost a run converged, from its record alone.
 
+    convergence(record).num_bytes                            # P@CG, with the round R@CG and the MRR there
+    relative_cost(record, baseline, 0.98)                    # P@98
+
 Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: bytes as they were serialised stand for parameters; the MRR is
 the validation's, the only one of every check; the converged round is the one with the best of them.
 """

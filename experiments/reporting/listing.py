@@ -1,5 +1,7 @@
 """Finished runs side by side: found on disk, filtered, sorted, and written for spreadsheets and trackers.
 
+    frame = sort(select(listing(find_records([Path("runs")]).records), ["algorithm=fede", "inference=strongest"]), "trr")
+
 A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together, and one
 row for each figure of another attack, of the victim that gives most away, and one
 row if it was not attacked; so the columns are the same for every run. `--where inference=strongest` leaves the headline figures.

@@ -1,4 +1,7 @@
-"""HTML pages from the templates beside this file. Every text is escaped; a missing value is an error, not a gap."""
+"""HTML pages from the templates beside this file. Every text is escaped; a missing value is an error, not a gap.
+
+page = render_page("report.html.j2", report=report, verdicts=VERDICTS, text=cell_text, order=cell_order)
+"""
 
 from __future__ import annotations
 

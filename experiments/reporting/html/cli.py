@@ -1,4 +1,7 @@
-"""The `fkgsec report` command: read runs, write one page."""
+"""The `fkgsec report` command: read runs, write one page.
+
+fkgsec report runs/fede runs/secagg --out report.html
+"""
 
 from __future__ import annotations
 

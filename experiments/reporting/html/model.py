@@ -1,4 +1,8 @@
-"""What the report page shows: plain values, nothing left to compute."""
+"""What the report page shows: plain values, nothing left to compute.
+
+report = assemble([Run("fede", record, scores)])
+report.federations[0].overview.rows                      # a `Sheet`; charts hold their SVG and a sheet of their figures
+"""
 
 from __future__ import annotations
 

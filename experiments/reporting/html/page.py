@@ -1,5 +1,7 @@
 """The report of one or several runs: a view model, made from records and per-item scores alone, and its HTML page.
 
+    page = render(assemble(read_runs([Path("runs/fede"), Path("runs/secagg")])))
+
 Nothing is trained or attacked here. The page is one file without network, in the same bytes for the same input.
 """
 

@@ -1,4 +1,8 @@
-"""The report's tables and charts. Each takes the runs on the same data; a figure never stands without its interval."""
+"""The report's tables and charts. Each takes the runs on the same data; a figure never stands without its interval.
+
+overview(runs).rows                                      # of each run and attack ERR, TRR, their bases, MRR and bytes
+overview_charts("f1", runs)                              # the same as dots with intervals
+"""
 
 from __future__ import annotations
 

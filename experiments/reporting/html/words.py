@@ -1,4 +1,7 @@
-"""The report's words: figures with their intervals, who the adversary is, what a finding means, triples as sentences."""
+"""The report's words: figures with their intervals, who the adversary is, what a finding means, triples as sentences.
+
+share(row.trr), adversary(record, row).saw, verdict(row.trr, base_of(row, "trr"))
+"""
 
 from __future__ import annotations
 
