@@ -30,6 +30,7 @@ def server_alignment(server: TableServer, parties: Sequence[str]) -> ServerRound
     for party, message in _spoken(replies):
         if not isinstance(message, Alignment):
             raise RunError(f"{party} sent {message.label}; an alignment was expected")
+        check_header(message, 0, party, SERVER, server.shared.table)
         server.shared.align(message)
     if silent := [party for party in parties if party not in server.shared.holdings]:
         raise RunError(f"{', '.join(silent)} sent no alignment of {server.shared.table}")
@@ -53,13 +54,18 @@ def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
 
 
 def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[Uploaded]:
-    """Aggregates what arrives of these clients' rows; the table stays where nothing does."""
+    """Aggregates what arrives of these clients' rows; the table stays where nothing does.
+
+    Raises:
+        RunError: an upload of another round, table or party than its sender, a second one, or what the codec cannot read.
+    """
     uploads: dict[str, Upload] = {}
     replies = yield Ask("upload", dict.fromkeys(parties, NOTHING))
-    for _, message in _spoken(replies):
-        if message.sender in uploads:
-            raise RunError(f"an upload of {server.shared.table} by {message.sender}, who sent one already")
-        uploads[message.sender] = server.codec.accept(round, message)
+    for party, message in _spoken(replies):
+        check_header(message, round, party, SERVER, server.shared.table)
+        if party in uploads:
+            raise RunError(f"an upload of {server.shared.table} by {party}, who sent one already")
+        uploads[party] = server.codec.accept(round, message)
     if uploads:
         server.aggregate(round, uploads)
     return Uploaded(len(uploads))

@@ -1,5 +1,8 @@
 """Aggregation, by hand: three clients, five entities."""
 
+from typing import Any
+
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -129,12 +132,29 @@ def test_weights_of_holdings_reach_the_mean() -> None:
     assert after(PARTIES, {"client/a": 3, "client/b": 1, "client/c": 1}) == pytest.approx(2e8 / 5)
 
 
-def test_a_second_upload_of_one_client_changes_nothing() -> None:
+def aligned() -> Transport:
     transport = Transport(Channel(), OPTIONS, PARTIES, ("entities",), "a run")
     transport.align("entities", {party: Holding(["x"], 1) for party in PARTIES})
     transport.initialise("entities", torch.zeros(1, 1))
-    send = transport.channel.send
-    transport.channel.send = lambda message: send(Rows.pack(1, "client/a", SERVER, "entities", ROWS["client/a"]))
+    return transport
+
+
+def test_a_second_upload_of_one_client_changes_nothing() -> None:
+    transport = aligned()
+    deliver = transport._deliver
+    transport._deliver = lambda stage, *frame: [*deliver(stage, *frame)] * (2 if stage == "upload" else 1)  # type: ignore[method-assign]
     with pytest.raises(RunError, match="an upload of entities by client/a, who sent one already"):
+        transport.upload(1, "entities", ROWS)
+    assert transport.server["entities"].rows.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("change", [{"sender": "client/a"}, {"round": 0}, {"table": "relations"}])
+def test_an_upload_in_another_name_or_of_another_round_or_table_is_refused(change: dict[str, Any]) -> None:
+    transport = aligned()
+    send = transport.channel.send
+    transport.channel.send = lambda one: msgspec.structs.replace(  # type: ignore[method-assign]
+        send(one), **(change if one.sender == "client/b" else {})
+    )
+    with pytest.raises(RunError, match=r"server was to be sent \('rows', 1, 'client/b', 'server', 'entities'\)"):
         transport.upload(1, "entities", ROWS)
     assert transport.server["entities"].rows.tolist() == [[0.0]]
