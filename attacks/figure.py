@@ -71,6 +71,11 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.attack}.{self.metric}"
 
     @property
+    def label(self) -> str:
+        """The metric, with its variant where a table would have two of it."""
+        return f"{self.metric} ({self.variant})" if self.variant not in ("", STRONGEST) else self.metric
+
+    @property
     def advantage(self) -> float:
         """How much worse than its baseline, 0 where nothing was attacked; the figure itself where there is no baseline."""
         if self.reason:

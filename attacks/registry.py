@@ -48,16 +48,18 @@ class Needs:
         colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
         single_uploads: tables of which each victim's own rows must have crossed, not their sum alone.
         entities: entity rows of the victims by whatever way: uploaded, in a sum, or assumed known.
+        models: those that clients are left with.
     """
 
     colluder: bool = False
     names: bool = False
     single_uploads: tuple[Table, ...] = ()
     entities: bool = False
+    models: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
         """Whether a threat model gives it."""
-        return model.colluder >= self.colluder and model.identifiers >= self.names
+        return model.colluder >= self.colluder and model.identifiers >= self.names and model.models >= self.models
 
     def missing(self, victim: VictimView) -> str | None:
         """Why a victim cannot be attacked, or None."""
@@ -77,6 +79,8 @@ class Needs:
             return "no element-embedding pair is known without a colluder"
         if self.names and not model.identifiers:
             return "names are hidden"
+        if self.models and not model.models:
+            return "no model of a client is known"
         if missing := [table for table in self.single_uploads if table not in recipe.shared]:
             return f"no {missing[0]} cross in {algorithm}"
         if self.entities and "entities" not in recipe.shared and not model.victim_entities:
@@ -86,7 +90,8 @@ class Needs:
     def words(self) -> str:
         """As a table says it."""
         parts = [f"each victim's {table}" for table in self.single_uploads]
-        parts += [word for word, needed in (("a colluder", self.colluder), ("names", self.names)) if needed]
+        given = (("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models))
+        parts += [word for word, needed in given if needed]
         return ", ".join(parts) or "nothing"
 
 
@@ -195,7 +200,7 @@ class Attack:
 
 
 ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks", shipped=("attacks.shipped",))
-RECONSTRUCTION, UPDATE_RECOVERY = "reconstruction", "update-recovery"
+RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery", "membership"
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)
 
 

@@ -1,8 +1,10 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
+from attacks import update_recovery
+from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
-from attacks.registry import ATTACKS, RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.update_recovery import ATTACK
+from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
-ATTACKS.register(UPDATE_RECOVERY, ATTACK)
+ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
+ATTACKS.register(MEMBERSHIP, membership.ATTACK)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.membership.models import ClientModel, client_models
 from attacks.residual import Claims, SecureTable, claim_rows
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
@@ -34,6 +35,7 @@ class ThreatModel:
         identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
         victim_entities: the victims' entity embeddings, without names, reached the server by another way.
         about: one line for tables.
+        models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
     """
 
     name: str
@@ -41,7 +43,10 @@ class ThreatModel:
     identifiers: bool
     victim_entities: bool
     about: str
+    models: bool = False
 
+
+MODELS = "models"
 
 THREAT_MODELS = {
     model.name: model
@@ -52,6 +57,7 @@ THREAT_MODELS = {
             "collusion+entities", True, False, True, "and it has the victims' entity rows without names (fedr.txt 4.2)"
         ),
         ThreatModel("identifiers", True, True, False, "server and one client; the server uses the names it was told"),
+        ThreatModel(MODELS, False, False, False, "whoever holds the models that clients are left with", models=True),
     )
 }
 
@@ -104,6 +110,7 @@ class VictimView:
         origin: how `entities` got there.
         claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
             `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
+        models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
     """
 
     name: str
@@ -112,6 +119,7 @@ class VictimView:
     entity_names: np.ndarray | None
     origin: str
     claims: dict[Table, Claims] = field(default_factory=dict)
+    models: Mapping[str, ClientModel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +169,7 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
     Args:
         result: the run; only its transcript, the colluder's own part and, for `victim_entities`, the rows that
             the threat model assumes to be known are taken from it.
-        colluder: name of the client that colludes; every other client is a victim.
+        colluder: name of the client that colludes; every other client is a victim. Where models are held, all clients are.
         leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
             subsets of the larger ones for the same seed.
         seed: of the attack: which share leaks, and who holds a row where that is left open.
@@ -174,6 +182,12 @@ def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder:
     names = [client.name for client in clients]
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
+    if threat_model.models:
+        held = [
+            VictimView(client.name, None, None, None, "not uploaded", models=client_models(result, place))
+            for place, client in enumerate(clients)
+        ]
+        return View(threat_model, result.options.kge_model(), result.best_round, leak, None, tuple(held))
     uploads = {
         (message.sender, message.table): message
         for number in sorted(result.transcript.latest_uploads(result.best_round))

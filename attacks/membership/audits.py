@@ -18,10 +18,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MembershipResult, measure_membership
 from attacks.membership.models import ClientModel, client_models
 from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
-from attacks.view import ALL
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -29,7 +27,7 @@ from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import sides_of
 from fkgsec.randomness import generator
-from fkgsec.unlearning.forget_sets import Forget, retaining
+from fkgsec.unlearning.forget_sets import Forget
 
 Attack = Literal["loss", "calibrated", "lira", "u-lira"]
 
@@ -301,64 +299,3 @@ def distinct_triples(triples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def mean_by(which: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Mean of the values `[k]` of each group, float64 `[d]`."""
     return np.bincount(which, weights=values) / np.bincount(which)
-
-
-# A run that nobody asked to forget anything.
-
-
-class Inference(NamedTuple):
-    """Membership inference on one kind of model, "local" or "global", of one client, or of `attacks.view.ALL` together."""
-
-    client: str
-    model: str
-    attack: Attack
-    result: MembershipResult
-
-
-def infer_membership(
-    result: FederationResult,
-    *,
-    seed: int,
-    num_shadows: int = 0,
-    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
-) -> list[Inference]:
-    """Which training triples can be told from never-seen ones by the models that clients are left with?
-
-    Members are as many random training triples of each client as it has test triples, at most half of them.
-
-    Args:
-        seed: draws members, controls and shadows. num_shadows: 0, or an even number from 4 on. train: see `train_shadow`.
-
-    Raises:
-        DataError: no client has enough triples that match.
-    """
-    graph = result.graph
-    members: Forget = {}
-    for place, client in enumerate(graph.clients):
-        distinct = np.unique(client.train, axis=0)
-        count = min(len(client.test), len(distinct) // 2)
-        if count:
-            members[client.name] = distinct[generator(seed, "members", place).permutation(len(distinct))[:count]]
-    without = retaining(graph, members)
-    audits = audited_triples(graph, without, members, seed) if members else []
-    audits = [audit for audit in audits if audit.reason is None]
-    if not audits:
-        raise DataError(f"{graph.name}: no client has training triples with matched never-seen ones")
-    shadows = [train_shadow(graph, without, audits, result.options, k, seed, train=train) for k in range(num_shadows)]
-    found: list[Inference] = []
-    parts: dict[str, list[tuple[Audited, Statistics]]] = {}
-
-    def measure(client: str, model: str, statistics: Statistics, member: np.ndarray) -> None:
-        for attack, by_role in statistics.items():
-            rng = generator(seed, "advantage", client, model, attack)
-            measured = measure_membership(by_role["raw"], member, attack=attack, control="held_out", rng=rng)
-            found.append(Inference(client, model, attack, measured))
-
-    for audit in audits:
-        for name, model in client_models(result, audit.place).items():
-            statistics = attack_statistics({"raw": model}, audit, name, shadows, result.options.sampling_temperature)
-            measure(audit.name, name, statistics, audit.forgotten)
-            parts.setdefault(name, []).append((audit, statistics))
-    for name, of_all in parts.items():
-        measure(ALL, name, *pooled_statistics(graph, of_all))
-    return found

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.membership.audits import Inference, infer_membership
+from attacks.figure import Figure
+from attacks.membership.inference import TOO_FEW, infer_membership
 from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
@@ -73,8 +74,8 @@ class Question(NamedTuple):
         return ", ".join(parts)
 
 
-def conspicuous(run: Finished, question: Question) -> list[Inference]:
-    """The strongest membership attack that was asked for, on each model of the victim (or of all).
+def conspicuous(run: Finished, question: Question, metric: str = "auc") -> list[Figure]:
+    """What the strongest membership attack that was asked for gets on each model of the victim (or of all).
 
     Raises:
         NotMeasured: the victim's triples match none that nobody trained on; of all clients, those of any of them.
@@ -84,19 +85,20 @@ def conspicuous(run: Finished, question: Question) -> list[Inference]:
     except DataError as error:
         raise NotMeasured(str(error)) from error
     clients = run.record.data.clients
-    if question.victim == ALL and (left_out := sorted(clients.keys() - {one.client for one in inferences})):
+    if question.victim == ALL and (left_out := sorted(clients.keys() - {one.victim for one in inferences})):
         raise NotMeasured(
-            f"{len(left_out)} of {len(clients)} clients have too few training triples with matched never-seen ones "
+            f"{len(left_out)} of {len(clients)} clients have {TOO_FEW} "
             f"({', '.join(left_out)}); name a victim, or give them test triples"
         )
     attack = "lira" if question.shadows else "loss"
-    found = [one for one in inferences if (one.client, one.attack) == (question.victim, attack)]
+    own = [one for one in inferences if (one.victim, one.metric) == (question.victim, metric)]
+    found = [one for one in own if one.variant.endswith(f", {attack}")]
     if not found:
-        raise NotMeasured(f"{question.victim} has too few training triples with matched never-seen ones")
+        raise NotMeasured(f"{question.victim} has {TOO_FEW}")
     return found
 
 
-def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Inference]:
+def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Figure]:
     """Membership inference on the run, as a limit asks for it. Raises `DataError`."""
     return inferences_on(run.folder, question.shadows, observe)
 
@@ -115,7 +117,7 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
     return verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
 
 
-def inferences_on(folder: Path, num_shadows: int, observe: Observe = unobserved) -> list[Inference]:
+def inferences_on(folder: Path, num_shadows: int, observe: Observe = unobserved) -> list[Figure]:
     """Membership inference on a run: every attack on every model of every client, and of all clients together.
 
     Several limits ask about one run; each audit is made once. `observe` gives each shadow federation its observer.
@@ -145,7 +147,7 @@ def verified_unlearning(
 
 Stamp = tuple[tuple[str, int, int], ...]
 # What is made in a process, which is one `fkgsec check`; a file that changes in between gets an entry of its own.
-_INFERENCES: dict[tuple[Stamp, int], list[Inference]] = {}
+_INFERENCES: dict[tuple[Stamp, int], list[Figure]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
 
 
@@ -155,7 +157,7 @@ def _stamp(path: Path) -> Stamp:
     return tuple((str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 
 
-def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Inference]:
+def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Figure]:
     spec, result = load_run(folder)
     numbers = itertools.count(1)
 

@@ -42,8 +42,8 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
         return _bytes(finished.record)
     if measure.startswith("membership."):
         return [
-            f"{one.model} models: AUC {one.result.auc} over {one.result.num_forgotten:,} members and "
-            f"{one.result.num_controls:,} never-seen triples"
+            f"{one.variant.partition(',')[0]} models: AUC {one.estimate} over {one.counts['members']:,} members and "
+            f"{one.counts['controls']:,} never-seen triples"
             for one in conspicuous(finished, question)
         ]
     if measure.startswith("unlearning."):

@@ -69,8 +69,8 @@ def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Fi
     ]
     frame = _threats(pd.concat(frames), leak=True)
     frame["kind"] = [f"{row['kind']} {row['round']}" for row in rows_of(frame)]
-    frame["metric"] = [f"{row['attack']}.{row['metric']}" for row in rows_of(frame)]
-    heads = {"run": "case", "kind": "round", "threat": "threat", "victim": "victim"} | FIGURE | {"metric": "measure"}
+    frame["label"] = [f"{row['attack']}.{row['label']}" for row in rows_of(frame)]
+    heads = {"run": "case", "kind": "round", "threat": "threat", "victim": "victim"} | FIGURE | {"label": "measure"}
     sheet = Sheet.of("Other attacks: all victims together, or the one that gives most away", frame, heads)
     return [terminal_table(sheet, NARROW, once=4)] if sheet.rows else []
 

@@ -42,8 +42,8 @@ def figure_frame(runs: Mapping[str, Attacked], pick: Callable[[Sequence[Figure]]
         pick: which figures; all, or such as `attacks.figure.headline` and `over_all`.
 
     Returns: columns of objects: `run`, the fields of `attacks.figure.Figure`, `advantage`, `headline` (whether summaries go by
-    it) and `place`, which names threat model and leak. `estimate` and `attainable` are None where the victim was not attacked;
-    `baseline` is a number.
+    it), `place`, which names threat model and leak, and `label`, the metric with its variant. `estimate` and `attainable` are
+    None where the victim was not attacked; `baseline` is a number.
     """
     rows = []
     for run, record in runs.items():
@@ -51,10 +51,10 @@ def figure_frame(runs: Mapping[str, Attacked], pick: Callable[[Sequence[Figure]]
         for one in pick(record.figures):
             row = {"run": run, **{name: getattr(one, name) for name in FIELDS}, "advantage": one.advantage}
             row["headline"] = id(one) in chosen
-            row["place"] = attack_name(one.threat_model, one.leak)
+            row["place"], row["label"] = attack_name(one.threat_model, one.leak), one.label
             row["baseline"] = None if one.baseline is None else one.baseline.value
             rows.append(row | (dict.fromkeys(("estimate", "attainable")) if one.reason else {}))
-    return pd.DataFrame(rows, columns=["run", *FIELDS, "advantage", "headline", "place"], dtype=object)
+    return pd.DataFrame(rows, columns=["run", *FIELDS, "advantage", "headline", "place", "label"], dtype=object)
 
 
 def attack_name(threat_model: str, leak: float | None) -> str:

@@ -38,7 +38,7 @@ from fkgsec.data.split_leaks import LEAKS, SplitLeaks
 
 INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
 RATES = rates(err="ERR", trr="TRR")
-FIGURE = {"metric": "metric", "estimate": "figure", "baseline": "base", "attainable": "max"}
+FIGURE = {"label": "metric", "estimate": "figure", "baseline": "base", "attainable": "max"}
 """Columns of `figure_frame` for attacks other than reconstruction."""
 
 

@@ -130,5 +130,5 @@ def _figures(record: Record) -> dict[str, Estimate]:
     for one in headline(record.all_figures()):
         if one.reason is None:
             leak = [] if one.leak is None else [f"{one.leak:g}"]
-            figures["/".join([one.key, one.threat_model, *leak, one.victim])] = one.estimate
+            figures["/".join([f"{one.attack}.{one.label}", one.threat_model, *leak, one.victim])] = one.estimate
     return figures

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks.membership.audits import Inference, infer_membership
+from attacks import AttackOptions, Figure, run_attacks
+from attacks.membership.inference import METRICS, TOO_FEW, infer_membership
 from attacks.view import ALL
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, generate_consortium
 from fkgsec.errors import DataError
@@ -30,33 +31,36 @@ def memorised(graph: FederatedGraph) -> FederationResult:
     return run_federation(graph, MEMORISED)
 
 
-def found(inferences: list[Inference], client: str, model: str, attack: str) -> Inference:
-    (one,) = (i for i in inferences if (i.client, i.model, i.attack) == (client, model, attack))
+def found(figures: list[Figure], client: str, model: str, attack: str) -> Figure:
+    """The AUC of one attack on one model."""
+    (one,) = (f for f in figures if (f.victim, f.variant, f.metric) == (client, f"{model}, {attack}", "auc"))
     return one
 
 
 def test_a_run_that_memorised_is_noticed_and_one_that_learnt_nothing_is_not(memorised: FederationResult) -> None:
     for model in ("local", "global"):
-        auc = found(infer_membership(memorised, seed=0), ALL, model, "loss").result.auc
+        auc = found(infer_membership(memorised, seed=0), ALL, model, "loss").estimate
         assert auc.low > 0.5
     idle = run_federation(
         memorised.graph, msgspec.structs.replace(MEMORISED, rounds=1, local_epochs=1, learning_rate=1e-7, eval_every=1)
     )
     for one in infer_membership(idle, seed=0):
-        assert one.result.auc.low <= 0.5 <= one.result.auc.high, one
+        if one.metric == "auc":
+            assert one.estimate.low <= 0.5 <= one.estimate.high, one
 
 
 def test_every_client_and_all_together_with_as_many_members_as_controls(memorised: FederationResult) -> None:
     inferences = infer_membership(memorised, seed=0)
     names = [client.name for client in memorised.graph.clients]
-    assert [(one.client, one.model) for one in inferences] == [
-        (name, model) for name in [*names] for model in ("local", "global")
-    ] + [(ALL, "local"), (ALL, "global")]
+    assert [(one.victim, one.variant) for one in inferences if one.metric == "auc"] == [
+        (name, f"{model}, loss") for name in [*names] for model in ("local", "global")
+    ] + [(ALL, "local, loss"), (ALL, "global, loss")]
     for model in ("local", "global"):
-        parts = [found(inferences, name, model, "loss").result for name in names]
-        together = found(inferences, ALL, model, "loss").result
-        assert together.num_forgotten == sum(one.num_forgotten for one in parts)
-        assert together.num_controls == sum(one.num_controls for one in parts)
+        parts = [found(inferences, name, model, "loss") for name in names]
+        together = found(inferences, ALL, model, "loss")
+        for name in ("members", "controls"):
+            assert together.counts[name] == sum(one.counts[name] for one in parts)
+        assert together.num_attacked == len(names)
     assert infer_membership(memorised, seed=0) == inferences
     assert infer_membership(memorised, seed=1) != inferences
 
@@ -64,9 +68,9 @@ def test_every_client_and_all_together_with_as_many_members_as_controls(memorise
 @pytest.mark.slow
 def test_shadow_federations_sharpen_it(graph: FederatedGraph, memorised: FederationResult) -> None:
     inferences = infer_membership(memorised, seed=0, num_shadows=4)
-    assert {one.attack for one in inferences} == {"loss", "calibrated", "lira"}
+    assert {one.variant.partition(", ")[2] for one in inferences} == {"loss", "calibrated", "lira"}
     for model in ("local", "global"):
-        loss, lira = (found(inferences, ALL, model, attack).result.auc for attack in ("loss", "lira"))
+        loss, lira = (found(inferences, ALL, model, attack).estimate for attack in ("loss", "lira"))
         assert lira.value > loss.value
 
 
@@ -80,3 +84,22 @@ def test_without_never_seen_triples_there_is_nothing_to_compare_with(
     bare = replace(memorised, graph=replace(graph, clients=tuple(map(without_test, graph.clients))))
     with pytest.raises(DataError, match="no client has training triples with matched never-seen ones"):
         infer_membership(bare, seed=0)
+    for one in run_attacks(bare, AttackOptions(attack=("membership",))).figures:
+        assert one.reason == TOO_FEW
+
+
+def test_the_registered_attack_says_the_same_from_a_view_of_the_models_alone(memorised: FederationResult) -> None:
+    figures = run_attacks(memorised, AttackOptions(attack=("membership",), leak=(0.3, 1.0))).figures
+    assert figures == infer_membership(memorised, seed=0)
+    assert {one.metric for one in figures} == set(METRICS)
+    assert {(one.threat_model, one.leak, one.colluder) for one in figures} == {("models", None, None)}
+    low = [one for one in figures if one.metric == "tpr@0.001"]
+    assert {one.estimate.high for one in low} == {1.0}
+    assert all("0.1% false alarms take 1,000 never-seen triples" in str(one.reason) for one in low)
+
+
+def test_under_a_threat_model_without_models_it_says_what_it_needs(memorised: FederationResult) -> None:
+    """It is not run under another one than was asked for."""
+    figures = run_attacks(memorised, AttackOptions(attack=("membership",), threat=("server",))).figures
+    assert {one.threat_model for one in figures} == {"server"}
+    assert {one.reason for one in figures} == {"it needs clients' models"}

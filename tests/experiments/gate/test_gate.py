@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attacks.membership.audits import infer_membership
+from attacks.membership.inference import infer_membership
 from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figures
 from attacks.view import ALL
 from experiments.cli.console import print_tables
@@ -176,22 +176,26 @@ def test_the_only_victim_stands_for_all(finished: Finished) -> None:
 def test_membership_is_the_attacks_on_the_model_that_gives_more_away(finished: Finished) -> None:
     spec, result = load_run(finished.folder)
     inferences = infer_membership(result, seed=spec.seed)
-    for victim in (ALL, "hospital-1"):
-        own = [one.result for one in inferences if one.client == victim]
-        assert len(own) == 2
+    for victim in ("hospital-1", "hospital-2"):
         question = Question(victim=victim)
-        assert read("membership.auc", finished, question).value == max(one.auc.value for one in own)
-        assert read("membership.advantage", finished, question).value == max(one.advantage.value for one in own)
+        for metric in ("auc", "advantage"):
+            own = [one.estimate.value for one in inferences if (one.victim, one.metric) == (victim, metric)]
+            assert len(own) == 2
+            assert read(f"membership.{metric}", finished, question).value == max(own)
         lines = evidence_lines(finished, "membership.auc", question, 0)
         assert [line.split()[0] for line in lines] == ["local", "global"]
     with pytest.raises(NotMeasured, match=r"0\.1% false alarms take 1,000 never-seen triples; \d+ match"):
-        read("membership.tpr@0.001", finished)
+        read("membership.tpr@0.001", finished, Question(victim="hospital-1"))
+    with pytest.raises(NotMeasured, match=r"1 of 3 clients have too few training triples .* \(hospital-3\)"):
+        read("membership.auc", finished)
     with pytest.raises(NotMeasured, match="nobody has too few training triples"):
         read("membership.auc", finished, Question(victim="nobody"))
 
 
 def test_an_audits_shadows_are_trained_once_and_seen(tmp_path: Path) -> None:
-    limits = "limits:\n  membership.auc: {max: 0.99, shadows: 4}\n  membership.advantage: {max: 0.99, shadows: 4}\n"
+    limits = "limits:\n" + "".join(
+        f"  membership.{metric}: {{max: 0.99, shadows: 4, victim: hospital-1}}\n" for metric in ("auc", "advantage")
+    )
     status, _, err = check(tmp_path, text=FEDERATION + limits)
     assert status == 0, err
     shadows = [line for line in err.splitlines() if line.startswith("membership on runs/check/small-")]
