@@ -28,7 +28,7 @@ from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
 from experiments.cli.progress import unobserved
 from experiments.runs.compare import compare
-from experiments.runs.recovery import Unlearning, share_text
+from experiments.runs.recovery import Unlearning
 from experiments.runs.spec import Spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import MakeTransport, Received, Uploaded
@@ -168,6 +168,11 @@ def _rows(
             shown = ("" if part is None else share_text(part.value) for part in cells)
             lines.append(f"| {case} | {server} | {number} | {' | '.join(shown)} |")
     return lines
+
+
+def share_text(value: float) -> str:
+    """Errors span many orders: three digits of those that matter, powers of ten of the others."""
+    return f"{value:.3g}" if 0.001 <= abs(value) < 100 or not value else f"{value:.0e}"
 
 
 if __name__ == "__main__":
