@@ -45,6 +45,7 @@ HELP = {
     "batch_size": "graphs in a batch",
     "learning_rate": "of Adam",
     "weight_decay": "of Adam",
+    "select": "which graphs say what round is kept: validation, or test, as GCFL's code does",
     "eval_every": "rounds between validations",
     "patience": "stop after so many validations without a better one; 0: never",
     "participation": "share of clients that train in a round",

@@ -9,7 +9,7 @@ Frozen; checked when made. What every task has is `fkgsec.federation.options.Run
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fkgsec.gnn.result import GnnResult  # noqa: F401 (the base below names it)
 
 Share = Literal["encoder", "all"]
+Select = Literal["validation", "test"]
 
 
 class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +31,8 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     Attributes (beside those of `RunOptions`):
         model, layers, width, dropout, readout: the network, see `fkgsec.gnn.models.Architecture`.
         weight_decay: of Adam, the weight of half the squared norm of all parameters.
+        select: which graphs say what round is kept: those of "validation"; or of "test", as GCFL's code takes the best of several
+            models by their test accuracy, which is then too high.
     """
 
     task: ClassVar[str] = "graph"
@@ -41,6 +44,7 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     dropout: float = 0.5
     readout: Readout = "sum"
     weight_decay: float = 5e-4
+    select: Select = "validation"
     batch_size: int = 128
     local_epochs: int = 1
     rounds: int = 200
@@ -50,6 +54,8 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     def __post_init__(self) -> None:
         super().__post_init__()
         self.architecture()
+        if self.select not in get_args(Select):
+            raise SpecError(f"select must be one of {', '.join(get_args(Select))}; got {self.select!r}")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise SpecError(f"weight_decay must be at least 0; got {self.weight_decay}")
 

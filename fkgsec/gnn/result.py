@@ -73,6 +73,8 @@ class GnnResult(RunResult):
         if mean is None:
             return []
         lines = [f"test accuracy, mean over clients: {mean}"]
+        if self.options.select == "test":
+            lines.append("the round was selected by test accuracy, which is too high")
         for client, one in zip(self.graph.clients, self.test, strict=True):
             if len(one.classes):
                 lines.append(f"test accuracy, {client.name}: {proportion(int(one.correct.sum()), len(one.classes))}")

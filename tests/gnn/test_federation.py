@@ -85,6 +85,26 @@ def test_fedper_is_what_the_codes_call_fedavg(finished: dict[str, GnnResult]) ->
     assert not torch.equal(flat(finished["fedprox-gc"]), flat(finished["fedavg"]))
 
 
+def test_fedgcn_without_edges_between_clients_is_fedavg(
+    motifs: FederatedGraphs, finished: dict[str, GnnResult]
+) -> None:
+    """No edge of the federation joins two clients, so that there are no features to exchange; what is left is FedAvg."""
+    for client in motifs.clients:
+        own, edges = client.graphs.graph_of, client.graphs.edges()
+        assert (own[edges[:, 0]] == own[edges[:, 1]]).all()
+    assert torch.equal(flat(run_federation(motifs, replace(SMALL, algorithm="fedgcn"))), flat(finished["fedavg"]))
+
+
+def test_selection_on_test_graphs_is_named(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
+    result = run_federation(motifs, replace(SMALL, select="test"))
+    found = result.accuracy()
+    assert found is not None
+    assert result.valid == pytest.approx(found.value)
+    assert result.valid == max(entry.valid for entry in result.rounds[1:] if entry.valid is not None)
+    assert "the round was selected by test accuracy, which is too high" in result.summary()
+    assert [entry.loss for entry in result.rounds] == [entry.loss for entry in finished["fedavg"].rounds]
+
+
 def test_without_its_term_fedprox_is_fedavg(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
     none = run_federation(motifs, replace(SMALL, algorithm="fedprox-gc", settings={"mu": 0.0}))
     assert torch.equal(flat(none), flat(finished["fedavg"]))
@@ -231,6 +251,7 @@ def test_training_learns_the_motif() -> None:
     [
         ({"weight_decay": -1.0}, "weight_decay must be at least 0; got -1.0"),
         ({"model": "gan"}, "model must be gin"),
+        ({"select": "train"}, "select must be one of validation, test; got 'train'"),
         ({"algorithm": "fede"}, "algorithm 'fede' is one of the task 'kge'; GnnOptions has the options of 'graph'"),
         ({"settings": {"mu": 1.0}}, "mu does not apply to fedavg"),
         ({"settings": {"share": "half"}}, "share must be one of all, encoder; got 'half'"),

@@ -98,7 +98,12 @@ def test_leaks_of_two_clients_by_hand() -> None:
     assert apart["twin_other"].sum() == 0  # labels of two data sets mean different things
 
 
-@pytest.mark.skipif(not DATA, reason="FKGSEC_DATA is not set")
+needs_data = pytest.mark.skipif(
+    not DATA or not (Path(DATA) / "TUDataset").is_dir(), reason="FKGSEC_DATA has no TUDataset"
+)
+
+
+@needs_data
 @pytest.mark.parametrize(("name", "groups"), [("MUTAG", 175), ("DHFR-cleaned", 578)])
 def test_published_sets(name: str, groups: int) -> None:
     """The cleaned set has no twins, as its makers say."""
@@ -108,6 +113,6 @@ def test_published_sets(name: str, groups: int) -> None:
     assert clean.table["twin_own"].sum() == 0
 
 
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "TUDataset").is_dir(), reason="FKGSEC_DATA has no TUDataset")
+@needs_data
 def test_mutag_has_twins_across_its_split() -> None:
     assert find_twins(by_dataset([load_graphs("MUTAG")], seed=0)).masks[0, "test", "twin_own"].sum() == 5

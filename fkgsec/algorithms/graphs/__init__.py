@@ -2,11 +2,11 @@
 
 from fkgsec.algorithms.graphs.alone import LOCAL
 from fkgsec.algorithms.graphs.cefgl import CEFGL
-from fkgsec.algorithms.graphs.fedavg import FEDAVG, FEDPER
+from fkgsec.algorithms.graphs.fedavg import FEDAVG, FEDGCN, FEDPER
 from fkgsec.algorithms.graphs.fedprox import FEDPROX
 from fkgsec.federation.recipes import register
 
-SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDPROX, CEFGL)
+SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDGCN, FEDPROX, CEFGL)
 
 for _recipe in SHIPPED:
     register(_recipe)

@@ -33,6 +33,17 @@ FEDAVG = Recipe(
     task="graph",
     keep_optimizer=True,
 )
+FEDGCN = Recipe(
+    "fedgcn",
+    PARAMETERS,
+    "Yao et al. 2024; clients' graphs have no edges between them, so that nothing is left of it but FedAvg",
+    FedAvgSettings,
+    task="graph",
+    keep_optimizer=True,
+)
+"""Differs: FedGCN exchanges, once, features of neighbours over the edges between clients' parts of one graph, and classifies
+nodes. In graph classification there are no such edges; cefgl.txt, which names it as a baseline, does not say what it runs."""
+
 FEDPER = Recipe(
     "fedper",
     PARAMETERS,
