@@ -322,9 +322,9 @@ def _round(federation: Federation, progress: Progress, best: Best | None, observ
     trained = task.snapshot(shared_only=True)
     check = number % options.eval_every == 0 or number == options.rounds
     valid = task.validate() if check and task.judged_before_broadcast else None
-    outcomes = []
-    if options.exchanges(number):
-        outcomes = federation.upload(number, participants, started)
+    talks = options.exchanges(number)
+    outcomes = federation.upload(number, participants, started) if talks else []
+    if talks:
         federation.broadcast(number)
     if check:
         valid = valid if task.judged_before_broadcast else task.validate()
@@ -342,21 +342,16 @@ def _round(federation: Federation, progress: Progress, best: Best | None, observ
 
 
 def round_entry(
-    transcript: Transcript,
-    number: int,
-    loss: float | None,
-    valid: float | None,
-    outcomes: list[Uploaded],
-    started: float,
+    transcript: Transcript, number: int, loss: float | None, valid: float | None, outcomes: list[Uploaded], began: float
 ) -> RoundEntry:
-    """The round in numbers; `started` is when, by `time.perf_counter`."""
+    """The round in numbers; `began` is when, by `time.perf_counter`."""
     return RoundEntry(
         round=number,
         loss=loss,
         valid=valid,
         bytes_up=transcript.num_bytes("up", number),
         bytes_down=transcript.num_bytes("down", number),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - began,
         num_survivors=min((outcome.num_survivors for outcome in outcomes), default=0),
         num_clipped=sum(outcome.num_clipped for outcome in outcomes),
         excluded=all_excluded(outcomes),
