@@ -6,12 +6,14 @@ tensors, progress = load(path, run_identity(graph, options))    # `RunError` for
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -20,6 +22,7 @@ from fkgsec.errors import RunError
 from fkgsec.federation.messages import Entry
 
 SCHEMA = 2
+DIGEST = "sha256"  # in the file's metadata; earlier versions wrote none
 
 
 class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
@@ -69,15 +72,26 @@ class Progress(msgspec.Struct, rename={"best_valid": "best_mrr"}):
 def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
     """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole."""
     part = path.with_name(path.name + ".part")
-    metadata = {"progress": msgspec.json.encode(progress).decode()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = msgspec.json.encode(progress).decode()
+    metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, part, metadata)
+        save_file(tensors, part, metadata)
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
         raise RunError(f"{path}: the checkpoint cannot be written ({error}); the last one is untouched") from error
+
+
+def _digest(tensors: dict[str, Tensor], progress: str) -> str:
+    """sha256 of everything in a checkpoint, in hexadecimal: a bit that flips in an embedding would only move figures."""
+    digest = hashlib.sha256(progress.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
 
 
 def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor], Progress]:
@@ -91,10 +105,13 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
     """
     try:
         with safe_open(path, framework="pt") as handle:
-            progress = msgspec.json.decode((handle.metadata() or {})["progress"], type=Progress)
+            metadata = handle.metadata() or {}
+            progress = msgspec.json.decode(metadata["progress"], type=Progress)
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
+    if DIGEST in metadata and metadata[DIGEST] != _digest(tensors, metadata["progress"]):
+        raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
     if progress.schema not in (1, SCHEMA):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA}")
     if progress.identity not in ({identity} if isinstance(identity, str) else identity):

@@ -242,12 +242,34 @@ class TestContradictions:
             2, [f"fkgsec: {tmp_path / 'half' / RECORD_FILE}: not JSON (Input data was truncated)"],
         )  # fmt: skip
 
+    @pytest.mark.parametrize("damage", ["a bit flips", "a message is missing", "a table is cut"])
+    def test_a_damaged_checkpoint_is_refused(self, damage: str, run: Path, tmp_path: Path) -> None:
+        """Figures only moved where a bit flipped or a message was missing; a table of another shape was a traceback."""
+        shutil.copytree(run, tmp_path / "run")
+        path = tmp_path / "run" / "checkpoint.safetensors"
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+        if damage == "a message is missing":
+            del tensors[max(name for name in tensors if name.startswith("frame."))]
+        table = tensors["now.entities"]
+        if damage == "a table is cut":
+            tensors["now.entities"] = table.flatten()[1:].clone()
+        save_file(tensors, path, metadata)
+        if damage == "a bit flips":
+            content = bytearray(path.read_bytes())
+            content[content.index(table.numpy().tobytes()[:64])] ^= 1
+            path.write_bytes(content)
+        status, _, err = fkgsec("export", "--run", tmp_path / "run", "--out", tmp_path / "tables")
+        assert status == 2
+        assert err == f"fkgsec: {path}: damaged: its content is not what was written; delete it to start over\n"
+
     def test_a_checkpoint_of_an_earlier_version_is_named(self, tmp_path: Path) -> None:
         given = ("train", *SMALL, "--defense", "secagg", "--out", tmp_path / "old", "--quiet")
         assert fkgsec(*given)[0] == 0
         path = tmp_path / "old" / "checkpoint.safetensors"
         with safe_open(path, framework="pt") as handle:
-            metadata = handle.metadata()
+            metadata = {"progress": handle.metadata()["progress"]}  # earlier versions wrote no digest
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
         save_file({name: one for name, one in tensors.items() if name != "exchange.entropy"}, path, metadata)
         status, _, err = fkgsec("export", "--run", tmp_path / "old", "--out", tmp_path / "tables")
