@@ -44,7 +44,8 @@ class Recipe:
             must know which models there are before anything is trained.
         evaluated: "global", each client's model after the broadcast, or before it where the settings say so; "local", as its own
             training left it: then a broadcast reaches only those who train next.
-        local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`.
+        local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`,
+            for graph classification a `fkgsec.gnn.rule.GraphRule`.
     """
 
     name: str

@@ -62,7 +62,7 @@ class Task(Protocol):
         ...
 
     def rows(self, table: Table, place: int) -> Tensor:
-        """The party's rows of a shared table, a view `[n, width]` without gradient."""
+        """The party's rows of a shared table, `[n, width]` without gradient; once it has trained, those that it uploads."""
         ...
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
