@@ -2,9 +2,9 @@
 
     frame = sort(select(listing(find_records([Path("runs")]).records), ["algorithm=fede", "inference=strongest"]), "trr")
 
-A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together, and one
-row for each figure of another attack, of the victim that gives most away, and one
-row if it was not attacked; so the columns are the same for every run. `--where inference=strongest` leaves the headline figures.
+A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together; one for
+each figure of another attack, of all victims or the one that gives most away; and one if it was not attacked; so the columns are
+the same for every run. `--where inference=strongest` leaves the headline figures.
 """
 
 from __future__ import annotations

@@ -114,11 +114,6 @@ def margin(figure: Estimate) -> str:
     return f"{short(figure)} ±{short(max(figure.value - figure.low, figure.high - figure.value))}"
 
 
-def bounds(figure: Estimate) -> str:
-    """`0.3628 [0.3450, 0.3800]`."""
-    return f"{figure.value:.4f} [{figure.low:.4f}, {figure.high:.4f}]"
-
-
 TERMINAL: Style = {
     "count": "{:,}".format,
     "number": "{:g}".format,
@@ -135,8 +130,8 @@ TERMINAL: Style = {
 NARROW: Style = {**TERMINAL, "rate": margin, "score": margin, "mean": short}
 MARKDOWN: Style = {
     **TERMINAL,
-    "rate": bounds,
-    "score": bounds,
+    "rate": str,
+    "score": str,
     "share": lambda value: f"{number(value):.4f}",
     "mean": lambda value: f"{number(value):.4f}",
     "MiB": lambda size: f"{size / 2**20:.1f}",

@@ -118,6 +118,8 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     fkgsec("report", str(folder / "run"), "--out", str(folder / "report.html"))
     page = (folder / "report.html").read_text()
     assert "Other attacks" in page
+    assert f">{worst.estimate.value:.3f} (" in page
+    assert 'data-order="0.5">0.5000</td>' in page  # in the same unit
     assert "shapes" in page
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
     assert "Finished before" in again

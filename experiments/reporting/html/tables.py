@@ -70,11 +70,16 @@ def overview(runs: Sequence[Run]) -> Sheet:
     records = _records(runs)
     costs = {row["run"]: {"mrr": row["mrr"], "bytes": row["bytes"]} for row in rows_of(run_frame(records))}
     rows = rows_of(_rates(records, over_all))
-    rows += [{"run": name, "place": "not attacked"} for name, one in records.items() if not one.leakage]
+    rows += [{"run": run.name, "place": _untouched(run)} for run in runs if not run.record.leakage]
     frame = pd.DataFrame([row | costs[row["run"]] for row in sorted(rows, key=_risk, reverse=True)], dtype=object)
     heads = {"run": "run", "place": "attack", **RATES, "mrr": "test MRR", "bytes": "MiB"}
     title = "Utility, leakage of all victims together, and bytes; the greatest risk first"
     return Sheet.of(title, frame, heads, notes=_reasons(runs))
+
+
+def _untouched(run: Run) -> str:
+    """What is said where reconstruction has no figures."""
+    return "nothing to attack" if run.record.leakage else "no reconstruction" if run.record.attacked else "not attacked"
 
 
 def _records(runs: Sequence[Run]) -> dict[str, Record]:
@@ -122,7 +127,7 @@ def _leakage_group(run: Run, rate: str) -> Group:
         Dot(row["place"], share(row[rate]), row[rate], row[f"{rate}_base"], marks.index(row["threat_model"]))
         for row in rows
     ]
-    return Group(run.name, tuple(dots), "" if dots else "nothing to attack" if run.record.leakage else "not attacked")
+    return Group(run.name, tuple(dots), "" if dots else _untouched(run))
 
 
 def _dot_chart(
@@ -200,7 +205,11 @@ def other_attacks(runs: Sequence[Run]) -> Sheet | None:
         for row in rows_of(frame.loc[frame["reason"].notna()])
     ]
     body = frame.loc[frame["reason"].isna()].sort_values("advantage", ascending=False, kind="stable")
-    heads = {"victim": "victim", "run": "run", "attack": "attack", "place": "threat model", **FIGURE}
+    bases = {
+        "baseline": Column("base", "exact"),
+        "attainable": Column("max", "exact"),
+    }  # of scores, which are no shares
+    heads = {"victim": "victim", "run": "run", "attack": "attack", "place": "threat model"} | FIGURE | bases
     title = "Other attacks; what adds most to its base first"
     return Sheet.of(title, body, heads, notes=dict.fromkeys(notes)) if len(frame) else None
 
