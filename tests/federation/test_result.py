@@ -71,7 +71,9 @@ def test_the_keyword_of_before_is_accepted_with_a_warning(uneven: FederatedGraph
     secure = replace(options, defense="secagg", rounds=1)
     with pytest.warns(DeprecationWarning, match="make_exchange is called make_transport now"):
         old = run_federation(uneven, secure, make_exchange=make_transport)  # type: ignore[call-arg]
-    assert same(old, run_federation(uneven, secure, make_transport=make_transport))
+    new = run_federation(uneven, secure, make_transport=make_transport)
+    for one, other in zip(old.tables, new.tables, strict=True):  # messages and seconds are another run's
+        assert torch.equal(one.entities, other.entities)
     with pytest.raises(TypeError, match="make_exchange is the old name of make_transport; give one of them"):
         run_federation(uneven, secure, make_exchange=Transport, make_transport=make_transport)  # type: ignore[call-arg]
 
