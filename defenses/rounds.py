@@ -25,7 +25,7 @@ from defenses.client import DefendedClient, bound_session
 from defenses.server import DefendedServer
 from defenses.terms import Terms
 from fkgsec.exchange import Received, Uploaded
-from fkgsec.exchange.rounds import Frames, check_header
+from fkgsec.exchange.rounds import Frames, check_header, sole
 from fkgsec.federation.messages import SERVER, AnyMessage, Opened, ProtocolMessage
 from fkgsec.federation.recipes import Table
 from protocols import psu, secagg
@@ -75,16 +75,19 @@ class Seal:
 
     def within(self, frame: Frames, sender: str, receiver: str) -> bytes | Silence:
         """What a protocol inside is sent; `Silence` for what is no message of a protocol, or another party's."""
-        (message,) = frame
-        if not isinstance(message, ProtocolMessage):
-            error = UnexpectedMessage(
-                f"what {sender} sent {receiver} arrived as another kind of message, {message.label}"
-            )
-            return Silence(describe(error))
         try:
+            message = _sole(frame, sender)
+            if not isinstance(message, ProtocolMessage):
+                raise BroadcastError(
+                    f"what {sender} sent {receiver} arrived as another kind of message, {message.label}"
+                )
             return self.content(message, sender, receiver, message.step)
         except BroadcastError as error:
             return Silence(describe(UnexpectedMessage(str(error))))
+
+
+def _sole(frame: Frames, sender: str) -> AnyMessage:
+    return sole(frame, sender, BroadcastError)
 
 
 def _server_side(
@@ -220,14 +223,18 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
         BroadcastError: values that no sum gives, a wrong proof, or a message that is not the one due.
     """
     seal = Seal(round, table)
-    message, *more = yield NOTHING
-    failed = message.label == FAILED
+    frame: list[AnyMessage] = list((yield NOTHING))
+    failed = client.terms.renews(round) and len(frame) > 1 and frame[0].label == FAILED
     if failed:
-        seal.content(message, SERVER, client.party, FAILED)
-        message, *more = more
+        seal.content(frame[0], SERVER, client.party, FAILED)
+        frame = frame[1:]
     else:  # a broadcast says that the sum was opened, and what it says may be less what the client put in
         client.settle(round, table)
-    received = None
+    if len(frame) not in (1, 2):
+        raise BroadcastError(
+            f"{client.party} was sent {len(frame)} messages as the broadcast of {table} in round {round}"
+        )
+    received, (message, *more) = None, frame
     if message.label == ROOT and not more:
         client.log.enter(round, table, seal.content(message, SERVER, client.party, ROOT), withheld=True)
     else:
@@ -264,7 +271,7 @@ def server_upload(
         try:
             if isinstance(reply, Silence):
                 raise BroadcastError(reply.reason)
-            sent[party] = seal.content(reply[0], party, SERVER, CLAIM)
+            sent[party] = seal.content(_sole(reply, party), party, SERVER, CLAIM)
         except BroadcastError as error:
             unread[party] = f"BroadcastError: {error}"
     claims, excluded = server.log.compare(sent, setting, setting.session)
@@ -322,7 +329,7 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     setting = _claiming(terms, round, table, parties)
     claim = client.log.claim(client.identity, setting.session, round)
     frame = yield (seal.message(client.party, SERVER, CLAIM, claim),)
-    if frame[0].label == SENT_ROWS:  # its claim was at fault
+    if _sole(frame, SERVER).label == SENT_ROWS:  # its claim was at fault
         _told(client, seal, frame)
         return
     shown = seal.content(frame[0], SERVER, client.party, CLAIMS)
@@ -349,7 +356,7 @@ def client_listening(client: DefendedClient, round: int, table: Table) -> Client
 
 
 def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
-    told = seal.content(frame[0], SERVER, client.party, SENT_ROWS)
+    told = seal.content(_sole(frame, SERVER), SERVER, client.party, SENT_ROWS)
     client.tell_sent_rows(seal.round, seal.table, told)
     return told
 

@@ -48,7 +48,7 @@ def server_broadcast(server: TableServer, round: int, parties: Sequence[str]) ->
 
 def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
     """What the client makes of its rows. Raises `RunError` for a message of another kind, round, party or table."""
-    (message,) = yield NOTHING
+    message = sole((yield NOTHING), SERVER)
     check_header(message, round, SERVER, client.party, client.table)
     return client.receive(message)
 
@@ -83,8 +83,14 @@ def _spoken(replies: Replies) -> Iterator[tuple[str, AnyMessage]]:
     """The message of each reply; a silence has none."""
     for party, reply in replies:
         if not isinstance(reply, Silence):
-            (message,) = reply
-            yield party, message
+            yield party, sole(reply, party)
+
+
+def sole(frame: Frames, sender: str, error: type[FkgsecError] = RunError) -> AnyMessage:
+    """The one message of a frame. Raises `error` for none and for several."""
+    if len(frame) != 1:
+        raise error(f"{sender} sent {len(frame)} messages where one was due")
+    return frame[0]
 
 
 def check_header(

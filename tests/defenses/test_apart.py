@@ -17,6 +17,7 @@ from defenses.client import DefendedClient
 from defenses.server import DefendedServer
 from defenses.terms import Entropy, Terms
 from defenses.transport import make_transport
+from fkgsec.errors import FkgsecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Received, SharedTable, rounds
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.server import TableServer
@@ -196,3 +197,37 @@ def test_four_machines_give_the_table_and_the_bytes_of_one_process(
     sent = [message for frame in apart.crossed for message in msgspec.msgpack.decode(frame, type=list[bytes])]
     assert sorted(sent) == sorted(frame for frames in channel.transcript.frames.values() for frame in frames)
     assert any(decode(frame).receiver == SERVER for frame in sent)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("stage", ["broadcast-claim", "advertise", "mask"])
+def test_a_client_that_sends_no_message_or_two_in_a_frame_is_left_out(
+    stage: str, count: int, options: FederationOptions
+) -> None:
+    transport: Any = make_transport(Channel(), replace(options, defense="secagg:threshold=2"), PARTIES, (TABLE,), RUN)
+    transport.align(TABLE, {party: Holding(names, len(names)) for party, names in HELD.items()})
+    transport.initialise(TABLE, first_rows(transport.server[TABLE].names))
+    transport.broadcast(0, TABLE, PARTIES)
+    deliver = transport._deliver
+    at = {"advertise": "broadcast-claims"}.get(stage, stage)  # the advertisement answers the claims
+
+    def faulty(stage: str, sender: str, receiver: str, frame: Any) -> Any:
+        (arrived,) = deliver(stage, sender, receiver, frame)
+        return (arrived * count if (stage, sender) == (at, "client/b") else arrived,)
+
+    transport._deliver = faulty
+    outcome = transport.upload(1, TABLE, rows_of(1))
+    assert f"client/b sent {count} messages where one was due" in outcome.excluded["client/b"]
+    assert outcome.num_survivors == 2
+
+
+@pytest.mark.parametrize("defense", ["", "secagg", "psu,secagg,suppress:t=2"])
+def test_a_client_refuses_a_broadcast_of_no_message(defense: str, options: FederationOptions) -> None:
+    apart = Apart(replace(options, defense=defense, rounds=1))
+    apart.align()
+    machine = apart.machines["client/a"]
+    machine.part = Party(
+        defended.client_broadcast(machine.defended, 0, TABLE) if defense else rounds.client_broadcast(machine.client, 0)
+    )
+    with pytest.raises(FkgsecError, match="0 messages"):
+        machine.answer(msgspec.msgpack.encode([]))
