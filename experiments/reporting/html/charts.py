@@ -163,6 +163,7 @@ def line_plot(
         x_ticks = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(0, max([*xs, 1]))
     axes.set_xlim(x_ticks[0], x_ticks[-1])
     axes.set_xticks(x_ticks, [f"{tick:g}" for tick in x_ticks], color=SOFT, fontsize=11)
+    axes.tick_params(axis="x", pad=7)  # clear of the lowest label at the left
     below = _bare(figure, (MARGIN, 0, WIDTH - 2 * MARGIN, legend))
     below.set(xlim=(0, WIDTH - 2 * MARGIN), ylim=(legend, 0), xticks=[], yticks=[])
     for number, line in enumerate(lines):
