@@ -39,9 +39,9 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert (
-        len(re.findall(r"^(collusion|identifiers) (0.5|1.0) (hospital-2|hospital-3|all): ERR", done.stdout, re.M)) == 12
-    )
+    figure = r"^reconstruction\.(err|trr) (collusion|identifiers) (0.5|1.0) (hospital-2|hospital-3|all): [01]\.\d+ \["
+    assert len(re.findall(figure, done.stdout, re.M)) == 24
+    assert len(re.findall(r"^  without what crossed in the rounds: \d\.\d+ \[", done.stdout, re.M)) >= 24
     assert re.search(r"hospital-[23] +\S+ +\S+ +\S+$", done.stdout, re.M), "no rebuilt triple was printed"
 
 

@@ -53,10 +53,11 @@ def test_the_record_has_what_issue_and_readers_rely_on(run: Path) -> None:
     for name in ("mrr", "hits@1", "hits@3", "hits@5", "hits@10"):
         assert set(record["utility"][name]) >= {"value", "low", "high", "n"}
         assert record["utility"][name]["low"] <= record["utility"][name]["value"] <= record["utility"][name]["high"]
-    for row in record["leakage"]:
-        assert set(row) >= {"attack", "threat_model", "victim", "leak", "err", "trr"}
-        assert set(row["err"]) >= {"value", "low", "high", "n"}
-    victims = {(row["threat_model"], row["leak"], row["victim"]) for row in record["leakage"]}
+    for one in record["figures"]:
+        assert set(one) >= {"attack", "metric", "threat_model", "victim", "estimate"}
+        assert set(one["estimate"]) >= {"value", "low", "high", "n"}
+    rates = [one for one in record["figures"] if one["metric"] in ("err", "trr")]
+    victims = {(one["threat_model"], one["leak"], one["victim"]) for one in rates}
     assert victims == {
         (threat, leak, victim)
         for threat in ("collusion", "identifiers")
@@ -110,7 +111,7 @@ def test_json_on_standard_output_is_nothing_but_the_record(tmp_path: Path) -> No
     status, out, _ = fkgsec("train", "--algorithm", "fedr", *SMALL[:-4], "--json", "-", "--out", tmp_path / "run")
     assert status == 0
     assert json.loads(out)["spec"]["algorithm"] == "fedr"
-    assert json.loads(out)["leakage"] == []
+    assert json.loads(out)["figures"] == []
 
 
 def test_every_algorithm_of_this_version_and_nothing_to_attack_says_why(tmp_path: Path) -> None:
