@@ -104,7 +104,7 @@ def infer_membership(
             members[client.name] = distinct[generator(seed, "members", place).permutation(len(distinct))[:count]]
     without = retaining(graph, members)
     audits = audited_triples(graph, without, members, seed) if members else []
-    audits = [audit for audit in audits if audit.reason is None]
+    audits = [audit for audit in audits if audit.reason is None and audit.asked]
     if not audits:
         raise DataError(f"{graph.name}: no client has training triples with matched never-seen ones")
     shadows = [train_shadow(graph, without, audits, result.options, k, seed, train=train) for k in range(num_shadows)]

@@ -39,3 +39,25 @@ def test_membership_of_all_takes_every_client(tmp_path: Path, monkeypatch: pytes
     Path("policy.yaml").write_text(POLICY.replace("max: 0.99", "max: 0.99, victim: hospital-1"))
     done = CliRunner().invoke(app, ["check", "--json", "-"], catch_exceptions=False)
     assert json.loads(done.stdout)["verdicts"][0]["measured"] is not None
+
+
+def test_what_a_client_says_of_others_triples_measures_none_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All hold the same names, so that each model can be asked of the first client's triples; that was taken for its own."""
+    graph = generate_consortium(clients=2, size=900, seed=0)
+    client = graph.clients[0]
+    lines = [
+        f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n"
+        for h, r, t in client.to_global(client.train)
+    ]
+    for place, name in enumerate("abc"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        parts = {"train": lines[place::3][10:], "valid": [], "test": lines[place::3][:10] if place == 0 else []}
+        for split, part in parts.items():
+            (tmp_path / "data" / name / f"{split}.txt").write_text("".join(part))
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text(POLICY)
+    done = CliRunner().invoke(app, ["check", "--json", "-"], catch_exceptions=False)
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    assert (done.exit_code, verdict["status"]) == (1, "fail"), verdict["message"]
