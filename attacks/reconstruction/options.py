@@ -11,7 +11,6 @@ import msgspec
 
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.leakage import INFERENCES, PAPER
-from attacks.registry import check_attacks
 from attacks.view import THREAT_MODELS
 from fkgsec.errors import SpecError
 
@@ -30,7 +29,8 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         seed: of the leaked share and the sampled heads: the attack's own, from which nothing in a run is drawn alike.
-        attack: names of `attacks.registry.ATTACKS`; empty: reconstruction and update recovery.
+        attack: names of `attacks.registry.ATTACKS`; empty: reconstruction and update recovery. They are looked up when they are
+            run, so that a record is read where one is not installed.
     """
 
     threat: tuple[str, ...] = ()
@@ -43,7 +43,6 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     attack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_attacks(self.attack)
         for name in self.threat:
             if name not in THREAT_MODELS:
                 raise SpecError(f"threat must be one of {', '.join(THREAT_MODELS)}; got {name!r}")
@@ -52,7 +51,7 @@ class AttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in self.inference:
             if name not in INFERENCES:
                 raise SpecError(f"inference must be one of {', '.join(INFERENCES)}; got {name!r}")
-        for field in ("threat", "leak", "inference"):
+        for field in ("threat", "leak", "inference", "attack"):
             if len(set(getattr(self, field))) < len(getattr(self, field)):
                 raise SpecError(f"{field} names a value twice: {', '.join(map(str, getattr(self, field)))}")
         if self.metric == "published" and set(self.inference) - {PAPER}:

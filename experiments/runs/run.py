@@ -18,7 +18,7 @@ import pandas as pd
 from pyarrow import ArrowException
 
 from attacks.reconstruction.options import AttackOptions
-from attacks.registry import run_attacks
+from attacks.registry import check_attacks, run_attacks
 from attacks.view import check_attackable
 from defenses.options import parse_defense
 from defenses.transport import make_transport
@@ -76,9 +76,10 @@ def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
     """Say before anything is trained or written whether the run makes sense on these data.
 
     Raises:
-        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation.
+        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown.
     """
     if attack:
+        check_attacks(spec.attack)
         check_attackable(graph, spec.algorithm, spec.colluder)
     parties = [client_party(client.name) for client in graph.clients]
     make_transport(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")

@@ -11,7 +11,7 @@ import typer
 
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.options import AttackOptions, Metric
-from attacks.registry import RECONSTRUCTION
+from attacks.registry import RECONSTRUCTION, check_attacks
 from defenses.options import check_defense, parse_defense
 from experiments.runs.choices import allowed, spelled, spelled_defense
 from experiments.runs.documents import read_document
@@ -164,9 +164,11 @@ def _converted(fields: dict[str, Any]) -> Spec:
     if isinstance(fields.get("defense"), str):
         fields["defense"] = spelled_defense(fields["defense"])
     try:
-        return msgspec.convert(nested(fields), Spec)
+        spec = msgspec.convert(nested(fields), Spec)
     except msgspec.ValidationError as error:
         raise SpecError(_plain(str(error), fields)) from error
+    check_attacks(spec.attack)
+    return spec
 
 
 def option_names() -> list[str]:

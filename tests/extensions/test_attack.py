@@ -85,6 +85,18 @@ def test_an_unknown_attack_is_refused() -> None:
     assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
 
 
+def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> None:
+    fkgsec("attack", *SMALL, "--out", str(folder / "elsewhere"))
+    shapes = ATTACKS["shapes"]
+    ATTACKS.remove("shapes")
+    try:
+        record = read_record(folder / "elsewhere/record.json")
+        assert "attack 'shapes' is unknown" in fkgsec("attack", *SMALL, status=2)
+    finally:
+        ATTACKS.register("shapes", shapes)
+    assert "shapes" in {one.attack for one in record.figures}
+
+
 def test_record_table_listing_and_report(folder: Path) -> None:
     shown = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
     assert "shapes, round" in shown
