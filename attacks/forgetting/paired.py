@@ -12,7 +12,8 @@ differ far more in difficulty than a memory adds. Here each triple is held again
 its mean over the re-trainings that never saw it. What is left is the noise of training, and a memory.
 
 Errors. Triples scatter independently, but a training also shifts all of them together. So each of the auditor's runs is held
-against the others by the same formula, and the error is what these scatter by: the noise of triples and that of whole trainings.
+against the others by the same formula, and what these scatter by beyond the noise of triples is added to the error. The error is
+never less than that noise: a handful of runs that happen to agree do not prove that the next one will.
 
 Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's.
 """
@@ -106,12 +107,8 @@ def paired_difference(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, *,
         shift, own_error = _contrast(residual, ~inside, forgotten, against_controls)
         shifts.append(shift**2)
         errors.append(own_error**2)
-    beyond = float(np.mean(shifts) - np.mean(errors))
-    if beyond >= 0 or min(errors) == 0:
-        variance = error**2 + max(0.0, beyond)
-    else:  # less than independent triples would: they share entities, and what one gains in rank another loses
-        variance = error**2 * max(0.25, float(np.mean(np.divide(shifts, errors))))
-    return Paired(value, math.sqrt(variance), len(shifts) - 1, len(audited))
+    beyond = max(0.0, float(np.mean(shifts) - np.mean(errors)))
+    return Paired(value, math.sqrt(error**2 + beyond), len(shifts) - 1, len(audited))
 
 
 def _contrast(
