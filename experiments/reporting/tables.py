@@ -56,8 +56,9 @@ def attack_tables(record: Attacked) -> list[Table]:
     rest = others(shown)
     for attack in dict.fromkeys(rest["attack"]):
         rows = rest.loc[rest["attack"] == attack]
+        rows = rows.assign(place=rows["place"].str.replace(", leak", ""))  # or it would not fit in 80 columns
         title = f"{attack}, round {rows['round'].iloc[0]}"
-        sheets.append(Sheet.of(title, rows, {"victim": "victim", "place": "threat model"} | FIGURE))
+        sheets.append(Sheet.of(title, rows, {"victim": "victim", "place": "threat, leak"} | FIGURE))
     return [terminal_table(sheet) for sheet in sheets]
 
 

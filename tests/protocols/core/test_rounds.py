@@ -123,7 +123,7 @@ def test_one_reply_is_computed_at_a_time() -> None:
         for name, _ in (yield Ask("add", {"a": b"1", "b": b"1"})):
             log.append(f"server reads {name}")
 
-    with pytest.raises(UnexpectedMessage, match="1 bytes came to a client that speaks first"):
+    with pytest.raises(UnexpectedMessage, match="a request of length 1 came to a client that speaks first"):
         run(server(), {"a": client("a")})
     log.clear()
 
