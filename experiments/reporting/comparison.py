@@ -47,17 +47,21 @@ def leakage_tables(records: Mapping[str, Record]) -> list[Table]:
     at = f" (leak {min(leaks):g})" if len(leaks) == 1 else ""
     case = {"run": "case", "threat": "threat"}
     inferred, names = by_inference(figure_frame(records, over_victims))
-    by_name = {name: head for name, head in inference_columns(names).items() if name != "majority"}
+    by_name = {
+        name: head for name, head in inference_columns(names).items() if name not in ("majority", "strongest_by")
+    }
     leakage = _threats(side_by_side(reconstruction(figures)), leak=not at)
     sheets = [
         Sheet.of(f"Leakage of all victims together{at}", leakage, case | RATES),
-        Sheet.of(INFERENCE_TITLE, _threats(inferred, leak=True), case | by_name),
+        Sheet.of(
+            f"{INFERENCE_TITLE}{at.replace(' (', ', ').rstrip(')')}", _threats(inferred, leak=not at), case | by_name
+        ),
     ]
     return [terminal_table(sheet, NARROW, once=1) for sheet in sheets if sheet.rows]
 
 
 def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Figure]]) -> list[Table]:
-    """What the other attacks found in the attacked round of each run, and after clients unlearnt where they did.
+    """What the other attacks found in the attacked round of each run, and after clients unlearnt where they did; a table each.
 
     Args:
         unlearned: by run the figures of that round; empty where nothing was unlearnt.
@@ -68,11 +72,16 @@ def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Fi
         for kind, found in (("training", record.figures), ("unlearning", unlearned[name]))
     ]
     frame = _threats(pd.concat(frames), leak=True)
-    frame["kind"] = [f"{row['kind']} {row['round']}" for row in rows_of(frame)]
-    frame["label"] = [f"{row['attack']}.{row['label']}" for row in rows_of(frame)]
-    heads = {"run": "case", "kind": "round", "threat": "threat", "victim": "victim"} | FIGURE | {"label": "measure"}
-    sheet = Sheet.of("Other attacks: all victims together, or the one that gives most away", frame, heads)
-    return [terminal_table(sheet, NARROW, once=4)] if sheet.rows else []
+    trained = not any(unlearned.values())
+    frame["kind"] = [f"{row['round']}" if trained else f"{row['kind']}\n{row['round']}" for row in rows_of(frame)]
+    frame["threat"] = [f"{row['threat']}\n{row['victim']}" for row in rows_of(frame)]
+    frame["label"] = frame["label"].str.replace("_", " ")  # which may be broken between words
+    heads = {"run": "case", "kind": "round", "threat": "threat\nvictim"} | FIGURE
+    sheets = [
+        Sheet.of(f"{attack}: all victims together, or the one that gives most away", rows, heads)
+        for attack, rows in frame.groupby("attack", sort=False)
+    ]
+    return [terminal_table(sheet, NARROW, once=3) for sheet in sheets]
 
 
 class _Round(NamedTuple):

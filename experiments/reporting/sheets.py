@@ -180,7 +180,7 @@ def make_table(title: str, first: str, *others: str) -> Table:
     )
     table.add_column(first, overflow="fold")
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     return table
 
 

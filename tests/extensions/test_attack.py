@@ -155,7 +155,8 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     assert comparison is not None
     clear, summed = (case.record.all_figures() for case in comparison.cases)
     (worst,) = over_victims(clear)
-    assert f"server {worst.victim} shapes.auc {margin(worst.estimate)} .500 1.000" in shown
+    assert "shapes: all victims together" in shown
+    assert f"server auc {margin(worst.estimate)} .500 1.000 {worst.victim}" in shown
     assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
     assert "shapes under server: hospital-3 was not attacked (its entities crossed in a sum only)" in shown
 
