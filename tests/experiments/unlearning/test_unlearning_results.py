@@ -112,8 +112,7 @@ def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: 
             assert made.hiding_noticed_from is not None
             assert made.hiding_noticed_from <= made.tolerated
     nulls = [row.outcome for row in made.rows if row.name not in FAKES]
-    # All rows of a table stand before one audit. That of RotatE errs, which its README says; one in twenty audits may.
-    assert nulls.count("not forgotten") <= 1 or path.stem == "umls-rotate"
+    assert nulls.count("not forgotten") <= 1
     assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
 
 
