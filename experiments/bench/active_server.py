@@ -171,8 +171,8 @@ def _rows(
 
 
 def share_text(value: float) -> str:
-    """Errors span many orders: three digits of those that matter, powers of ten of the others."""
-    return f"{value:.3g}" if 0.001 <= abs(value) < 100 or not value else f"{value:.0e}"
+    """Errors span many orders: three decimals of those that matter, powers of ten of the others."""
+    return f"{value:.3f}" if 0.001 <= abs(value) < 100 or not value else f"{value:.0e}"
 
 
 if __name__ == "__main__":
