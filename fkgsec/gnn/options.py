@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Share = Literal["encoder", "all"]
 Select = Literal["validation", "test"]
+Optimizer = Literal["adam", "sgd"]
 
 
 class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +31,10 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
 
     Attributes (beside those of `RunOptions`):
         model, layers, width, dropout, readout: the network, see `fkgsec.gnn.models.Architecture`.
-        weight_decay: of Adam, the weight of half the squared norm of all parameters.
+        optimizer: of local training: "adam", or plain "sgd", whose single step uploads a gradient.
+        local_steps: batches of a client in each epoch; None: all. With `local_epochs=1`, `local_steps=1` and `optimizer="sgd"`
+            clients share the gradient of one batch in a round (FedSGD), the setting of gradient inversion.
+        weight_decay: of the optimizer, the weight of half the squared norm of all parameters.
         select: which graphs say what round is kept: those of "validation"; or of "test", as GCFL's code takes the best of several
             models by their test accuracy, which is then too high.
     """
@@ -43,6 +47,8 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     width: int = 64
     dropout: float = 0.5
     readout: Readout = "sum"
+    optimizer: Optimizer = "adam"
+    local_steps: int | None = None
     weight_decay: float = 5e-4
     select: Select = "validation"
     batch_size: int = 128
@@ -54,8 +60,11 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     def __post_init__(self) -> None:
         super().__post_init__()
         self.architecture()
-        if self.select not in get_args(Select):
-            raise SpecError(f"select must be one of {', '.join(get_args(Select))}; got {self.select!r}")
+        for name, allowed in (("select", get_args(Select)), ("optimizer", get_args(Optimizer))):
+            if getattr(self, name) not in allowed:
+                raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if self.local_steps is not None and self.local_steps < 1:
+            raise SpecError(f"local_steps must be at least 1; got {self.local_steps}")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise SpecError(f"weight_decay must be at least 0; got {self.weight_decay}")
 

@@ -27,6 +27,12 @@ from fkgsec.randomness import generator
 Step = Callable[[Batch, np.random.Generator], float]
 
 
+def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, epoch: int, *phase: str) -> np.ndarray:
+    """The training graphs that a client takes in an epoch, in the order of its batches, int64 `[n]`."""
+    order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
+    return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
+
+
 class ClientTrainer:
     """One client's network, its optimisers, and its graphs.
 
@@ -38,7 +44,7 @@ class ClientTrainer:
         private: tensors that the rule trains beside the network, by name. memory: others that it keeps from round to round.
         received: shared parameters as last received, where the rule keeps them.
         outgoing: what the client uploads where these are not its shared parameters; empty before it has trained.
-        adams: the optimisers by name.
+        optimizers: by name.
     """
 
     def __init__(self, client: ClientGraphs, options: GnnOptions, rule: GraphRule, shared: tuple[str, ...]) -> None:
@@ -58,14 +64,16 @@ class ClientTrainer:
     def reset_optimizer(self) -> None:
         """Forget moments and step counts."""
         rate, decay = self.options.learning_rate, self.options.weight_decay
-        self.adams = {"adam": torch.optim.Adam(self.model.parameters(), lr=rate, weight_decay=decay, fused=True)}
+        kind = torch.optim.Adam if self.options.optimizer == "adam" else torch.optim.SGD
+        self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay, fused=True)}
         if self.private:
-            self.adams["private adam"] = torch.optim.Adam(self.private.values(), lr=rate, fused=True)
+            self.optimizers["private"] = kind(self.private.values(), lr=rate, fused=True)
 
     @property
     def num_steps(self) -> int:
         """Of a round."""
-        return self.rule.num_epochs() * -(-len(self.training) // self.options.batch_size)
+        batches = -(-len(self.training) // self.options.batch_size)
+        return self.rule.num_epochs() * min(batches, self.options.local_steps or batches)
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """Make these the shared parameters, as they were received."""
@@ -88,10 +96,10 @@ class ClientTrainer:
         Args:
             phase: names the draws of a second phase in a round. step: what is done with a batch; None: `self.step`.
         """
-        total = 0.0
+        total, graphs = 0.0, 0
         for epoch in range(count):
             where = (self.client.name, round, epoch, *filter(None, [phase]))
-            order = generator(self.options.seed, "batches", *where).permutation(len(self.training))
+            order = batch_order(self.options, len(self.training), *where)
             rng = generator(self.options.seed, "dropout", *where)
             for number, batch in enumerate(self._batches(self.training, order)):
                 loss = (step or self.step)(batch, rng)
@@ -100,17 +108,17 @@ class ClientTrainer:
                         f"round {round}, client {self.client.name}, epoch {epoch + 1}, step {number + 1}: the loss is {loss}; "
                         "a smaller --learning-rate may help"
                     )
-                total += loss * len(batch)
+                total, graphs = total + loss * len(batch), graphs + len(batch)
                 on_step()
-        return total / (max(count, 1) * len(self.training))
+        return total / max(graphs, 1)
 
     def step(self, batch: Batch, rng: np.random.Generator) -> float:
-        """One step of Adam; returns the loss with what the rule adds to it."""
+        """One step of the optimiser; returns the loss with what the rule adds to it."""
         self.model.zero_grad()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
         added = self.rule.correct(self)
-        self.adams["adam"].step()
+        self.optimizers["own"].step()
         return float(loss.detach()) + added
 
     def state(self) -> dict[str, Tensor]:
@@ -141,8 +149,8 @@ class ClientTrainer:
     def tensors(self, *, optimizer: bool) -> dict[str, Tensor]:
         """What a checkpoint must hold beside `state`, by name."""
         tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
-        for name, adam in self.adams.items() if optimizer else ():
-            tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
+        for name, one in self.optimizers.items() if optimizer else ():
+            tree[name] = {str(place): values for place, values in one.state_dict()["state"].items()}
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -151,10 +159,10 @@ class ClientTrainer:
         self.received, self.memory = (
             {name: one.to(self.device) for name, one in kept.items()} for kept in kinds.values()
         )
-        for name, adam in self.adams.items():
+        for name, optimizer in self.optimizers.items():
             state: dict[int, dict[str, Tensor]] = {}
             for key, tensor in packing.below(f"{name}.", tensors).items():
                 place, value = key.split(".")
                 state.setdefault(int(place), {})[value] = tensor
             if state:
-                adam.load_state_dict(adam.state_dict() | {"state": state})
+                optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

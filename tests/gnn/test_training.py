@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from fkgsec.algorithms.graphs.fedprox import GraphFedProxRule
-from fkgsec.errors import TrainingError
+from fkgsec.errors import SpecError, TrainingError
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import ENCODER
 from fkgsec.gnn.options import GnnOptions
@@ -71,6 +71,32 @@ def test_steps_are_counted(motifs: FederatedGraphs) -> None:
     one, steps = trainer(motifs.clients[0], GnnOptions(local_epochs=2, **SMALL)), []
     one.train(1, lambda: steps.append(1))
     assert len(steps) == one.num_steps == 2 * 3  # 48 graphs, 16 a batch
+
+
+def test_a_step_of_sgd_is_the_gradient_of_one_batch(motifs: FederatedGraphs) -> None:
+    """W - rate (gradient + decay W), over the first graphs of the order alone."""
+    client = motifs.clients[0]
+    options = GnnOptions(
+        width=8, batch_size=3, dropout=0.0, optimizer="sgd", local_steps=1, learning_rate=0.1, weight_decay=0.25
+    )
+    ours, theirs, steps = trainer(client, options), trainer(client, options), []
+    loss = ours.train(2, lambda: steps.append(1))
+    chosen = client.train[generator(0, "batches", client.name, 2, 0).permutation(len(client.train))[:3]]
+    value = functional.cross_entropy(
+        theirs.model(Batch.of(client.graphs.subset(chosen))), torch.tensor(client.graphs.classes[chosen])
+    )
+    value.backward()
+    assert len(steps) == ours.num_steps == 1
+    assert loss == pytest.approx(value.item(), rel=1e-6)
+    for name, tensor in theirs.model.named_parameters():
+        stepped = tensor - 0.1 * (tensor.grad + 0.25 * tensor)
+        assert torch.allclose(ours.model.state_dict()[name], stepped, atol=1e-7), name
+
+
+@pytest.mark.parametrize(("name", "value"), [("optimizer", "momentum"), ("local_steps", 0)])
+def test_a_way_of_training_that_there_is_not_is_refused(name: str, value: object) -> None:
+    with pytest.raises(SpecError, match=f"{name} must be"):
+        GnnOptions(**{name: value})
 
 
 def test_classification_does_not_depend_on_batches(motifs: FederatedGraphs) -> None:

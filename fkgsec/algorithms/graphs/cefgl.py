@@ -141,13 +141,13 @@ class CEFGLRule(GraphRule):
     def _tune(self, trainer: ClientTrainer, batch: Batch, rng: np.random.Generator) -> float:
         """A step of the sparse part, and of the client's own layers."""
         trainer.model.zero_grad()
-        trainer.adams["private adam"].zero_grad()
+        trainer.optimizers["private"].zero_grad()
         hybrid = {name: self._base(trainer, name) + trainer.private[f"{SPARSE}{name}"] for name in trainer.shared}
         logits = torch.func.functional_call(trainer.model, hybrid, (batch, rng))
         loss = functional.cross_entropy(logits, batch.classes)
         loss.backward()
-        for adam in trainer.adams.values():
-            adam.step()  # shared parameters have no gradient, and stay
+        for one in trainer.optimizers.values():
+            one.step()  # shared parameters have no gradient, and stay
         with torch.no_grad():
             for sparse in trainer.private.values():
                 sparse.copy_(functional.softshrink(sparse, self.options.learning_rate * self.settings.l1))
