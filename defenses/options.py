@@ -11,6 +11,7 @@ KINDS.register("rounded", Rounded)             # or an entry point of group `fkg
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import ClassVar, Literal, get_args, get_type_hints
 
@@ -18,7 +19,7 @@ import msgspec
 from torch import Tensor
 
 from fkgsec.errors import SpecError
-from fkgsec.exchange import Delivery, check_fit
+from fkgsec.exchange import Delivery, Screened, Upload, check_fit
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.registry import Registry
@@ -48,6 +49,21 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             randomness: the client's own; the same when a round is done again after a stop.
         """
         return rows
+
+    def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
+        """What the server aggregates of single uploads; never called where it learns their sum alone.
+
+        Args:
+            uploads: by party, in the order of the parties. previous: the rows as they were last sent, `[N, width]`.
+        """
+        return Screened(uploads)
+
+    def check(self, options: RunOptions, delivers: Delivery) -> None:
+        """Raises `SpecError` where it does not fit the algorithm, or what the server gets of uploads."""
+
+    def statement(self) -> str:
+        """What a run says that it protects."""
+        return f"{self.about or 'a defense of another package'}; no guarantee is stated for it"
 
 
 class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
@@ -163,7 +179,8 @@ class DpOptions(DefenseOptions, frozen=True, kw_only=True):
 
 
 class Defense(msgspec.Struct, frozen=True):
-    """The defenses of a run; None where one is not used. `others`: those of other packages, by name, in the order of the text."""
+    """The defenses of a run; None where one is not used. `others`: those that work on rows alone (`DefenseOptions.protect` and
+    `screen`), such as `robust` and those of other packages, by name, in the order of the text."""
 
     psu: PsuOptions | None = None
     secagg: SecaggOptions | None = None
@@ -203,6 +220,14 @@ class Defense(msgspec.Struct, frozen=True):
         """Whether the server learns who holds each row."""
         return self.psu is None
 
+    def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
+        """What all of them make of single uploads, one after the other; a row that several cut counts once for each."""
+        cut: dict[str, int] = {}
+        for one in self.others.values():
+            uploads, own = one.screen(round, table, uploads, previous)
+            cut = {party: cut.get(party, 0) + own.get(party, 0) for party in uploads}
+        return Screened(uploads, cut)
+
     @property
     def distributed_noise(self) -> Noise | None:
         """The integer noise that clients add inside secure aggregation, or None."""
@@ -212,7 +237,7 @@ class Defense(msgspec.Struct, frozen=True):
         return None if noise == "gaussian" else noise
 
 
-KINDS: Registry[type[DefenseOptions]] = Registry("defense", "fkgsec.defenses")
+KINDS: Registry[type[DefenseOptions]] = Registry("defense", "fkgsec.defenses", shipped=("defenses.robust",))
 SHIPPED = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
 for _name, _options in SHIPPED.items():
     KINDS.register(_name, _options)
@@ -291,6 +316,11 @@ def check_defense(options: RunOptions) -> None:
         hides_choice=defense.dp is None,
         transport=f"defense {options.defense!r}",
     )
+    for name, one in defense.others.items():
+        try:
+            one.check(options, defense.delivers)
+        except SpecError as error:
+            raise SpecError(f"defense: {name}: {error}") from error
 
 
 def _check(right: bool, name: str, value: object, allowed: str) -> None:

@@ -46,7 +46,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
     if defense.suppress:
         lines.append(f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients")
     for name, other in defense.others.items():
-        lines.append(f"{name}: {other.about or 'a defense of another package'}; no guarantee is stated for it")
+        lines.append(f"{name}: {other.statement()}")
     if terms.noise:
         lines.append(
             "dp covers the values that cross, not which rows a client holds; losses, validation and test figures, counts and "

@@ -88,6 +88,9 @@ class DefendedTransport(Transport):
         self.terms = Terms(options, parties, tables, self.codec)
         self.central = DefendedServer(self.terms, self.servers, self.sent_log())
         self._draw_from(Entropy.drawn(options, run))
+        if self.delivers == "single uploads":
+            for server in self.servers.values():
+                server.screen = self.defense.screen
 
     def _check_fit(self) -> None:
         """`check_defense` has compared."""

@@ -144,7 +144,7 @@ def protection_lines(record: Record) -> list[str]:
     if record.protection and void:
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
     clipped = sum(entry.num_clipped for entry in trained)
-    return [*lines, f"{clipped:,} uploaded values were cut to the range of the fixed point."] if clipped else lines
+    return [*lines, f"{clipped:,} uploaded values were cut to what the defense lets pass."] if clipped else lines
 
 
 def leakage_aid(record: Record | Audit) -> list[str]:

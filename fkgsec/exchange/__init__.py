@@ -17,7 +17,17 @@ What an aggregation needs and a transport does not deliver is refused before any
 from fkgsec.exchange import affinity, low_rank, top_k
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
 from fkgsec.exchange.codec import CODECS, Codec
-from fkgsec.exchange.parts import Delivered, Delivery, Holding, Observed, Received, Upload, Uploaded, all_excluded
+from fkgsec.exchange.parts import (
+    Delivered,
+    Delivery,
+    Holding,
+    Observed,
+    Received,
+    Screened,
+    Upload,
+    Uploaded,
+    all_excluded,
+)
 from fkgsec.exchange.server import SharedTable
 from fkgsec.exchange.tensors import quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
@@ -33,6 +43,7 @@ __all__ = [
     "MakeTransport",
     "Observed",
     "Received",
+    "Screened",
     "SharedTable",
     "Transport",
     "Upload",

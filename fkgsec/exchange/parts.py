@@ -34,6 +34,13 @@ class Upload(NamedTuple):
     weight: int = 1
 
 
+class Screened(NamedTuple):
+    """The uploads of a round after a screen, and by party how many of its rows it cut."""
+
+    uploads: Mapping[str, Upload]
+    cut: Mapping[str, int] = MappingProxyType({})
+
+
 class Sum(NamedTuple):
     """The weighted sum of uploads, float `[N, width]`, and the sum of the weights of those that have each row, int64 `[N]`."""
 
@@ -145,7 +152,7 @@ class Uploaded(NamedTuple):
 
     Attributes:
         num_survivors: clients in the aggregate; 0 when it failed and the table stays as it was.
-        num_clipped: values that were cut to the range a protocol can carry.
+        num_clipped: values that were cut to the range a protocol can carry, or to what a screen lets pass.
         excluded: by party the reason why a message of it was left out.
     """
 

@@ -54,21 +54,26 @@ def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
 
 
 def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[Uploaded]:
-    """Aggregates what arrives of these clients' rows; the table stays where nothing does.
+    """Aggregates what arrives of these clients' rows; the table stays where nothing does. An upload with a value that is no
+    finite number is left out: one such value would be in everybody's rows from then on.
 
     Raises:
         RunError: an upload of another round, table or party than its sender, a second one, or what the codec cannot read.
     """
     uploads: dict[str, Upload] = {}
+    excluded: dict[str, str] = {}
     replies = yield Ask("upload", dict.fromkeys(parties, NOTHING))
     for party, message in _spoken(replies):
         check_header(message, round, party, SERVER, server.shared.table)
-        if party in uploads:
+        if party in uploads or party in excluded:
             raise RunError(f"an upload of {server.shared.table} by {party}, who sent one already")
-        uploads[party] = server.codec.accept(round, message)
-    if uploads:
-        server.aggregate(round, uploads)
-    return Uploaded(len(uploads))
+        upload = server.codec.accept(round, message)
+        if upload.rows.isfinite().all():
+            uploads[party] = upload
+        else:
+            excluded[party] = f"its rows of {server.shared.table} have values that are no finite numbers"
+    num_cut = server.aggregate(round, uploads) if uploads else 0
+    return Uploaded(len(uploads), num_cut, excluded)
 
 
 def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[None]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fkgsec.exchange.aggregation import Aggregation
 from fkgsec.exchange.codec import Codec
-from fkgsec.exchange.parts import Delivered, Sum, Upload
+from fkgsec.exchange.parts import Delivered, Screened, Sum, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import AnyMessage
 from fkgsec.federation.options import RunOptions
@@ -25,6 +25,9 @@ from fkgsec.federation.recipes import Table
 
 Tamper = Callable[[int, Table, str, Tensor], Tensor]
 """Of round, table, party and the rows that it is sent: the rows that an adversary sends instead."""
+
+Screen = Callable[[int, Table, Mapping[str, Upload], Tensor], Screened]
+"""Of round, table, uploads by party and the rows as they were last sent `[N, width]`: the uploads that are aggregated."""
 
 
 class TableServer:
@@ -35,6 +38,7 @@ class TableServer:
         self.codec = codec.server(shared, options, aggregation.answers)
         self.aggregation = aggregation(shared, options)
         self.tamper: Tamper | None = None  # what an adversary sends instead of a client's rows
+        self.screen: Screen | None = None  # what a defense makes of single uploads
 
     def initialise(self, rows: Tensor) -> None:
         """Set the first rows, one for each name."""
@@ -42,10 +46,15 @@ class TableServer:
         self.codec.begin()
         self.aggregation.begin()
 
-    def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> None:
-        """Make a table of single uploads, which are taken in the order of the parties."""
-        ordered = {party: uploads[party] for party in self.shared.parties if party in uploads}
+    def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> int:
+        """Make a table of single uploads, which are taken in the order of the parties; returns how many values a screen cut."""
+        ordered: Mapping[str, Upload] = {party: uploads[party] for party in self.shared.parties if party in uploads}
+        num_cut = 0
+        if self.screen is not None:
+            ordered, cut = self.screen(round, self.shared.table, ordered, self.shared.rows)
+            num_cut = sum(cut.values()) * self._shape[1]
         self._publish(round, Delivered(self._shape, uploads=ordered))
+        return num_cut
 
     def aggregate_sum(self, round: int, opened: Sum) -> None:
         """Make a table of the sum of uploaded rows alone."""

@@ -1,0 +1,166 @@
+"""Aggregation that bounds what one client can do to a row: `--defense robust:rule=clip`, `median`, `trim`.
+
+    parse_defense("robust:rule=clip,c=1")             # no row moves further than c times a usual change
+    parse_defense("robust:rule=median")               # each number of a row: the median over its holders
+    parse_defense("robust:rule=trim,f=1")             # their mean without the f largest and the f smallest
+    parse_defense("secagg,robust:rule=clip,by=clients")
+
+Rows of a knowledge graph have few holders, which decides what a rule is worth:
+
+- `clip` works for any number of holders: a row's change since the last broadcast is cut to `c` times the median, over clients, of
+  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound.
+- `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has, which of two is their mean and of
+  one its row: no protection.
+
+Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. Under secure aggregation the
+server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the median norm of their own), which
+keeps an honest client's odd rows from standing out in a sum, and which nobody can enforce: a malicious client does not do it.
+
+Source: coordinate median and trimmed mean, Yin et al. 2018, row by row over the holders of each; clipping by the round's median
+norm as in centred clipping with a bound that the data give (Karimireddy et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from defenses.options import KINDS, MOST, DefenseOptions
+from fkgsec.errors import SpecError
+from fkgsec.exchange import AGGREGATIONS, CODECS, Delivery, Screened, Upload
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.recipes import RECIPES, Table
+from protocols.core.prg import Randomness
+
+Rule = Literal["clip", "median", "trim"]
+CHUNK = 1 << 24  # numbers of all clients' rows that are sorted at once
+
+
+class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See the module.
+
+    Attributes:
+        rule: what the server makes of the uploads of a row.
+        c: of `clip`, times the usual norm of a row's change. f: of `trim`, how many of each end are left out.
+        by: who clips, the "server", or the "clients" where the server learns sums alone.
+    """
+
+    about: ClassVar[str] = "bounds what one client does to a row"
+
+    rule: Rule
+    c: float = 1.0
+    f: int = 1
+    by: Literal["server", "clients"] = "server"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.c <= MOST:
+            raise SpecError(f"c must be above 0 and at most {MOST:,.0f}; got {self.c}")
+        if self.f < 1:
+            raise SpecError(f"f must be at least 1; got {self.f}")
+        for name, rule in (("c", "clip"), ("f", "trim")):
+            if self.rule != rule and getattr(self, name) != 1:
+                raise SpecError(f"{name} applies to rule={rule}; leave it out")
+        if self.by == "clients" and self.rule != "clip":
+            raise SpecError(f"by=clients applies to rule=clip: rule={self.rule} compares the clients' rows")
+
+    def check(self, options: RunOptions, delivers: Delivery) -> None:
+        """Raises `SpecError` where the server gets sums alone, or gets anything else than rows to average."""
+        if delivers == "sum" and self.by == "server":
+            raise SpecError(
+                "the server learns sums alone, and cannot compare uploads; rule=clip,by=clients lets clients clip"
+            )
+        recipe = RECIPES[options.algorithm]
+        if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
+            raise SpecError(
+                f"{options.algorithm} does not upload whole rows of which all get the same mean; allowed: "
+                + ", ".join(name for name in RECIPES if _is_mean(name))
+            )
+
+    def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
+        """A client's rows, their changes clipped where clients clip."""
+        if self.by == "server":
+            return rows
+        changes = rows - received
+        return received + clipped(changes, self.c * float(_usual(changes)))
+
+    def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
+        """The uploads that the server aggregates: with clipped changes, or each row the rule's value at all of its holders."""
+        if self.by == "clients":
+            return Screened(uploads)
+        if self.rule == "clip":
+            return _clip(uploads, previous, self.c)
+        value = _by_rank(uploads, previous, 0 if self.rule == "median" else self.f, median=self.rule == "median")
+        return Screened({party: one._replace(rows=value[one.places]) for party, one in uploads.items()})
+
+    def statement(self) -> str:
+        """What it does, and what it does not."""
+        what = {
+            "clip": f"a row moves by at most {self.c:g} times a usual change of the round",
+            "median": "each number of a row is the median over its holders; rows of 1 or 2 holders are not protected",
+            "trim": f"the {self.f} largest and smallest uploads of each number are left out; rows of fewer than "
+            f"{2 * self.f + 1} holders get the median of those they have",
+        }[self.rule]
+        who = ", as each client does by itself, which nobody can enforce" if self.by == "clients" else ""
+        return f"{what}{who}; it bounds what a malicious client does, and stops none"
+
+
+def clipped(changes: Tensor, bound: float) -> Tensor:
+    """Rows `[n, width]`, those longer than the bound scaled to it."""
+    norms = changes.norm(dim=1, keepdim=True)
+    return torch.where(norms > bound, changes * (bound / norms.clamp_min(torch.finfo(changes.dtype).tiny)), changes)
+
+
+def _usual(changes: Tensor) -> Tensor:
+    """The median norm of the rows that changed at all; 0 where none did."""
+    norms = changes.norm(dim=1)
+    norms = norms[norms > 0]
+    return norms.median() if len(norms) else norms.new_zeros(())
+
+
+def _clip(uploads: Mapping[str, Upload], previous: Tensor, c: float) -> Screened:
+    changes = {party: one.rows - previous[one.places] for party, one in uploads.items()}
+    bound = c * float(torch.stack([_usual(one) for one in changes.values()]).median())  # of two the lower
+    cut = {party: clipped(one, bound) for party, one in changes.items()}
+    screened = {
+        party: one._replace(rows=previous[one.places] + cut[party])
+        if not torch.equal(cut[party], changes[party])
+        else one
+        for party, one in uploads.items()
+    }
+    return Screened(screened, {party: int((cut[party] != changes[party]).any(dim=1).sum()) for party in uploads})
+
+
+def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median: bool) -> Tensor:
+    """Each number's median, or mean without f at either end, over the clients that uploaded its row, `[N, width]`."""
+    num_rows, width = previous.shape
+    value = previous.clone()
+    at_once = max(1, CHUNK // max(1, len(uploads) * width))
+    for start in range(0, num_rows, at_once):
+        stop = min(start + at_once, num_rows)
+        stack = torch.full((len(uploads), stop - start, width), torch.inf, dtype=previous.dtype)
+        for own, (places, rows, _) in zip(stack, uploads.values(), strict=True):
+            here = (places >= start) & (places < stop)
+            own[places[here] - start] = rows[here]
+        holders = (stack[:, :, 0] < torch.inf).sum(dim=0)  # uploads are finite
+        held = holders > 0
+        # Of k holders the ranks low .. k - 1 - low are averaged: all but f at either end, but always the middle one or two.
+        middle = (holders - 1).clamp_min(0) // 2
+        low = middle if median else middle.clamp_max(f)
+        rank = torch.arange(len(uploads))[:, None]
+        taken = (rank >= low) & (rank <= holders - 1 - low)
+        ordered = stack.sort(dim=0).values
+        total = torch.where(taken[:, :, None], ordered, 0.0).sum(dim=0)
+        value[start:stop][held] = total[held] / taken.sum(dim=0)[held, None]
+    return value
+
+
+def _is_mean(algorithm: str) -> bool:
+    recipe = RECIPES[algorithm]
+    whole = CODECS[recipe.codec].whole and AGGREGATIONS[recipe.aggregation].answers == "rows"
+    return bool(recipe.shared) and whole
+
+
+KINDS.register("robust", RobustOptions)

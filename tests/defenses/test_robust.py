@@ -1,0 +1,176 @@
+"""Robust aggregation: rules against hand-computed values and a naive loop, in a run with a client that boosts its changes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from defenses import make_transport, parse_defense
+from defenses.robust import RobustOptions
+from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec.errors import SpecError
+from fkgsec.exchange import Upload
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.result import FederationResult
+
+
+def screened(options: RobustOptions, uploads: Mapping[str, Upload], previous: Tensor) -> Mapping[str, Tensor]:
+    return {party: one.rows for party, one in options.screen(1, "entities", uploads, previous).uploads.items()}
+
+
+def uploads_of(*rows: list[tuple[int, list[float]]]) -> dict[str, Upload]:
+    return {
+        f"client/{place}": Upload(torch.tensor([row for row, _ in own]), torch.tensor([value for _, value in own]))
+        for place, own in enumerate(rows)
+    }
+
+
+class TestRules:
+    def test_clip_cuts_a_change_to_the_median_of_the_clients_usual_ones(self) -> None:
+        previous = torch.zeros(2, 2)
+        uploads = uploads_of([(0, [3.0, 4.0]), (1, [0.0, 5.0])], [(0, [0.6, 0.8])], [(1, [30.0, 40.0])])
+        # Usual norms are 5, 1 and 50: the bound is 5.
+        one, two, three = screened(RobustOptions(rule="clip"), uploads, previous).values()
+        assert torch.equal(one, torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
+        assert torch.equal(two, torch.tensor([[0.6, 0.8]]))
+        assert torch.allclose(three, torch.tensor([[3.0, 4.0]]))
+        assert RobustOptions(rule="clip").screen(1, "entities", uploads, previous).cut["client/2"] == 1
+
+    def test_one_of_two_clients_cannot_raise_the_bound(self) -> None:
+        uploads = uploads_of([(0, [1.0, 0.0])], [(0, [1000.0, 0.0])])
+        _, other = screened(RobustOptions(rule="clip"), uploads, torch.zeros(1, 2)).values()
+        assert torch.allclose(other, torch.tensor([[1.0, 0.0]]))
+
+    def test_nobody_moved(self) -> None:
+        rows = screened(RobustOptions(rule="clip"), uploads_of([(0, [1.0, 2.0])]), torch.tensor([[1.0, 2.0]]))
+        assert torch.equal(rows["client/0"], torch.tensor([[1.0, 2.0]]))
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            (RobustOptions(rule="median"), [[2.0], [1.5], [7.0], [9.0]]),
+            (RobustOptions(rule="trim", f=1), [[3.0], [1.5], [7.0], [9.0]]),
+            (RobustOptions(rule="trim", f=2), [[2.0], [1.5], [7.0], [9.0]]),
+        ],
+    )
+    def test_ranks_over_five_two_one_and_no_holders(self, options: RobustOptions, expected: list[list[float]]) -> None:
+        uploads = uploads_of(
+            [(0, [1.0]), (1, [1.0])],
+            [(0, [2.0]), (1, [2.0])],
+            [(0, [6.0]), (2, [7.0])],
+            [(0, [100.0])],
+            [(0, [-100.0])],
+        )
+        previous = torch.tensor([[0.0], [0.0], [0.0], [9.0]])
+        rows = screened(options, uploads, previous)
+        got = torch.full((4, 1), 9.0)
+        for party, one in uploads.items():
+            got[one.places] = rows[party]
+        assert torch.allclose(got, torch.tensor(expected))
+
+    @pytest.mark.parametrize("rule", ["median", "trim"])
+    def test_against_a_naive_loop_in_several_chunks(self, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("defenses.robust.CHUNK", 100)
+        rng = np.random.default_rng(0)
+        held = [np.sort(rng.choice(30, size=rng.integers(5, 25), replace=False)) for _ in range(7)]
+        uploads = {
+            f"client/{place}": Upload(torch.from_numpy(ids), torch.from_numpy(rng.normal(size=(len(ids), 3))).float())
+            for place, ids in enumerate(held)
+        }
+        previous = torch.from_numpy(rng.normal(size=(30, 3))).float()
+        options = RobustOptions(rule="trim", f=2) if rule == "trim" else RobustOptions(rule="median")
+        rows = screened(options, uploads, previous)
+        for row in range(30):
+            values = np.array([one.rows[one.places == row][0].numpy() for one in uploads.values() if row in one.places])
+            if not len(values):
+                continue
+            ordered, count = np.sort(values, axis=0), len(values)
+            whole = count >= 5 and rule == "trim"
+            expected = ordered[2 : count - 2].mean(axis=0) if whole else np.median(values, axis=0)
+            for party, one in uploads.items():
+                if row in one.places:
+                    np.testing.assert_allclose(rows[party][one.places == row][0], expected, atol=1e-6)
+
+
+class Booster(Adversary):
+    """Uploads a hundred times its change."""
+
+    def upload(self, round: int, table: str, received: Tensor, trained: Tensor) -> Tensor:
+        return received + 100 * (trained - received)
+
+
+class NoNumber(Adversary):
+    """Uploads a value that is no number."""
+
+    def upload(self, round: int, table: str, received: Tensor, trained: Tensor) -> Tensor:
+        trained[0, 0] = torch.nan
+        return trained
+
+
+def trained(defense: str, adversary: Adversary | None = None, **changes: object) -> FederationResult:
+    graph = generate_consortium(clients=5, size=1_000, seed=0)
+    options = {
+        "dim": 16,
+        "rounds": 4,
+        "local_epochs": 1,
+        "eval_every": 10,
+        "device": "cpu",
+        "defense": defense,
+    } | changes
+    return run_federation(graph, FederationOptions(**options), make_transport=make_transport, adversary=adversary)
+
+
+class TestRuns:
+    def test_a_client_that_boosts_its_changes_moves_the_tables_no_further_than_others(self) -> None:
+        def off(result: FederationResult, honest: FederationResult) -> float:
+            pairs = zip(result.tables, honest.tables, strict=True)
+            return max(float((one.entities - other.entities).norm(dim=1).max()) for one, other in pairs)
+
+        booster = Booster("hospital-2")
+        plain = off(trained("", booster), trained(""))
+        bounded = trained("robust:rule=clip", booster)
+        assert off(bounded, trained("robust:rule=clip")) < plain / 10
+        assert sum(entry.num_clipped for entry in bounded.rounds) > 0
+        assert any("bounds what a malicious client does" in line for line in bounded.protection.lines())
+
+    def test_an_upload_that_is_no_number_is_left_out_and_named(self) -> None:
+        result = trained("", NoNumber("hospital-2"), rounds=2)
+        assert all(list(entry.excluded) == ["client/hospital-2"] for entry in result.rounds[1:])
+        assert all(one.entities.isfinite().all() for one in result.trained)
+
+    def test_clients_clip_their_own_changes_under_sums(self) -> None:
+        plain, clipped = (
+            trained(defense, rounds=1) for defense in ("secagg", "secagg,robust:rule=clip,c=0.5,by=clients")
+        )
+        own = [
+            (one.inputs["entities"]["client/hospital-1"], one.started["entities"]["client/hospital-1"])
+            for one in (plain, clipped)
+        ]
+        holds = [rows[rows.abs().sum(dim=1) > 0] for rows, _ in own]
+        starts = [started[: len(rows)] for rows, (_, started) in zip(holds, own, strict=True)]
+        norms = [(rows - start).norm(dim=1) for rows, start in zip(holds, starts, strict=True)]
+        assert torch.allclose(norms[1].max(), norms[0][norms[0] > 1e-3].median() / 2, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("defense", "algorithm", "message"),
+    [
+        ("secagg,robust:rule=median", "fede", "the server learns sums alone"),
+        ("secagg,robust:rule=clip", "fede", "by=clients lets clients clip"),
+        ("robust:rule=clip", "feds", "feds does not upload whole rows"),
+        ("robust:rule=median,by=clients", "fede", "by=clients applies to rule=clip"),
+        ("robust:rule=median,c=2", "fede", "c applies to rule=clip"),
+        ("robust:rule=trim,f=0", "fede", "f must be at least 1"),
+        ("robust:rule=mean", "fede", "rule: .*allowed: clip, median, trim"),
+        ("robust", "fede", "rule"),
+    ],
+)
+def test_what_does_not_fit_is_refused(defense: str, algorithm: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        trained(defense, algorithm=algorithm)
+
+
+def test_a_rule_is_read_from_the_command_line() -> None:
+    assert parse_defense("robust:rule=trim,f=2").others == {"robust": RobustOptions(rule="trim", f=2)}
