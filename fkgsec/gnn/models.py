@@ -69,7 +69,7 @@ class GraphClassifier(nn.Module):
         width, convolution = architecture.width, convolution_of(architecture.model)
         self.architecture = architecture
         self.pre = nn.Linear(num_features, width)
-        self.convs = nn.ModuleList(convolution(width) for _ in range(architecture.layers))
+        self.convs = nn.ModuleList(convolution(width, width) for _ in range(architecture.layers))
         self.post = nn.Linear(width, width)
         self.head = nn.Linear(width, num_classes)
 
@@ -80,9 +80,14 @@ class GraphClassifier(nn.Module):
         edges = batch.adjacency if self.architecture.model in MODELS else batch.edge_index
         for convolution in self.convs:
             x = dropout(functional.relu(convolution(x, edges)), drop, rng)
-        pool = {"sum": layers().global_add_pool, "mean": layers().global_mean_pool, "max": layers().global_max_pool}
-        x = pool[self.architecture.readout](x, batch.graph_of, len(batch))
+        x = read_out(x, batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), drop, rng))
+
+
+def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
+    """Nodes `[n, width]` as graphs `[B, width]`."""
+    pool = {"sum": layers().global_add_pool, "mean": layers().global_mean_pool, "max": layers().global_max_pool}
+    return pool[readout](x, batch.graph_of, len(batch))
 
 
 def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
@@ -98,17 +103,19 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
     return x * (kept * (65_536 / (65_536 - limit)))
 
 
-def convolution_of(model: str) -> Callable[[int], nn.Module]:
-    """What makes a convolution of a width. Raises `SpecError` for a name that is no module, or not of torch."""
+def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
+    """What makes a convolution, of the widths of its input and of its output.
 
-    def gin(width: int) -> nn.Module:
-        return layers().GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
+    Raises `SpecError` for a name that is no module, or not of torch.
+    """
+
+    def gin(inputs: int, width: int) -> nn.Module:
+        return layers().GINConv(nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width)))
 
     if model == "gin":
         return gin
     if model in ("gcn", "sage"):
-        kind = layers().GCNConv if model == "gcn" else layers().SAGEConv
-        return lambda width: kind(width, width)
+        return layers().GCNConv if model == "gcn" else layers().SAGEConv
     module, _, name = model.rpartition(".")
     layers()
     try:
@@ -117,19 +124,19 @@ def convolution_of(model: str) -> Callable[[int], nn.Module]:
         raise SpecError(f"model {model!r} cannot be found ({error})") from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise SpecError(f"model {model!r} is no torch.nn.Module")
-    return lambda width: _plugged(found, model, width)
+    return lambda inputs, width: _plugged(found, model, inputs, width)
 
 
-def _plugged(kind: type[nn.Module], model: str, width: int) -> nn.Module:
+def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.Module:
     """A convolution of one's own, tried on two nodes. Raises `SpecError` where it cannot be made or called as is said above."""
     try:
-        convolution = kind(width, width)
+        convolution = kind(inputs, width)
         with torch.no_grad():
-            out = convolution(torch.zeros(2, width), torch.tensor([[0, 1], [1, 0]]))
+            out = convolution(torch.zeros(2, inputs), torch.tensor([[0, 1], [1, 0]]))
     except Exception as error:  # whatever a foreign module does
         told = " ".join(str(error).split())
         raise SpecError(
-            f"model {model!r} must be made as C({width}, {width}) and called as conv(x, edges): {told}"
+            f"model {model!r} must be made as C({inputs}, {width}) and called as conv(x, edges): {told}"
         ) from error
     if not isinstance(out, Tensor) or out.shape != (2, width):
         raise SpecError(

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fkgsec.gnn.models import ENCODER, GraphClassifier
 from fkgsec.gnn.options import GnnOptions
+from fkgsec.graphs.sets import GraphSet
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer
@@ -37,6 +39,19 @@ class GraphRule:
     def __init__(self, options: GnnOptions) -> None:
         self.options = options
         self.settings: Any = options.settings
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """How the names of the shared parameters begin."""
+        return ("",) if getattr(self.settings, "share", "encoder") == "all" else (ENCODER,)
+
+    def network(self, num_features: int, num_classes: int) -> nn.Module:
+        """A client's network, called as `network(batch, rng)` for logits; its first values are torch's global generator's."""
+        return GraphClassifier(self.options.architecture(), num_features, num_classes)
+
+    def prepare(self, graphs: GraphSet) -> GraphSet:
+        """A client's graphs with what the network reads beside their features."""
+        return graphs
 
     def begin(self, trainer: ClientTrainer) -> None:
         """Give a new client what it keeps beside its network: `trainer.private`, judged with it, and `trainer.memory`."""

@@ -18,7 +18,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.gnn.layout import Layout
-from fkgsec.gnn.models import ENCODER, make_classifier
+from fkgsec.gnn.models import drawing_from
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.rule import GraphRule
@@ -46,12 +46,10 @@ class GraphTask:
                 "fkgsec.graphs.collection.load_federation"
             )
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
-        everything = getattr(options.settings, "share", "encoder") == "all"
-        if everything:
+        rule: GraphRule = (self.recipe.local or GraphRule)(options)
+        if "" in rule.shared:
             _check_alike(graph)
-        rule = (self.recipe.local or GraphRule)(options)
-        shared = ("",) if everything else (ENCODER,)
-        self.trainers = [ClientTrainer(client, options, rule, shared) for client in graph.clients]
+        self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
         self.layout = Layout.of(self.trainers[0].shared, options.width)
         self.rule = rule
         self.names: Sequence[str] = [client.name for client in graph.clients]
@@ -65,14 +63,15 @@ class GraphTask:
         """The shared parameters that all begin with, drawn by the server."""
         graphs = self.graph.clients[0].graphs
         rng = generator(self.options.seed, "initial parameters", SERVER, "server")
-        model = make_classifier(self.options.architecture(), feature_width(graphs), graphs.num_classes, rng)
+        with drawing_from(rng):
+            model = self.rule.network(feature_width(graphs), graphs.num_classes)
         return {name: tensor for name, tensor in model.state_dict().items() if name in self.layout.shapes}
 
     def data(self, place: int) -> ClientGraphs:
         return self.graph.clients[place]
 
     def train_on(self, place: int, subset: GraphSet) -> None:
-        self.trainers[place].training = subset
+        self.trainers[place].training = self.rule.prepare(subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
         rows = dict(zip(self.layout.names, self.layout.pack(self._first_parameters()), strict=True))

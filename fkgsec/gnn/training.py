@@ -7,6 +7,7 @@ clients would run the same products of the same sizes. What a client draws depen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional
 from fkgsec.errors import TrainingError
 from fkgsec.federation import packing
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.models import make_classifier
+from fkgsec.gnn.models import drawing_from
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import Probabilities
 from fkgsec.gnn.rule import GraphRule
@@ -48,10 +49,12 @@ class ClientTrainer:
     """
 
     def __init__(self, client: ClientGraphs, options: GnnOptions, rule: GraphRule, shared: tuple[str, ...]) -> None:
+        client = replace(client, graphs=rule.prepare(client.graphs))
         self.client, self.options, self.rule, self.device = client, options, rule, options.torch_device()
         rng = generator(options.seed, "initial parameters", client.name)
         width, num_classes = feature_width(client.graphs), client.graphs.num_classes
-        self.model = make_classifier(options.architecture(), width, num_classes, rng).to(self.device)
+        with drawing_from(rng):
+            self.model = rule.network(width, num_classes).to(self.device)
         self.shared = {name: one for name, one in self.model.named_parameters() if name.startswith(shared)}
         self.private: dict[str, Tensor] = {}
         self.memory: dict[str, Tensor] = {}

@@ -41,11 +41,18 @@ def feature_width(graphs: GraphSet) -> int:
 
 
 def node_features(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """The features of some nodes, float32 `[n, width]`.
+    """The features of some nodes, float32 `[n, width]`, and beside them those of the structure around them, where a set has any.
 
     Raises:
         DataError: a node of a degree above the maximum.
     """
+    own = _own_features(graphs, nodes)
+    if graphs.structure is None:
+        return own
+    return np.concatenate([own, graphs.structure.values[nodes]], axis=1)
+
+
+def _own_features(graphs: GraphSet, nodes: np.ndarray | slice) -> np.ndarray:
     width = feature_width(graphs)
     match feature_kind(graphs):
         case "attributes":

@@ -18,6 +18,7 @@ import numpy as np
 
 from fkgsec.data.graph import SPLITS
 from fkgsec.errors import DataError
+from fkgsec.graphs.structure import Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class GraphSet:
         attributes: float32 `[N, a]`, such as coordinates; a may be 0.
         max_degree: the largest number of edges of a node that is known to all; None where nobody said it.
         warnings: what the reader counted and did not treat as an error, one line each.
+        structure: features that follow from the edges, where an algorithm reads any (`fkgsec.graphs.structure`).
     """
 
     name: str
@@ -52,6 +54,7 @@ class GraphSet:
     attributes: np.ndarray
     max_degree: int | None = None
     warnings: tuple[str, ...] = ()
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         for field in ("node_ptr", "indptr", "sources", "classes", "labels", "attributes"):
@@ -147,6 +150,7 @@ class GraphSet:
             classes=self.classes[graphs],
             labels=self.labels[nodes],
             attributes=self.attributes[nodes],
+            structure=self.structure and self.structure._replace(values=self.structure.values[nodes]),
         )
 
     def arrays(self) -> list[np.ndarray]:

@@ -4,9 +4,10 @@ from fkgsec.algorithms.graphs.alone import LOCAL
 from fkgsec.algorithms.graphs.cefgl import CEFGL
 from fkgsec.algorithms.graphs.fedavg import FEDAVG, FEDGCN, FEDPER
 from fkgsec.algorithms.graphs.fedprox import FEDPROX
+from fkgsec.algorithms.graphs.fedstar import FEDSTAR
 from fkgsec.federation.recipes import register
 
-SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDGCN, FEDPROX, CEFGL)
+SHIPPED = (LOCAL, FEDAVG, FEDPER, FEDGCN, FEDPROX, FEDSTAR, CEFGL)
 
 for _recipe in SHIPPED:
     register(_recipe)

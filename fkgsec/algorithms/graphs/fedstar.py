@@ -1,0 +1,122 @@
+"""FedStar: a channel of a network that reads structure alone is shared, one that reads features as well stays a client's own.
+
+Nodes have structure features (`fkgsec.graphs.structure`): random-walk return probabilities and clipped degrees, which mean the
+same in every data set. In each layer the structure channel, a GCN with tanh, carries them on; the feature channel, a convolution
+of the chosen kind, reads both channels side by side. What crosses are the structure channel's parameters, `structure.*`.
+
+Leakage: columns of `structure.embedding.weight` of degrees that a client never has move by weight decay alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fkgsec.algorithms.graphs.fedavg import PARAMETERS
+from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import Recipe
+from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.models import MODELS, Architecture, convolution_of, dropout, read_out
+from fkgsec.gnn.options import GnnSettings
+from fkgsec.gnn.rule import GraphRule
+from fkgsec.graphs.sets import GraphSet
+from fkgsec.graphs.structure import structure_features, with_structure
+
+STRUCTURE = "structure."
+
+
+class FedStarSettings(GnnSettings, frozen=True):
+    """How long the structure features are.
+
+    Attributes:
+        num_walks, num_degrees: of random-walk return probabilities, and of columns of the one-hot degree; one of them may be 0
+            (in FedStar's code the types "dg" and "rw").
+    """
+
+    num_walks: Annotated[int, Meta(ge=0, le=1_000, description="steps of the longest random walk")] = 16
+    num_degrees: Annotated[int, Meta(ge=0, le=1_000, description="largest degree that is told from larger ones")] = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_walks + self.num_degrees == 0:
+            raise SpecError("num_walks and num_degrees are both 0; FedStar's shared channel would read nothing")
+
+
+class StructureChannel(nn.Module):
+    """The shared channel's parameters: a linear layer, and a graph convolution for each layer."""
+
+    def __init__(self, num_inputs: int, architecture: Architecture) -> None:
+        super().__init__()
+        width, convolution = architecture.width, convolution_of("gcn")
+        self.embedding = nn.Linear(num_inputs, width)
+        self.convs = nn.ModuleList(convolution(width, width) for _ in range(architecture.layers))
+
+
+class FedStarClassifier(nn.Module):
+    """Both channels, and a readout of both.
+
+    Source: `GIN_dc` in FedStar's code. Differs: it has GIN alone, and returns log-probabilities.
+    """
+
+    def __init__(self, architecture: Architecture, settings: FedStarSettings, num_features: int, num_classes: int):
+        super().__init__()
+        width, convolution = architecture.width, convolution_of(architecture.model)
+        self.architecture, self.settings, self.num_features = architecture, settings, num_features
+        self.pre = nn.Linear(num_features, width)
+        self.structure = StructureChannel(settings.num_walks + settings.num_degrees, architecture)
+        self.convs = nn.ModuleList(convolution(2 * width, width) for _ in range(architecture.layers))
+        self.joined = nn.Linear(2 * width, width)
+        self.post = nn.Linear(width, width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
+        """Logits `[B, C]`; with dropout where there is a generator."""
+        drop = self.architecture.dropout if rng else 0.0
+        edges = batch.adjacency if self.architecture.model in MODELS else batch.edge_index
+        x, s = self.pre(batch.x[:, : self.num_features]), self.structure.embedding(self._structure_of(batch))
+        for own, shared in zip(self.convs, self.structure.convs, strict=True):
+            x = dropout(functional.relu(own(torch.cat([x, s], dim=1), edges)), drop, rng)
+            s = torch.tanh(shared(s, batch.adjacency))
+        x = read_out(self.joined(torch.cat([x, s], dim=1)), batch, self.architecture.readout)
+        return self.head(dropout(functional.relu(self.post(x)), drop, rng))
+
+    def _structure_of(self, batch: Batch) -> Tensor:
+        """Structure features of the nodes: with those of a client's own graphs they come along, of others they are computed."""
+        own = batch.x[:, self.num_features :]
+        if own.shape[1]:
+            return own
+        ends = torch.bincount(batch.graph_of, minlength=len(batch)).cumsum(0)
+        node_ptr = np.concatenate([[0], ends.cpu().numpy()])
+        indptr, sources = (one.cpu().numpy() for one in (batch.adjacency.crow_indices(), batch.adjacency.col_indices()))
+        sizes = {"num_walks": self.settings.num_walks, "num_degrees": self.settings.num_degrees}
+        return torch.from_numpy(structure_features(node_ptr, indptr, sources, **sizes)).to(batch.x.device)
+
+
+class FedStarRule(GraphRule):
+    """Two channels, of which one is shared; local training is that of FedAvg."""
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        return (STRUCTURE,)
+
+    def network(self, num_features: int, num_classes: int) -> nn.Module:
+        return FedStarClassifier(self.options.architecture(), self.settings, num_features, num_classes)
+
+    def prepare(self, graphs: GraphSet) -> GraphSet:
+        return with_structure(graphs, num_walks=self.settings.num_walks, num_degrees=self.settings.num_degrees)
+
+
+FEDSTAR = Recipe(
+    "fedstar",
+    PARAMETERS,
+    "Tan et al. 2023: the structure channel is shared; its code has 3 layers (--layers 3), cefgl.txt 5.1 two",
+    FedStarSettings,
+    task="graph",
+    keep_optimizer=True,
+    local=FedStarRule,
+)

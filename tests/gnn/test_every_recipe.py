@@ -1,0 +1,80 @@
+"""What every algorithm for graphs stands: few and many clients, a client of few graphs, some who take part, a kill."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.options import replace
+from fkgsec.federation.recipes import algorithms_of
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
+from fkgsec.graphs.generate import generate_motifs
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.graphs.split import by_chance
+
+AS_FEDAVG = {"fedper", "fedgcn"}  # by tests of their own they train to its bits
+ALGORITHMS = tuple(sorted(set(algorithms_of("graph")) - AS_FEDAVG))
+SMALL = GnnOptions(width=8, rounds=4, batch_size=16, device="cpu", seed=6)
+EAGER: dict[str, dict[str, object]] = {}
+"""Settings by which what an algorithm does late or seldom happens in four rounds."""
+
+
+def flat(result: GnnResult) -> torch.Tensor:
+    return torch.cat([tensor.flatten().double() for model in result.models for _, tensor in sorted(model.items())])
+
+
+def options_of(algorithm: str) -> GnnOptions:
+    return replace(SMALL, algorithm=algorithm, settings=EAGER.get(algorithm))
+
+
+class Kill(Observer):
+    def round_started(self, round: int, num_steps: int) -> None:
+        if round == 4:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def two(motifs: FederatedGraphs) -> FederatedGraphs:
+    """One of the clients has three graphs, all for training."""
+    first = motifs.clients[0]
+    few = ClientGraphs("few", first.graphs.subset([0, 1, 2]), np.arange(3), np.arange(0), np.arange(0))
+    return FederatedGraphs("two", (motifs.clients[2], few))
+
+
+@pytest.fixture(scope="module")
+def twenty() -> FederatedGraphs:
+    return by_chance(generate_motifs(0, clients=1, size=240)[0], clients=20, seed=0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_two_clients_of_which_one_has_few_graphs_and_a_kill(
+    algorithm: str, two: FederatedGraphs, tmp_path: Path
+) -> None:
+    options = options_of(algorithm)
+    whole = run_federation(two, options)
+    assert [len(one.classes) for one in whole.test] == [4, 0]
+    assert torch.isfinite(flat(whole)).all()
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(two, options, tmp_path, Kill(), checkpoint_every_s=0)
+    resumed = run_federation(two, options, tmp_path)
+    assert torch.equal(flat(resumed), flat(whole))
+    assert resumed.transcript.frames == whole.transcript.frames
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_twenty_clients_of_whom_some_take_part(
+    algorithm: str, twenty: FederatedGraphs, tmp_path: Path, threads: Callable[[int], None]
+) -> None:
+    options = replace(options_of(algorithm), participation=0.4)
+    whole = run_federation(twenty, options)
+    assert {entry.num_survivors for entry in whole.rounds[1:]} <= {0, 8}
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(twenty, options, tmp_path, Kill(), checkpoint_every_s=0)
+    threads(1)
+    resumed = run_federation(twenty, options, tmp_path)
+    assert torch.equal(flat(resumed), flat(whole))
+    assert [entry.loss for entry in resumed.rounds] == [entry.loss for entry in whole.rounds]

@@ -1,0 +1,127 @@
+"""FedStar: its network against one of torch_geometric's layers, what it shares, its mean by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from defenses.transport import make_transport
+from fkgsec.algorithms.graphs.fedstar import STRUCTURE, FedStarRule
+from fkgsec.errors import SpecError
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import replace
+from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.geometric import layers
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.task import GraphTask
+from fkgsec.gnn.training import ClientTrainer
+from fkgsec.graphs.sets import FederatedGraphs
+
+SMALL = GnnOptions(algorithm="fedstar", width=8, rounds=3, batch_size=16, device="cpu", seed=6)
+
+
+@pytest.fixture(scope="module")
+def finished(motifs: FederatedGraphs) -> GnnResult:
+    return run_federation(motifs, SMALL)
+
+
+@pytest.mark.parametrize("model", ["gin", "gcn", "sage", "torch_geometric.nn.GraphConv"])
+def test_the_network_is_that_of_torch_geometric_s_layers(model: str, motifs: FederatedGraphs) -> None:
+    """The equations of FedStar, written out with layers that read edges, and the same numbers in them."""
+    options = replace(SMALL, model=model)
+    trainer = ClientTrainer(motifs.clients[0], options, FedStarRule(options), (STRUCTURE,))
+    own = {name: one.detach() for name, one in trainer.model.state_dict().items()}
+    batch = Batch.of(trainer.client.graphs.subset(range(5)))
+    edges, width = batch.edge_index, trainer.client.graphs.num_labels[0]
+
+    def layer(module: nn.Module, prefix: str) -> nn.Module:
+        module.load_state_dict({n.removeprefix(prefix): t for n, t in own.items() if n.startswith(prefix)})
+        return module
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ own[f"{name}.weight"].T + own[f"{name}.bias"]
+
+    x, s = linear(batch.x[:, :width], "pre"), linear(batch.x[:, width:], "structure.embedding")
+    for number in range(2):
+        if model == "gin":
+            made: nn.Module = layers().GINConv(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)))
+        else:
+            made = type(trainer.model.convs[number])(16, 8)  # type: ignore[index]
+            assert "." in model or type(made) in (layers().GCNConv, layers().SAGEConv)
+        x = functional.relu(layer(made, f"convs.{number}.")(torch.cat([x, s], 1), edges))
+        s = torch.tanh(layer(layers().GCNConv(8, 8), f"structure.convs.{number}.")(s, edges))
+    x = layers().global_add_pool(linear(torch.cat([x, s], 1), "joined"), batch.graph_of)
+    expected = linear(functional.relu(linear(x, "post")), "head")
+    with torch.no_grad():
+        assert torch.allclose(trainer.model(batch), expected, atol=1e-5)
+        plain = Batch.of(
+            motifs.clients[0].graphs.subset(range(5))
+        )  # without structure features, which then are computed
+        assert torch.allclose(trainer.model(plain), expected, atol=1e-5)
+
+
+def test_the_structure_channel_alone_is_shared(motifs: FederatedGraphs, finished: GnnResult) -> None:
+    """Of the paper's size: 32 x 64 + 64, and 3 (64 x 64 + 64)."""
+    large = GraphTask(motifs, GnnOptions(algorithm="fedstar", layers=3, device="cpu"))
+    assert sum(torch.Size(shape).numel() for shape in large.layout.shapes.values()) == 14_592
+    first, _, last = finished.models
+    for name in first:
+        if first[name].shape == last[name].shape and not name.endswith("eps"):  # GIN's, a constant
+            assert torch.equal(first[name], last[name]) == name.startswith(STRUCTURE), name
+    assert "structure.embedding.weight/31" in finished.row_names["parameters"]
+
+
+def test_its_mean_by_hand(motifs: FederatedGraphs) -> None:
+    result = run_federation(motifs, replace(SMALL, rounds=1))
+    task = GraphTask(motifs, SMALL)
+    task.train(1, [0, 1, 2], lambda: None)
+    alone = [trainer.model.state_dict() for trainer in task.trainers]
+    for name, tensor in result.models[1].items():
+        if name.startswith(STRUCTURE):
+            mean = sum(weight * model[name] for weight, model in zip((48, 40, 32), alone, strict=True)) / 120
+            assert torch.allclose(tensor, mean, atol=1e-6), name
+        else:
+            assert torch.equal(tensor, alone[1][name]), name
+
+
+def test_columns_of_degrees_that_a_client_never_has_move_by_weight_decay_alone(motifs: FederatedGraphs) -> None:
+    """What its upload tells: of a molecule's nodes none has more than five edges here."""
+    task = GraphTask(motifs, replace(SMALL, weight_decay=0.0))
+    before = task.rows("parameters", 0).clone()
+    task.train(1, [0], lambda: None)
+    moved = (task.rows("parameters", 0) != before).any(1).tolist()
+    names = task.layout.names
+    degrees = set(np.clip(motifs.clients[0].graphs.subset(motifs.clients[0].train).degrees, 1, 16).tolist())
+    for degree in range(1, 17):
+        assert moved[names.index(f"structure.embedding.weight/{15 + degree}")] == (degree in degrees)
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_secure_sums_give_the_weighted_mean(defense: str, motifs: FederatedGraphs) -> None:
+    options = replace(SMALL, rounds=1)
+    clear = run_federation(motifs, options)
+    secured = run_federation(motifs, replace(options, defense=defense, protocol_seed=0), make_transport=make_transport)
+    (opened,) = secured.transcript.opened(1)
+    for one, other in zip(secured.models, clear.models, strict=True):
+        assert all(float((one[name] - other[name]).abs().max()) <= opened.error / 120 + 1e-7 for name in one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"num_walks": 0, "num_degrees": 0}, "both 0"),
+        ({"num_walks": -1}, r"num_walks must lie in 0\.\.1,000; got -1"),
+        ({"share": "all"}, "share does not apply to fedstar"),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, object], fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        GnnOptions(algorithm="fedstar", settings=settings)
+
+
+def test_one_kind_of_structure_alone(motifs: FederatedGraphs) -> None:
+    for settings in ({"num_walks": 0}, {"num_degrees": 0}):
+        result = run_federation(motifs, replace(SMALL, rounds=1, settings=settings))
+        assert result.models[0]["structure.embedding.weight"].shape == (8, 16)
