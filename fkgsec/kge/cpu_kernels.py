@@ -17,9 +17,10 @@ import llvmlite.binding
 import numba
 import numpy as np
 from numba import get_num_threads as get_num_threads
-from numba import njit, prange
+from numba import prange
 
 from fkgsec.kge.kinds import L1, MODULUS
+from protocols.core.compiled import compiled
 
 # Sums may be reordered and contracted for vector units; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -28,7 +29,7 @@ _MINUS_INFINITY = np.float32(-np.inf)
 PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
 
-@njit(fastmath=_FAST, cache=True)
+@compiled(fastmath=_FAST)
 def _similarity(kind, x, y):
     total = _ZERO
     if kind == L1:
@@ -47,7 +48,7 @@ def _similarity(kind, x, y):
     return total
 
 
-@njit(fastmath=_FAST, cache=True)
+@compiled(fastmath=_FAST)
 def _pull(coefficient, x, y, out):
     """out += coefficient * (x - y) / modulus, for each complex number; one output at a time, so that it is vectorised."""
     half = x.shape[0] // 2
@@ -59,7 +60,7 @@ def _pull(coefficient, x, y, out):
         out[half + d] += imaginary * scaled
 
 
-@njit(fastmath=_FAST, cache=True)
+@compiled(fastmath=_FAST)
 def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
     """Add coefficient * d similarity / d query and / d row; at a kink the subgradient is 0, as autograd takes it."""
     if kind == L1:
@@ -80,7 +81,7 @@ def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
             row_gradient[d] += coefficient * query[d]
 
 
-@njit(fastmath=_FAST, cache=True)
+@compiled(fastmath=_FAST)
 def _weigh(scores, candidates, weight, temperature):
     """The loss of one positive, `fkgsec.kge.loss.negative_sampling_loss` of its scores `[K]`.
 
@@ -111,7 +112,7 @@ def _weigh(scores, candidates, weight, temperature):
     return loss
 
 
-@njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def order_candidates(candidates, N):
     """Candidates `[B, K]` sorted by row: those that are row n stand at `order[start[n] : start[n + 1]]`; -1 is left out.
 
@@ -138,7 +139,7 @@ def order_candidates(candidates, N):
     return order, start
 
 
-@njit(parallel=True, fastmath=_FAST, cache=True)
+@compiled(parallel=True, fastmath=_FAST)
 def candidate_scores(kind, queries, table, margin, order, start, scores):
     """Fill `scores` `[B, K]` where a candidate counts."""
     N, K = len(table), scores.shape[1]
@@ -150,7 +151,7 @@ def candidate_scores(kind, queries, table, margin, order, start, scores):
                 scores[b, order[place] - b * K] = margin + _similarity(kind, queries[b], row)
 
 
-@njit(parallel=True, fastmath=_FAST, cache=True)
+@compiled(parallel=True, fastmath=_FAST)
 def candidate_gradients(
     threads, kind, queries, table, first_query, first_row, order, start, coefficients, query_gradient, table_gradient
 ):
@@ -186,14 +187,14 @@ def candidate_gradients(
             query_gradient[b, d] = total
 
 
-@njit(parallel=True, fastmath=_FAST, cache=True)
+@compiled(parallel=True, fastmath=_FAST)
 def weigh_candidates(scores, candidates, weights, temperature, losses):
     """Scores `[B, K]` become the derivatives of the weighted loss by them; fill `losses` `[B]`."""
     for b in prange(len(scores)):
         losses[b] = _weigh(scores[b], candidates[b], weights[b], temperature)
 
 
-@njit(parallel=True, fastmath=_FAST, cache=True)
+@compiled(parallel=True, fastmath=_FAST)
 def similarity_matrix(kind, queries, rows, out):
     """Fill `out` `[B, N]`. Queries go in fours, so that a row is loaded once for four of them.
 
@@ -240,7 +241,7 @@ def similarity_matrix(kind, queries, rows, out):
                 out[first + 3, n] = -sd
 
 
-@njit(parallel=True, cache=True)
+@compiled(parallel=True)
 def mask_known(candidates, groups, start, members):
     """Set to -1 every candidate that binary search finds among the sorted members of its row's group."""
     for b in prange(candidates.shape[0]):
@@ -264,8 +265,16 @@ def compile_once() -> None:
     numba optimises a parallel loop once more when it writes it to the cache, so a process that compiles it sums in another
     order than those that load it, and the last bits differ. After this call every process loads.
     """
+    if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
+        return
     folder = candidate_gradients.stats.cache_path
-    if folder is None:  # numba was told not to compile
+    if folder is None:
+        warnings.warn(
+            "numba can write its cache nowhere, so the CPU loops are compiled anew in every process, which takes most of a "
+            "minute, and figures may differ in their last digits from those of others; name a folder in NUMBA_CACHE_DIR",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return
     made_from = (Path(__file__).read_bytes(), numba.__version__, llvmlite.binding.get_host_cpu_name(), sys.version)
     stamp = Path(folder) / f"kernels-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}.compiled"

@@ -34,8 +34,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from protocols.core.compiled import compiled
 from protocols.core.errors import ProtocolError
 from protocols.core.prg import SEED_BYTES, Randomness, derive, draw, seeded
 
@@ -320,7 +320,7 @@ def _decide(noise: IntegerNoise, table: _Table, words: Sequence[int], extra: Seq
     return -value if words[0] & 1 else value
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _propose(words, high, guide, width, first, second):
     """`_decide` for each row of `words`, from its first bits: (int64 values, uint8 verdicts), some `_OPEN`."""
     values = np.empty(len(words), dtype=np.int64)
@@ -346,7 +346,7 @@ def _propose(words, high, guide, width, first, second):
     return values, verdicts
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _box_muller(words, sigma, out):
     """Fill `out` (even length) from as many words; float(word) + 1 is never 0."""
     for i in range(0, len(out), 2):
