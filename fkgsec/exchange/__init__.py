@@ -29,7 +29,7 @@ from fkgsec.exchange.parts import (
     all_excluded,
 )
 from fkgsec.exchange.server import SharedTable
-from fkgsec.exchange.tensors import quantised, truncated_svd
+from fkgsec.exchange.tensors import clusters, quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "affinity",
     "all_excluded",
     "check_fit",
+    "clusters",
     "low_rank",
     "quantised",
     "top_k",

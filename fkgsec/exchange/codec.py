@@ -63,6 +63,7 @@ class ClientCodec:
 
     def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         self.num_rows, self.num_uploaded, self.weight = len(holding.names), holding.num_uploaded, holding.weight
+        self.num_sent = self.num_rows - holding.num_upwards
         self.options, self.answers = options, answers
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
@@ -92,13 +93,16 @@ class ClientCodec:
         """
         if not isinstance(message, Rows):
             raise RunError(f"{message.receiver} was to be sent rows of {message.table}; got {message.label}")
-        rows, expected = message.unpack(), (num_rows,) if num_rows else (self.num_rows, self.num_uploaded)
+        rows, expected = (
+            message.unpack(),
+            (num_rows,) if num_rows else (self.num_sent, self.num_rows, self.num_uploaded),
+        )
         if len(rows) not in expected:
             raise RunError(f"{message.receiver} was sent {len(rows)} rows of {message.table}; {expected[0]} expected")
         return Content(torch.arange(len(rows)), rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """What the client makes of it: all rows, or those of its first rows that it also uploads."""
+        """What the client makes of it: all rows, or those of its first rows that it also uploads or alone is sent."""
         missing = self.num_rows - len(content.rows)
         if not missing:
             return Received(content.rows)

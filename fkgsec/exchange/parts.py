@@ -18,12 +18,14 @@ Delivery = Literal["sum", "single uploads"]
 class Holding(NamedTuple):
     """The rows of a shared table that a client holds, by name: it receives all, and uploads the first `num_uploaded`.
 
-    `weight`: an integer that its rows count for in a mean, such as the number of graphs that it trains on.
+    `weight`: an integer that its rows count for in a mean, such as the number of graphs that it trains on. `num_upwards`: so many
+    of the last rows tell the server something, and in clear are not sent back.
     """
 
     names: list[str]
     num_uploaded: int
     weight: int = 1
+    num_upwards: int = 0
 
 
 class Upload(NamedTuple):

@@ -66,7 +66,7 @@ class TableServer:
 
     def message(self, round: int, party: str) -> AnyMessage:
         """The broadcast to a client that was aligned in clear."""
-        held = self.shared.holdings[party]
+        held = self.shared.sent(party)
         return self.codec.pack(round, party, self.sent(round, party, self.content(round, party, held)))
 
     def sent(self, round: int, party: str, content: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class SharedTable:
         rows: float32 `[len(names), width]`.
         holdings: for each client that was aligned in clear, the rows it receives, int64; the first `num_uploaded[party]` of
             these it also uploads. Empty after private alignment.
-        weights: by such a client, what it counts for in a mean.
+        weights: by such a client, what it counts for in a mean. num_upwards: of its last rows, which it is not sent.
     """
 
     table: Table
@@ -33,12 +33,13 @@ class SharedTable:
     holdings: dict[str, Tensor] = field(default_factory=dict)
     num_uploaded: dict[str, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
+    num_upwards: dict[str, int] = field(default_factory=dict)
 
     def align(self, message: Alignment) -> None:
         """Take in a client's names.
 
         Raises:
-            RunError: a second alignment of a client, a name given twice, or a weight below 1.
+            RunError: a second alignment of a client, a name given twice, a weight below 1, or more rows not sent than there are.
         """
         if message.sender in self.holdings:
             raise RunError(f"{message.sender} sent a second alignment of {self.table}")
@@ -48,6 +49,10 @@ class SharedTable:
             raise RunError(
                 f"{message.sender} gave {message.weight} as its weight in {self.table}; at least 1 is needed"
             )
+        if not 0 <= message.num_upwards <= len(message.names):
+            raise RunError(
+                f"{message.sender} wants {message.num_upwards} of its {len(message.names)} rows of {self.table} not sent back"
+            )
         place = {name: number for number, name in enumerate(self.names)}
         for name in message.names:
             if name not in place:
@@ -56,6 +61,11 @@ class SharedTable:
         self.holdings[message.sender] = torch.tensor([place[name] for name in message.names], dtype=torch.int64)
         self.num_uploaded[message.sender] = message.num_uploaded
         self.weights[message.sender] = message.weight
+        self.num_upwards[message.sender] = message.num_upwards
+
+    def sent(self, party: str) -> Tensor:
+        """The rows that a client is sent in clear, int64."""
+        return self.holdings[party][: len(self.holdings[party]) - self.num_upwards[party]]
 
     def uploaded(self, sender: str) -> Tensor:
         """The rows that a client uploads, int64. Raises `RunError` for an unknown sender."""

@@ -11,7 +11,7 @@ register(Recipe("anchored", PARAMETERS, "this script", MySettings, task="graph",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,9 +32,11 @@ class GraphRule:
 
     Attributes:
         keeps_received: whether clients keep the shared parameters as they last received them.
+        upwards: the tensors of a client's memory that it uploads with its parameters, and is not sent back.
     """
 
     keeps_received = False
+    upwards: Sequence[str] = ()
 
     def __init__(self, options: GnnOptions) -> None:
         self.options = options

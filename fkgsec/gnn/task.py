@@ -50,7 +50,10 @@ class GraphTask:
         if "" in rule.shared:
             _check_alike(graph)
         self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
-        self.layout = Layout.of(self.trainers[0].shared, options.width)
+        memory = self.trainers[0].memory
+        self.upwards = Layout.of({name: memory[name] for name in rule.upwards}, options.width)
+        shared = Layout.of(self.trainers[0].shared, options.width)
+        self.layout = Layout(options.width, {**shared.shapes, **self.upwards.shapes})
         self.rule = rule
         self.names: Sequence[str] = [client.name for client in graph.clients]
         self.sizes: Sequence[int] = [len(client.train) for client in graph.clients]
@@ -74,20 +77,26 @@ class GraphTask:
         self.trainers[place].training = self.rule.prepare(subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        rows = dict(zip(self.layout.names, self.layout.pack(self._first_parameters()), strict=True))
+        zeros = {name: torch.zeros(shape) for name, shape in self.upwards.shapes.items()}
+        first = self.layout.pack({**self._first_parameters(), **zeros})
+        rows = dict(zip(self.layout.names, first, strict=True))
         return torch.stack([rows[name] for name in names])
 
     def holdings(self, table: Table) -> list[Holding]:
-        names = self.layout.names
-        return [Holding(names, len(names), size) for size in self.sizes]
+        names, upwards = self.layout.names, len(self.upwards.names)
+        return [Holding(names, len(names), size, upwards) for size in self.sizes]
 
     def rows(self, table: Table, place: int) -> Tensor:
-        trainer = self.trainers[place]
-        return self.layout.pack(trainer.outgoing or trainer.shared)
+        return self._packed(place, self.trainers[place].outgoing)
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
+        self.trainers[place].take(self.layout.unpack(received.merged(self._packed(place))))
+
+    def _packed(self, place: int, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Some tensors as rows, if none the shared parameters, and what goes with them."""
         trainer = self.trainers[place]
-        trainer.take(self.layout.unpack(received.merged(self.layout.pack(trainer.shared))))
+        told = {name: trainer.memory[name] for name in self.rule.upwards}
+        return self.layout.pack({**(tensors or trainer.shared), **told})
 
     def begin_round(self) -> None:
         if not self.recipe.keep_optimizer:

@@ -19,7 +19,12 @@ from fkgsec.graphs.split import by_chance
 AS_FEDAVG = {"fedper", "fedgcn"}  # by tests of their own they train to its bits
 ALGORITHMS = tuple(sorted(set(algorithms_of("graph")) - AS_FEDAVG))
 SMALL = GnnOptions(width=8, rounds=4, batch_size=16, device="cpu", seed=6)
-EAGER: dict[str, dict[str, object]] = {}
+CUT = {"epsilon1": 100.0, "epsilon2": 0.0, "first_cut": 0}
+EAGER: dict[str, dict[str, object]] = {
+    "gcfl": CUT,
+    "gcfl+": {**CUT, "seq_length": 1},
+    "gcfl+dws": {**CUT, "seq_length": 1, "standardize": True},
+}
 """Settings by which what an algorithm does late or seldom happens in four rounds."""
 
 

@@ -173,7 +173,7 @@ class QuantisedServer(ServerCodec):
         """Levels and steps; whole rows in round 0."""
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
-        held = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))
+        held = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
         sent = _multiples(content, self._steps[held])
         if not torch.equal(sent.values(), content):  # not the table: an adversary's, which must fit the message, too
             bits, scale, _ = self._settings
