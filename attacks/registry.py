@@ -19,25 +19,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pandas as pd
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.leak_draws import LEAK_DRAWS, other_seeds, widen
+from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.membership.figures import measure_membership
-from attacks.row_order import shuffled
-from attacks.view import THREAT_MODELS, ThreatModel, VictimView, View, build_view, check_attackable
-from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.errors import ThreatModelError
+from attacks.view import (
+    KGE,
+    ThreatModel,
+    Victim,
+    View,
+    attacked_task,
+    check_attackable,
+    default_threats,
+    threat_models,
+)
+from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.randomness import generator
+from fkgsec.federation.result import RunResult
 from fkgsec.registry import Registry
 
 if TYPE_CHECKING:
-    from attacks.reconstruction.options import AttackOptions
+    from attacks.options import BaseAttackOptions
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,9 @@ class Needs:
         colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
         single_uploads: tables of which each victim's own rows must have crossed, not their sum alone.
         entities: entity rows of the victims by whatever way: uploaded, in a sum, or assumed known.
-        models: those that clients are left with.
+        models: those that clients are left with. server: what the server sees.
+        auxiliary: graphs of the victims' data sets that nobody trains on.
+        candidates: graphs of which some are the victims', to be told; a graph view has them for attacks that need them alone.
     """
 
     colluder: bool = False
@@ -56,19 +63,22 @@ class Needs:
     single_uploads: tuple[Table, ...] = ()
     entities: bool = False
     models: bool = False
+    server: bool = False
+    auxiliary: bool = False
+    candidates: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
         """Whether a threat model gives it."""
-        return model.colluder >= self.colluder and model.identifiers >= self.names and model.models >= self.models
+        given = (
+            (model.colluder, self.colluder), (model.identifiers, self.names), (model.models, self.models),
+            (model.server, self.server), (model.auxiliary, self.auxiliary),
+        )  # fmt: skip
+        return all(gives >= needed for gives, needed in given)
 
-    def missing(self, victim: VictimView) -> str | None:
+    def missing(self, victim: Victim) -> str | None:
         """Why a victim cannot be attacked, or None."""
-        for table in self.single_uploads:
-            if table in victim.claims:
-                return f"its {table} crossed in a sum only"
-            if getattr(victim, table) is None:
-                return f"no {table} of it crossed"
-        return None
+        parts = (*self.single_uploads, *(name for name in ("auxiliary", "candidates") if getattr(self, name)))
+        return next((reason for part in parts if (reason := victim.why_none(part))), None)
 
     def never(self, algorithm: str, model: ThreatModel) -> str | None:
         """Why no run of an algorithm gives it under a threat model; None if one may."""
@@ -90,7 +100,10 @@ class Needs:
     def words(self) -> str:
         """As a table says it."""
         parts = [f"each victim's {table}" for table in self.single_uploads]
-        given = (("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models))
+        given = (
+            ("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models),
+            ("a server", self.server), ("auxiliary graphs", self.auxiliary), ("candidates", self.candidates),
+        )  # fmt: skip
         parts += [word for word, needed in given if needed]
         return ", ".join(parts) or "nothing"
 
@@ -100,7 +113,7 @@ class Truth:
     """What the evaluator knows and the adversary does not, and how figures of the view are made.
 
     Attributes:
-        result: the finished run. colluder: the client that colludes, where the threat model has one.
+        result: the finished run, of the task's type. colluder: the client that colludes, where the threat model has one.
         seed: of the attack. rng: of whatever scoring draws.
         scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
             scores.parquet beside the record.
@@ -108,22 +121,25 @@ class Truth:
     """
 
     attack: Attack
-    view: View
-    result: FederationResult
+    view: Any
+    result: Any
     colluder: str
     seed: int
     rng: np.random.Generator
     scores: list[pd.DataFrame] = field(default_factory=list)
-    shuffled: Mapping[str, ClientGraph] = field(default_factory=dict)
+    shuffled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def graph(self) -> FederatedGraph:
-        """Of the federation."""
+    def graph(self) -> Any:
+        """The data of the federation."""
         return self.result.graph
 
-    def client(self, victim: str) -> ClientGraph:
-        """A victim's graph. Rows that it uploaded in clear stand in the order of its local ids, which are not those of `graph`
-        where the attack's rows were shuffled."""
+    def client(self, victim: str) -> Any:
+        """A victim's graph, or graphs.
+
+        Rows of a knowledge graph that it uploaded in clear stand in the order of its local ids, which are not those of `graph`
+        where the attack's rows were shuffled.
+        """
         return self.shuffled.get(victim) or next(client for client in self.graph.clients if client.name == victim)
 
     def figure(
@@ -175,33 +191,41 @@ class Attack:
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
         in_order: whether it is given victims' rows in the order of their messages, which `Truth.result` goes by and which follows
             the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
+        task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
     """
 
     name: str
     about: str
     needs: Needs
     metrics: Mapping[str, str]
-    run: Callable[[View, np.random.Generator], Any]
+    run: Callable[[Any, np.random.Generator], Any]
     score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
     items: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
-    configured: Callable[[AttackOptions], Attack] | None = None
+    configured: Callable[[Any], Attack] | None = None
     redrawn: bool = False
     in_order: bool = False
+    task: str = KGE
+
+    @property
+    def threat_models(self) -> tuple[str, ...]:
+        """Names of those that give what it needs."""
+        return tuple(name for name, model in threat_models(self.task).items() if self.needs.fit(model))
 
     def fitting(self, asked: Sequence[str], algorithm: str) -> tuple[str, ...]:
         """The threat models to run it under, of those asked for; without any, its own."""
         if self.choose is not None:
             return tuple(self.choose(asked or default_threats(algorithm)))
-        able = tuple(name for name, model in THREAT_MODELS.items() if self.needs.fit(model))
+        able = self.threat_models
         return tuple(name for name in asked if name in able) or tuple(asked) or self.threats or able[:1]
 
 
 ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks", shipped=("attacks.shipped",))
 RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery", "membership"
-DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)
+DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)  # on knowledge graphs
+Case = tuple[list[Figure], list[pd.DataFrame]]
 
 
 class Attacked(NamedTuple):
@@ -211,33 +235,36 @@ class Attacked(NamedTuple):
     scores: pd.DataFrame
 
 
-def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models of the papers and of practice that fit an algorithm."""
-    shared = RECIPES[algorithm].shared
-    if "entities" in shared:
-        return ("collusion", "identifiers")
-    return ("collusion", "collusion+entities") if shared else ("collusion",)
-
-
 def check_attacks(names: Iterable[str]) -> None:
     """Raises `SpecError` for a name that no attack has."""
     for name in names:
         ATTACKS[name]
 
 
-def run_attacks(result: FederationResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS) -> Attacked:
+def run_attacks(result: RunResult, options: BaseAttackOptions, *, leak_draws: int = LEAK_DRAWS) -> Attacked:
     """Run the attacks of the options on a finished run, each under every threat model and leak ratio that it is to be run under.
 
     An attack skips threat models that lack what it needs while others give it, and runs once where nobody colludes.
 
     Args:
-        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.leak_draws`.
+        options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
+        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.kge.leak_draws`.
 
     Raises:
+        SpecError: options or an attack of another task.
         ThreatModelError: the run cannot be attacked, or an attack gives a metric that it does not declare.
     """
-    check_attackable(result.graph, result.options.algorithm, options.colluder)
-    made = [found for name in options.attack or DEFAULT for found in _cases(ATTACKS[name], result, options, leak_draws)]
+    algorithm = result.options.algorithm
+    task, name = attacked_task(algorithm), RECIPES[algorithm].task
+    if not isinstance(options, task.options):
+        raise SpecError(f"options: a run of {algorithm} takes {task.options.__name__}; got {type(options).__name__}")
+    check_attackable(result.graph, algorithm, options.colluder)
+    chosen = [ATTACKS[one] for one in options.attack or task.default]
+    for one in chosen:
+        if one.task != name:
+            fitting = ", ".join(attacks_of(name))
+            raise SpecError(f"attack {one.name!r} is one on runs of the task {one.task!r}; on {algorithm}: {fitting}")
+    made = [found for one in chosen for found in task.cases(one, result, options, leak_draws)]
     scores = [items for _, of_case in made for items in of_case]
     return Attacked(
         [figure for figures, _ in made for figure in figures],
@@ -245,51 +272,13 @@ def run_attacks(result: FederationResult, options: AttackOptions, *, leak_draws:
     )
 
 
-Case = tuple[list[Figure], list[pd.DataFrame]]
+def attacks_of(task: str) -> dict[str, Attack]:
+    """The attacks on runs of a task, by name, in the registry's order."""
+    return {name: attack for name, attack in ATTACKS.items() if attack.task == task}
 
 
-def _cases(attack: Attack, result: FederationResult, options: AttackOptions, leak_draws: int) -> list[Case]:
-    """Figures and scores of one attack: for each threat model those of each leak ratio."""
-    threats = attack.fitting(options.threat, result.options.algorithm)
-    alone = [name for name in threats if not THREAT_MODELS[name].colluder]
-    found: dict[tuple[str, float], Case] = {}
-    for leak in options.leak:
-        here = threats if leak == options.leak[0] else [name for name in threats if name not in alone]
-        first = _draw(attack, result, options, here, leak)
-        chance = [
-            name for name, (figures, _) in first.items()
-            if leak < 1 and name not in alone and any(not one.reason for one in figures)
-        ]  # fmt: skip
-        others = [
-            _draw(attack, result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), chance, leak)
-            for seed in (other_seeds(options.seed, leak_draws) if attack.redrawn and chance else [])
-        ]
-        for name, (figures, scores) in first.items():
-            found[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), scores
-    return [found[name, leak] for name in threats for leak in options.leak if (name, leak) in found]
-
-
-def _draw(
-    attack: Attack, result: FederationResult, options: AttackOptions, threats: Sequence[str], leak: float
-) -> dict[str, Case]:
-    """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
-    attack = attack.configured(options) if attack.configured else attack
-    who, seed = options.colluder or result.graph.clients[0].name, options.seed
-    found = {}
-    for name in threats:
-        view = build_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
-        clients: dict[str, ClientGraph] = {}
-        if not attack.in_order:
-            view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
-        rng = generator(seed, "score", attack.name, name)
-        truth = Truth(attack, view, result, who, seed, rng, shuffled=clients)
-        figures = _figures(attack, view, truth, generator(seed, "attack", attack.name, name))
-        found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
-    return found
-
-
-def _figures(attack: Attack, view: View, truth: Truth, rng: np.random.Generator) -> list[Figure]:
-    """Of one view: of the victims that cannot be attacked with a reason."""
+def attack_view(attack: Attack, view: View, truth: Truth, rng: np.random.Generator) -> list[Figure]:
+    """Figures of an attack on one view: of the victims that cannot be attacked with a reason."""
     lacking = None
     if attack.choose is None and not attack.needs.fit(view.threat_model):
         lacking = f"it needs {attack.needs.words()}"

@@ -1,6 +1,7 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
 from attacks import update_recovery
+from attacks.graphs import membership as graph_membership
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
@@ -8,3 +9,5 @@ from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVER
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
+for one in (graph_membership.ATTACK,):
+    ATTACKS.register(one.name, one)

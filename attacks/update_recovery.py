@@ -30,8 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import KgeView, VictimView
 from attacks.registry import UPDATE_RECOVERY, Attack, Needs, Truth
-from attacks.view import THREAT_MODELS, VictimView, View
+from attacks.view import THREAT_MODELS
 from fkgsec import estimate
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
@@ -61,7 +62,7 @@ def threats(asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(["server", *adding]))
 
 
-def claim_uploads(view: View, rng: np.random.Generator) -> dict[str, VictimView]:
+def claim_uploads(view: KgeView, rng: np.random.Generator) -> dict[str, VictimView]:
     """What the adversary takes for each victim's upload: the rows in its view, as single uploads or as claimed of a sum."""
     return {victim.name: victim for victim in view.victims}
 
@@ -110,7 +111,7 @@ def relative_error(
     return Estimate(value, min(value, float(low)), max(value, float(high)), len(true), "bootstrap")
 
 
-def _means(result: FederationResult, view: View, table: Table) -> dict[str, np.ndarray]:
+def _means(result: FederationResult, view: KgeView, table: Table) -> dict[str, np.ndarray]:
     """By name, the mean of each row over the clients in the attacked round, `[W]`; names that are in no sum are missing."""
     if result.inputs.get(table):
         opened = view.secure[table].opened[:1] if table in view.secure else ()
@@ -141,7 +142,7 @@ def _truth(result: FederationResult, place: int, table: Table) -> tuple[list[str
 
 
 def _changes(
-    result: FederationResult, view: View, victim: VictimView, table: Table, means: dict[str, np.ndarray]
+    result: FederationResult, view: KgeView, victim: VictimView, table: Table, means: dict[str, np.ndarray]
 ) -> _Changes | str:
     """The rows of a victim that its training changed; the reason when there is nothing to measure."""
     if not result.started.get(table):  # nor by runs of an earlier version

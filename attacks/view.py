@@ -1,29 +1,28 @@
-"""Threat models, and the view that an adversary has of a finished run under one of them.
+"""Threat models, and the view that an adversary has of a finished run under one of them, whatever the run trained.
 
-An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice
-handed over. It never receives a victim's graph, names or tables that did not cross; the evaluator
-(`attacks.reconstruction.evaluation`) joins the truth afterwards. A view is sliced to its threat model: where the adversary may
-use some rows of a table, it holds these alone.
+    view = build_view(result, THREAT_MODELS["collusion"], colluder="hospital-1", leak=0.5, seed=0)    # a `KgeView`
+    view = build_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)                      # a `GraphView`
+
+An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice handed over. What
+these are depends on the task, which says it in a module of its own (`attacks.kge.task`, `attacks.graphs.task`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from attacks.membership.models import ClientModel, client_models
-from attacks.residual import Claims, SecureTable, claim_rows
-from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
-from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.kge.models import KgeModel
-from fkgsec.randomness import generator
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.result import RunResult
+from fkgsec.registry import Registry
+
+if TYPE_CHECKING:
+    from attacks.options import BaseAttackOptions
+    from attacks.registry import Attack, Case
+
+KGE, GRAPH = "kge", "graph"
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,29 @@ class ThreatModel:
     """Who colludes and what is known beforehand.
 
     Attributes:
-        colluder: the server has one client's element-embedding pairs, at the leak ratio.
+        lines: by task that it applies to, what tables say of it.
+        colluder: one client hands over what it has: of knowledge graphs its element-embedding pairs, at the leak ratio; of graph
+            classification its graphs and its model.
         identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
         victim_entities: the victims' entity embeddings, without names, reached the server by another way.
-        about: one line for tables.
         models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
+        server: the server is an adversary; else a colluder knows what it was sent, and no more.
+        auxiliary: the adversary has graphs of the victims' data sets that nobody trains on.
     """
 
     name: str
-    colluder: bool
-    identifiers: bool
-    victim_entities: bool
-    about: str
+    lines: Mapping[str, str] = field(hash=False)
+    colluder: bool = False
+    identifiers: bool = False
+    victim_entities: bool = False
     models: bool = False
+    server: bool = True
+    auxiliary: bool = False
+
+    @property
+    def about(self) -> str:
+        """One line for tables; that of the first task where they differ."""
+        return next(iter(self.lines.values()))
 
 
 MODELS = "models"
@@ -51,94 +60,89 @@ MODELS = "models"
 THREAT_MODELS = {
     model.name: model
     for model in (
-        ThreatModel("server", False, False, False, "an honest-but-curious server alone; it ignores names"),
-        ThreatModel("collusion", True, False, False, "server and one client; names are hidden (fedr.txt 3.1)"),
         ThreatModel(
-            "collusion+entities", True, False, True, "and it has the victims' entity rows without names (fedr.txt 4.2)"
+            "server",
+            {KGE: "an honest-but-curious server alone; it ignores names", GRAPH: "an honest-but-curious server alone"},
         ),
-        ThreatModel("identifiers", True, True, False, "server and one client; the server uses the names it was told"),
-        ThreatModel(MODELS, False, False, False, "whoever holds the models that clients are left with", models=True),
+        ThreatModel(
+            "collusion",
+            {
+                KGE: "server and one client; names are hidden (fedr.txt 3.1)",
+                GRAPH: "server and one client, which hands over its graphs and its model",
+            },
+            colluder=True,
+        ),
+        ThreatModel(
+            "collusion+entities",
+            {KGE: "and it has the victims' entity rows without names (fedr.txt 4.2)"},
+            colluder=True,
+            victim_entities=True,
+        ),
+        ThreatModel(
+            "identifiers",
+            {KGE: "server and one client; the server uses the names it was told"},
+            colluder=True,
+            identifiers=True,
+        ),
+        ThreatModel(
+            MODELS,
+            dict.fromkeys((KGE, GRAPH), "whoever holds the models that clients are left with"),
+            models=True,
+            server=False,
+        ),
+        ThreatModel(
+            "server+graphs",
+            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on: the validation graphs"},
+            auxiliary=True,
+        ),
+        ThreatModel(
+            "client",
+            {GRAPH: "one client alone: its graphs, its model, and the broadcasts that it received"},
+            colluder=True,
+            server=False,
+        ),
     )
 }
 
 
-@dataclass(frozen=True, eq=False)
-class ColluderKnowledge:
-    """What the traitor hands over: element-embedding pairs of its own model, and the triples among them.
+def threat_models(task: str) -> dict[str, ThreatModel]:
+    """Those that apply to a task, by name.
 
-    Attributes:
-        entity_names `[n]`, entities `[n, W]`: the leaked entities as it holds them in the attacked round before the broadcast,
-            that is after its own training if it took part in the round.
-        shared_entities `[n, W]`: the same entities as the server's last broadcast gave them (what published notebooks use).
-        relation_names `[m]`, relations `[m, V]`: relations of its triples that touch a leaked entity.
-        triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
-            positions in `entity_names` (-1 for an end that was not leaked) and in `relation_names`.
+    >>> list(threat_models("graph"))
+    ['server', 'collusion', 'models', 'server+graphs', 'client']
     """
-
-    entity_names: np.ndarray
-    entities: Tensor
-    shared_entities: Tensor
-    relation_names: np.ndarray
-    relations: Tensor
-    triples: np.ndarray
-
-    @property
-    def majority_relation(self) -> str:
-        """The most frequent relation of its known triples; what an adversary without embeddings would guess."""
-        return str(self.relation_names[np.bincount(self.triples[:, 1], minlength=len(self.relation_names)).argmax()])
-
-    @property
-    def pair_density(self) -> float:
-        """Share of ordered pairs of leaked entities that its triples link: how dense the adversary expects a graph to be."""
-        inside = self.triples[(self.triples[:, [0, 2]] >= 0).all(axis=1)]
-        return len(np.unique(inside[:, [0, 2]], axis=0)) / max(1, len(self.entity_names) ** 2)
+    return {name: model for name, model in THREAT_MODELS.items() if task in model.lines}
 
 
 @dataclass(frozen=True, eq=False)
-class VictimView:
-    """What the adversary holds of one victim: its last upload up to the attacked round, in the order of the message.
-
-    That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
-    on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
-    on Nations all. It is how local ids are numbered here, not what embeddings leak. No attack here uses it; one from outside
-    is given the rows in a random order (`attacks.row_order`).
-
-    Attributes:
-        entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed. NaN where this row never did (FedS sends
-            some rows of many rounds; the server has put them together, each as it was last seen).
-        entity_names `[n]`: names of the rows, None unless the threat model uses identifiers.
-        origin: how `entities` got there.
-        claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
-            `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
-        models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
-    """
+class Victim:
+    """What the adversary holds of one client that does not collude."""
 
     name: str
-    entities: Tensor | None
-    relations: Tensor | None
-    entity_names: np.ndarray | None
-    origin: str
-    claims: dict[Table, Claims] = field(default_factory=dict)
-    models: Mapping[str, ClientModel] = field(default_factory=dict)
+
+    def why_none(self, part: str) -> str | None:
+        """Why there is no single upload of a table, or nothing else of that name; None where there is."""
+        return None if getattr(self, part, None) is not None else f"no {part} of it crossed"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """Everything an attack may use. `secure` has the tables that were summed securely; victims have no rows of these.
+    """What every task's view has; a task's own extends it.
 
-    No seed of the run is in it: what an attack draws, it draws from its own (`AttackOptions.seed`), and nothing here says what
-    clients, trainers or protocols drew.
+    No seed of the run is in it: what an attack draws, it draws from its own (`BaseAttackOptions.seed`), and nothing here says
+    what clients, trainers or protocols drew.
+
+    Attributes:
+        round: the attacked one.
+        leak: the share of the colluder's knowledge that it handed over, where that is a share.
     """
 
     threat_model: ThreatModel
-    model: KgeModel
     round: int
-    leak: float
-    colluder: ColluderKnowledge | None
-    victims: tuple[VictimView, ...]
-    secure: dict[Table, SecureTable] = field(default_factory=dict)
+    victims: tuple[Any, ...]
+    leak: float | None = None
 
-    def only(self, victims: tuple[VictimView, ...]) -> View:
+    def only(self, victims: tuple[Any, ...]) -> Self:
         """The same view with these victims."""
         return replace(self, victims=victims)
 
@@ -146,8 +150,46 @@ class View:
 ALL = "all"  # stands for all victims together where a victim is named
 
 
-def check_attackable(graph: FederatedGraph, algorithm: str, colluder: str | None) -> None:
+@dataclass(frozen=True)
+class AttackedTask:
+    """How runs of a task are attacked.
+
+    Attributes:
+        options: the struct of its attacks' options.
+        default: the attacks to run where none is named.
+        default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
+        build_view: see `build_view`.
+        cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
+            draws of what is drawn as are asked for.
+    """
+
+    options: type[BaseAttackOptions]
+    default: tuple[str, ...]
+    default_threats: Callable[[str], tuple[str, ...]]
+    build_view: Callable[..., View]
+    cases: Callable[[Attack, Any, Any, int], list[Case]]
+
+
+ATTACKED: Registry[AttackedTask] = Registry(
+    "task", "fkgsec.attacked", shipped=("attacks.kge.task", "attacks.graphs.task")
+)
+
+
+def attacked_task(algorithm: str) -> AttackedTask:
+    """How runs of an algorithm are attacked. Raises `SpecError` for one whose task has no attacks."""
+    return ATTACKED[RECIPES[algorithm].task]
+
+
+def default_threats(algorithm: str) -> tuple[str, ...]:
+    """The threat models of the papers and of practice that fit an algorithm."""
+    return attacked_task(algorithm).default_threats(algorithm)
+
+
+def check_attackable(graph: Any, algorithm: str, colluder: str | None) -> None:
     """Say before hours of training whether the run can be attacked at all.
+
+    Args:
+        graph: the clients' data.
 
     Raises:
         ThreatModelError: one party holds everything, there is no victim, or the colluder (None: the first) is no client.
@@ -163,177 +205,25 @@ def check_attackable(graph: FederatedGraph, algorithm: str, colluder: str | None
         raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {colluder!r}")
 
 
-def build_view(result: FederationResult, threat_model: ThreatModel, *, colluder: str, leak: float, seed: int) -> View:
-    """The view of `threat_model` on a finished run, at its best round.
+def build_view(result: RunResult, threat_model: ThreatModel, *, colluder: str, seed: int, **asked: Any) -> Any:
+    """The view of `threat_model` on a finished run, at its best round: of the run's task, which says what else can be asked.
 
     Args:
-        result: the run; only its transcript, the colluder's own part and, for `victim_entities`, the rows that
-            the threat model assumes to be known are taken from it.
+        result: the run; only its transcript, the colluder's own part and what the threat model assumes to be known are taken
+            from it.
         colluder: name of the client that colludes; every other client is a victim. Where models are held, all clients are.
-        leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
-            subsets of the larger ones for the same seed.
-        seed: of the attack: which share leaks, and who holds a row where that is left open.
+        seed: of the attack.
+        asked: of knowledge graphs `leak`, see `attacks.kge.view.kge_view`; of graph classification
+            `candidates`, see `attacks.graphs.view.graph_view`.
 
     Raises:
-        ThreatModelError: unknown colluder, a leak out of range, or a run without a federation.
+        ThreatModelError: unknown colluder, a threat model of another task, or a run without a federation.
     """
-    check_attackable(result.graph, result.options.algorithm, colluder)
-    clients = result.graph.clients
-    names = [client.name for client in clients]
-    if not 0 < leak <= 1:
-        raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
-    if threat_model.models:
-        held = [
-            VictimView(client.name, None, None, None, "not uploaded", models=client_models(result, place))
-            for place, client in enumerate(clients)
-        ]
-        return View(threat_model, result.options.kge_model(), result.best_round, leak, None, tuple(held))
-    uploads = {
-        (message.sender, message.table): message
-        for number in sorted(result.transcript.latest_uploads(result.best_round))
-        for message in result.transcript.messages(number)
-        if isinstance(message, Rows) and message.receiver == SERVER
-    }
-    alignments = {
-        message.sender: message
-        for message in result.transcript.messages(0)
-        if isinstance(message, Alignment) and message.table == "entities"
-    }
-    secure: dict[Table, SecureTable] = {
-        table: _secure_table(result, threat_model, table, colluder, leak, seed)
-        for table in RECIPES[result.options.algorithm].shared
-        if result.inputs.get(table)
-    }
-    claims: dict[Table, dict[str, Claims]] = {
-        table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()
-    }
-    victims = [
-        _victim_view(result, threat_model, place, uploads, alignments.get(client_party(client.name)), claims)
-        for place, client in enumerate(clients)
-        if client.name != colluder
-    ]
-    knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
-    model = result.options.kge_model()
-    return View(threat_model, model, result.best_round, leak, knowledge, tuple(victims), secure)
-
-
-def _victim_view(
-    result: FederationResult,
-    threat_model: ThreatModel,
-    place: int,
-    uploads: Mapping[tuple[str, str], Rows],
-    aligned: Alignment | None,
-    claims: Mapping[Table, Mapping[str, Claims]],
-) -> VictimView:
-    """What is seen of the client at a place."""
-    client = result.graph.clients[place]
-    party = client_party(client.name)
-    rows, relations = (_uploaded(result, uploads, party, table) for table in ("entities", "relations"))
-    origin = "uploaded" if rows is not None else "not uploaded"
-    if rows is None and threat_model.victim_entities:
-        rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
-    told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
-    names = None if told is None else np.array(told, dtype=object)
-    victim = VictimView(client.name, rows, relations, names, origin)
-    own = {table: found[party] for table, found in claims.items() if party in found}
-    if "entities" in own:
-        victim = replace(
-            victim, entities=own["entities"].embeddings, entity_names=own["entities"].names, origin="summed"
+    algorithm = result.options.algorithm
+    check_attackable(result.graph, algorithm, colluder)
+    task = RECIPES[algorithm].task
+    if task not in threat_model.lines:
+        raise ThreatModelError(
+            f"threat model {threat_model.name!r} does not apply to {algorithm}; allowed: {', '.join(threat_models(task))}"
         )
-    if "relations" in own:
-        victim = replace(victim, relations=own["relations"].embeddings)
-    return replace(victim, claims=own)
-
-
-def _uploaded(
-    result: FederationResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table
-) -> Tensor | None:
-    """A client's rows as the server last saw each, NaN where it never did; None when none crossed."""
-    observed = result.observed.get(table, {}).get(party)
-    if observed is not None:
-        return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
-    message = uploads.get((party, table))
-    return message.unpack() if message else None
-
-
-def _secure_table(
-    result: FederationResult, threat_model: ThreatModel, table: Table, colluder: str, leak: float, seed: int
-) -> SecureTable:
-    """What `threat_model` gives of a table that was summed securely.
-
-    Positions are known to whoever holds a row, so the colluder gives the names of the leaked rows away with its input; of
-    relations it gives those of its triples that touch a leaked entity, as in clear.
-    """
-    transcript = result.transcript
-    rounds = sorted(number for number in transcript.notes if number <= result.best_round)
-    opened = [
-        note for number in reversed(rounds) for note in reversed(transcript.opened(number)) if note.table == table
-    ]
-    with_rows = next((place for place, note in enumerate(opened) if note.total), None)
-    opened = [] if with_rows is None else [opened[with_rows], *opened[:with_rows], *opened[with_rows + 1 :]]
-    parties = tuple(client_party(client.name) for client in result.graph.clients)
-    all_names = np.array(result.row_names[table], dtype=object)
-    names = all_names.copy() if threat_model.identifiers else np.full(len(all_names), None, dtype=object)
-    row_of = {name: row for row, name in enumerate(all_names)}
-    leaked, own_input = np.empty(0, dtype=np.int64), None
-    if threat_model.colluder:
-        place = parties.index(client_party(colluder))
-        graph = result.graph.clients[place]
-        local = _leaked_entities(graph, place, leak, seed)
-        ids, vocabulary = graph.entity_ids[local], result.graph.entities
-        if table == "relations":
-            touching = np.isin(graph.train[:, [0, 2]], local).any(axis=1)
-            ids, vocabulary = graph.relation_ids[np.unique(graph.train[touching, 1])], result.graph.relations
-        leaked = np.sort(np.array([row_of[vocabulary[number]] for number in ids], dtype=np.int64))
-        names[leaked] = all_names[leaked]
-        if opened and opened[0].round == result.best_round:
-            whole = result.inputs[table].get(parties[place])
-            own_input = None if whole is None else whole[torch.from_numpy(leaked)]
-    holdings = {
-        message.sender: np.array([row_of[name] for name in message.names[: message.num_uploaded]], dtype=np.int64)
-        for message in transcript.messages(0)
-        if isinstance(message, Alignment) and message.table == table
-    }
-    colluding = client_party(colluder) if threat_model.colluder else None
-    return SecureTable(
-        parties,
-        tuple(party for party in parties if party != client_party(colluder)),
-        colluding,
-        names,
-        tuple(opened),
-        leaked,
-        own_input,
-        leak >= 1,
-        holdings,
-        result.known.get(table, {}),
-    )
-
-
-def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> np.ndarray:
-    """The local ids of the colluder's leaked entities, ascending."""
-    count = graph.num_trained_entities
-    order = generator(seed, "leaked entities", place).permutation(count)
-    return np.sort(order[: max(1, int(leak * count + 1e-9))])  # 0.29 * 100 is 28.999...
-
-
-def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed: int) -> ColluderKnowledge:
-    graph = result.graph.clients[place]
-    leaked = _leaked_entities(graph, place, leak, seed)
-    position = np.full(graph.num_entities, -1)
-    position[leaked] = np.arange(len(leaked))
-    ends = position[graph.train[:, [0, 2]]]
-    touching = (ends >= 0).any(axis=1)
-    relations, relation_position = np.unique(graph.train[touching, 1], return_inverse=True)
-    trained, shared = result.trained[place], result.tables[place]
-    entity_names, relation_names = (
-        np.array(result.graph.entities, dtype=object),
-        np.array(result.graph.relations, dtype=object),
-    )
-    return ColluderKnowledge(
-        entity_names[graph.entity_ids[leaked]],
-        trained.entities[leaked],
-        shared.entities[leaked],
-        relation_names[graph.relation_ids[relations]],
-        trained.relations[relations],
-        np.stack([ends[touching, 0], relation_position, ends[touching, 1]], axis=1),
-    )
+    return ATTACKED[task].build_view(result, threat_model, colluder=colluder, seed=seed, **asked)

@@ -38,6 +38,8 @@ def test_exported_names_of_attacks() -> None:
         "Truth",
         "run_attacks",
         "AttackOptions",
+        "GraphAttackOptions",
+        "KgeAttackOptions",
         "Leakage",
         "ThreatModel",
         "Unlinked",

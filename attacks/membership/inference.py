@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import KgeView
 from attacks.membership.audits import (
     Audited,
     Statistics,
@@ -30,7 +31,7 @@ from attacks.membership.audits import (
 from attacks.membership.figures import MAX_FPR, MembershipResult, measure_membership
 from attacks.membership.models import ClientModel, client_models
 from attacks.registry import MEMBERSHIP, Attack, Needs, Truth
-from attacks.view import ALL, MODELS, View
+from attacks.view import ALL, MODELS
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate, exact
@@ -49,7 +50,7 @@ TOO_FEW = "too few training triples with matched never-seen ones"
 Models = Mapping[str, Mapping[str, ClientModel]]
 
 
-def claim(view: View, rng: np.random.Generator) -> Models:
+def claim(view: KgeView, rng: np.random.Generator) -> Models:
     """By victim the models that the adversary asks for the loss of whatever triple it is shown."""
     return {victim.name: victim.models for victim in view.victims}
 
@@ -141,13 +142,15 @@ def _figures(
                 MEMBERSHIP, metric, MODELS, victim, estimate or NOT_ATTACKED, exact(chance, found.auc.n), 1.0, round=round,
                 reason=reason, variant=f"{model}, {attack}", counts=counts, num_attacked=num_attacked,
             )
-            for metric, estimate, chance, reason in _measures(found)
+            for metric, estimate, chance, reason in measures(found)
         ]  # fmt: skip
     return figures
 
 
-def _measures(found: MembershipResult) -> Sequence[tuple[str, Estimate | None, float, str | None]]:
-    """Metric, estimate, what chance gives, and why there is none."""
+def measures(
+    found: MembershipResult, items: str = "triples"
+) -> Sequence[tuple[str, Estimate | None, float, str | None]]:
+    """Metric (those of `METRICS`), estimate, what chance gives, and why there is none; `items` are called so in the reason."""
     low = [
         (
             TPR[one.max_fpr],
@@ -155,7 +158,7 @@ def _measures(found: MembershipResult) -> Sequence[tuple[str, Estimate | None, f
             one.max_fpr,
             None
             if one.tpr
-            else f"{one.max_fpr:.1%} false alarms take {math.ceil(1 / one.max_fpr):,} never-seen triples; "
+            else f"{one.max_fpr:.1%} false alarms take {math.ceil(1 / one.max_fpr):,} never-seen {items}; "
             f"{found.num_controls:,} match",
         )
         for one in found.low_fpr

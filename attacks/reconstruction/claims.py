@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.kge.view import KgeView, VictimView
 from attacks.reconstruction.inference import (
     EntityGuesses,
     Inference,
@@ -25,7 +26,6 @@ from attacks.reconstruction.inference import (
     rank_pairs,
 )
 from attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
-from attacks.view import VictimView, View
 
 NO_NAME = ""  # where the adversary makes no guess
 
@@ -39,7 +39,7 @@ class Claims:
         guesser: what it learnt from the colluder. rankings: of candidate pairs, which names do not change; filled in.
     """
 
-    view: View
+    view: KgeView
     victim: VictimView
     names: Mapping[Inference, EntityGuesses]
     guesser: RelationGuesser
@@ -84,7 +84,7 @@ class Claims:
 
 
 def claim(
-    view: View,
+    view: KgeView,
     victim: VictimView,
     guesser: RelationGuesser | None,
     inferences: Sequence[Inference],

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure
-from attacks.leak_draws import LEAK_DRAWS
+from attacks.kge.leak_draws import LEAK_DRAWS
+from attacks.kge.view import KgeView, VictimView
 from attacks.reconstruction import published
 from attacks.reconstruction.claims import NO_NAME, Claims, claim
 from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
@@ -29,7 +30,6 @@ from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.reconstruction.scoring import Counts, figures_of
 from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
 from attacks.registry import Attack, Needs, Truth, run_attacks
-from attacks.view import VictimView, View
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import Table
@@ -91,7 +91,7 @@ class Reconstruction:
         self.guesser: RelationGuesser | None = None
         self.rankings: dict[tuple[str, str], PairRanking] = {}
 
-    def run(self, view: View, rng: np.random.Generator) -> dict[str, Claims | str]:
+    def run(self, view: KgeView, rng: np.random.Generator) -> dict[str, Claims | str]:
         """By victim what the adversary claims of it, or why it can claim nothing."""
         if self.guesser is None and view.colluder is not None:
             self.guesser = RelationGuesser(view.model, view.colluder, self.options.seed)
@@ -117,7 +117,7 @@ class Reconstruction:
         note = self.guesser.learner.note if learned and self.guesser else None
         return figures_of(truth, inferences, counts, note, published=self.options.metric == "published")
 
-    def _fitting(self, view: View) -> tuple[Inference, ...]:
+    def _fitting(self, view: KgeView) -> tuple[Inference, ...]:
         """The inferences to make: of relation rows that crossed, a score of entity rows says nothing."""
         assert not isinstance(self.options.inference, str)
         if self.options.metric == "published":
@@ -212,7 +212,7 @@ class _Held:
         return self.relation_names[self.train[:, 1]]
 
 
-def _names_crossed(view: View, victim: VictimView) -> bool:
+def _names_crossed(view: KgeView, victim: VictimView) -> bool:
     """Whether names that crossed give every entity away, whether or not an embedding did."""
     aligned = victim.entity_names is not None and "entities" not in victim.claims
     holdings = "entities" in view.secure and view.secure["entities"].holdings and view.threat_model.identifiers

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from attacks.view import VictimView, View
+from attacks.kge.view import KgeView, VictimView
 
 
 def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
@@ -22,7 +22,7 @@ def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
     return np.fromiter((name in known for name in names), dtype=bool, count=len(names))
 
 
-def chance_of_name(view: View, victim: VictimView, names: np.ndarray) -> np.ndarray:
+def chance_of_name(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
     """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
     assert view.colluder is not None
     if "entities" in victim.claims:
@@ -43,7 +43,7 @@ def chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def attainable(
-    view: View, victim: VictimView, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
+    view: KgeView, victim: VictimView, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output.
 

@@ -19,10 +19,10 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.reconstruction.inference import ByVector, Inference, infer_relations
 from attacks.reconstruction.learned import RelationLearner, learn_relations
 from attacks.reconstruction.prior import NamePosterior, fit_names
-from attacks.view import ColluderKnowledge, VictimView, View
 from fkgsec.kge.models import KgeModel
 
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows
@@ -50,7 +50,7 @@ class RelationGuesser:
 
     def guess(
         self,
-        view: View,
+        view: KgeView,
         victim: VictimView,
         pairs: np.ndarray,
         heads: np.ndarray,

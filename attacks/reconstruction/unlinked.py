@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from attacks.kge.view import ColluderKnowledge
 from attacks.reconstruction.inference import PairRanking, expected_pairs
-from attacks.view import ColluderKnowledge
 from fkgsec import estimate
 from fkgsec.estimate import Estimate
 

@@ -203,7 +203,7 @@ def attack_lines() -> list[str]:
     """The registered attacks: what each needs, the threat models that give it, and what it measures."""
     lines = []
     for name, one in ATTACKS.items():
-        models = [model for model in THREAT_MODELS if one.needs.fit(THREAT_MODELS[model])]
+        models = one.threat_models
         lines += [f"{name}: {one.about}", f"  needs: {one.needs.words()}", f"  threat models: {', '.join(models)}"]
         lines += [f"  {name}.{metric}: {about}" for metric, about in one.metrics.items()]
     return lines

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from attacks.view import THREAT_MODELS
+from attacks.view import KGE, threat_models
 from defenses.options import KINDS
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
@@ -25,7 +25,7 @@ _REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "algorithm": lambda: algorithms_of("kge"),
     "model": lambda: MODELS,
     "partition": lambda: PARTITIONS,
-    "threat": lambda: THREAT_MODELS,
+    "threat": lambda: threat_models(KGE),
 }
 _ALIASES: dict[str, Mapping[str, str]] = {
     # fedr.txt Table 2; fedlu.txt Table 1; both for training without a federation.

@@ -176,12 +176,12 @@ class Federation:
 
     def retain(self, *rounds: int) -> None:
         """Keep the messages of round 0, of these rounds, of those that an attack or the adversary needs, and each client's last
-        upload up to these; the broadcasts before these rounds; and the notes worth keeping."""
+        upload up to these; the broadcasts that the last of these uploads were trained from; and the notes worth keeping."""
         transcript = self.channel.transcript
         whole = {0, *rounds, *self._needed}.union(*(transcript.latest_uploads(number) for number in rounds))
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
         latest = {max((one for one in opened if one <= number), default=number) for number in rounds}
-        before = {number - 1 for number in (*rounds, *self._needed)}
+        before = {transcript.last_broadcast(number) for number in (*rounds, *self._needed)}
         noted = {*rounds, *self._needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
 

@@ -321,6 +321,14 @@ class Transcript:
         }
         return set(latest.values())
 
+    def last_broadcast(self, round: int) -> int:
+        """The round of the server's last broadcast before the last upload up to a round; of round 0 where there is none.
+
+        That is the round before where rows cross in every round.
+        """
+        uploaded = max(self.latest_uploads(round), default=round)
+        return max((one.round for one in self.entries if one.direction == "down" and one.round < uploaded), default=0)
+
     def messages(self, round: int) -> list[AnyMessage]:
         """The messages of a retained round in the order of sending; empty when it was not retained."""
         return [decode(frame) for frame in self.frames.get(round, [])]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.kge.view import ColluderKnowledge
 from attacks.reconstruction.inference import (
     infer_entities,
     infer_entities_nearest,
@@ -15,7 +16,7 @@ from attacks.reconstruction.inference import (
     infer_relations,
     rank_pairs,
 )
-from attacks.view import THREAT_MODELS, ColluderKnowledge, View, build_view
+from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party
@@ -33,7 +34,7 @@ def knowledge(result: FederationResult, leak: float, seed: int = 0) -> ColluderK
     return known
 
 
-OF_MESSAGES = [name for name, model in THREAT_MODELS.items() if not model.models]
+OF_MESSAGES = [name for name, model in threat_models(KGE).items() if not model.models]
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedr", "single"])

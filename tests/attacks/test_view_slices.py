@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.view import THREAT_MODELS, View, build_view
+from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
 from defenses import make_transport
 from fkgsec import FederationOptions, FederationResult, generate_consortium
 from fkgsec.federation.loop import run_federation
@@ -75,7 +75,7 @@ def held_in(view: View, rows: torch.Tensor) -> int:
     return sum(row.tobytes() in seen for row in np.asarray(rows, dtype=np.float32))
 
 
-OF_MESSAGES = [name for name, model in THREAT_MODELS.items() if not model.models]
+OF_MESSAGES = [name for name, model in threat_models(KGE).items() if not model.models]
 CASES = [("fede", ""), ("fedr", ""), ("fede", "secagg"), ("fede", "psu,secagg"), ("fedr", "psu,secagg")]
 
 

@@ -17,7 +17,7 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from attacks.view import THREAT_MODELS, build_view
+from attacks.view import KGE, build_view, threat_models
 from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record
@@ -194,7 +194,7 @@ def audited(folder: Path, **fields: Any) -> tuple[FederationResult, set[int | by
     result = run_federation(graph, spec.federation_options(), folder, make_transport=make_transport)
     views = [
         build_view(result, threat, colluder=graph.clients[0].name, leak=1.0, seed=spec.attack_options().seed)
-        for threat in THREAT_MODELS.values()
+        for threat in threat_models(KGE).values()
     ]
     record = json.loads(encode_record(finished.record))
     texts = [path.read_text() for path in folder.glob("*.json")]

@@ -11,13 +11,14 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
+from attacks.kge.view import VictimView
 from attacks.reconstruction import unlinked
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.registry import default_threats
-from attacks.view import ALL, THREAT_MODELS, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, View, build_view
 from fkgsec import ClientGraph, FederatedGraph, FederationResult
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.inference import (
     best_relations,
@@ -20,7 +21,7 @@ from attacks.reconstruction.inference import (
     rank_pairs,
 )
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, ColluderKnowledge, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, View, build_view
 from fkgsec import KgeModel
 from fkgsec.kge.models import MODELS, ModelName
 
@@ -74,7 +75,10 @@ def view_with(model: ModelName, num_entities: int = 7, num_relations: int = 4) -
         np.array([(0, 0, 1)]),
     )
     victim = VictimView("victim", rows(num_entities, kge.entity_width), rows(3, kge.relation_width), None, "uploaded")
-    return View(THREAT_MODELS["collusion"], kge, 1, 1.0, colluder, (victim,)), victim
+    view = KgeView(
+        threat_model=THREAT_MODELS["collusion"], model=kge, round=1, leak=1.0, colluder=colluder, victims=(victim,)
+    )
+    return view, victim
 
 
 class TestAgainstLoops:

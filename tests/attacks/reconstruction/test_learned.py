@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.reconstruction import learned
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import INFERENCES, Leakage
 from attacks.reconstruction.learned import learn_relations
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
-from attacks.view import ALL, THREAT_MODELS, ColluderKnowledge, VictimView, View, build_view
+from attacks.view import ALL, THREAT_MODELS, build_view
 from fkgsec import FederationOptions, KgeModel, generate_consortium, load_dataset, partition
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.kge.models import ModelName
@@ -28,6 +29,12 @@ def knowledge(triples: np.ndarray, entities: torch.Tensor, num_relations: int) -
     names = np.array([f"e{number}" for number in range(len(entities))], dtype=object)
     relations = np.array([f"r{number}" for number in range(num_relations)], dtype=object)
     return ColluderKnowledge(names, entities, entities, relations, torch.zeros(num_relations, 4), triples)
+
+
+def collusion(known: ColluderKnowledge, victim: VictimView) -> KgeView:
+    return KgeView(
+        threat_model=THREAT_MODELS["collusion"], model=KgeModel("transe", 4), round=0, colluder=known, victims=(victim,)
+    )
 
 
 def typed_triples(count: int, num_relations: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
@@ -133,7 +140,7 @@ class TestCombined:
             train[:, 1] = rng.permutation(train[:, 1])
         known = knowledge(train, rows, 4)
         victim = VictimView("b", rows, None, None, "uploaded")
-        view = View(THREAT_MODELS["collusion"], KgeModel("transe", 4), 0, 1.0, known, (victim,))
+        view = collusion(known, victim)
         heads = np.full(1000, "a stranger", dtype=object)
         found = RelationGuesser(view.model, known, 0).guess(
             view, victim, ends[2000:], heads, known.entity_names[ends[2000:, 1]], ("names", "learned", "combined")
@@ -157,7 +164,7 @@ class TestCombined:
             np.array([(0, 0, -1), (0, 0, -1), (1, 0, -1), (3, 0, -1), (-1, 1, 2), (-1, 1, 2), (-1, 1, 4)]), rows, 2
         )
         victim = VictimView("b", rows, None, None, "uploaded")
-        view = View(THREAT_MODELS["collusion"], KgeModel("transe", 4), 0, 1.0, known, (victim,))
+        view = collusion(known, victim)
         names, pairs = known.entity_names, np.array([(0, 1), (3, 2)])
         heads = np.array(["e0", "a stranger"], dtype=object)
         found = RelationGuesser(view.model, known, 0).guess(

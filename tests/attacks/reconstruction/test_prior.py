@@ -5,10 +5,10 @@ import math
 import numpy as np
 import torch
 
+from attacks.kge.view import ColluderKnowledge
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.prior import SMOOTHINGS, fit_names
-from attacks.view import ColluderKnowledge
 
 
 def knowledge(triples: list[tuple[int, int, int]]) -> ColluderKnowledge:

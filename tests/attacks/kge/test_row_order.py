@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from attacks.figure import Figure
+from attacks.kge.row_order import shuffled
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-from attacks.row_order import shuffled
 from attacks.view import THREAT_MODELS, View, build_view
 from fkgsec import FederationResult
 from fkgsec.estimate import proportion

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.view import VictimView, View
+from attacks.kge.view import KgeView, VictimView
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 
 
-def shuffled(view: View, graph: FederatedGraph, rng: np.random.Generator) -> tuple[View, dict[str, ClientGraph]]:
+def shuffled(view: KgeView, graph: FederatedGraph, rng: np.random.Generator) -> tuple[KgeView, dict[str, ClientGraph]]:
     """The view with each victim's rows in another order, and by victim its graph with local ids that follow it.
 
     Rows of a secure sum stay where the server has them, and rows that no training triple names behind the others.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from attacks.leak_draws import LEAK_DRAWS, other_seeds
+from attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL

@@ -1,0 +1,277 @@
+"""The view that an adversary has of a finished run of graph classification under a threat model.
+
+    view = graph_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)
+    view.layout.pack(view.victims[0].upload) - view.layout.pack(view.victims[0].broadcast)     # what training did, [R, width]
+
+Shared parameters that crossed, by name: each victim's last upload up to the kept round, and the broadcast that it trained from;
+of uploads that were summed, their mean alone. What everybody knows: the architecture, the training, how many graphs each client
+trains on (it says so when it aligns; under secure sums their sum alone). What a colluder hands over. Where the threat model has
+auxiliary graphs, these are the validation graphs of all clients of the victim's data set: nobody trains on them, and where
+several clients hold one data set, they say nothing of one client alone. A victim's training graphs are in no view but as
+candidates of an attack that is to tell them (`attacks.graphs.candidates`), unmarked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.graphs.candidates import draw_candidates
+from attacks.graphs.models import GraphModel, PublicSettings
+from attacks.view import ThreatModel, Victim, View
+from fkgsec.errors import RunError
+from fkgsec.exchange.tensors.quantised import Quantised
+from fkgsec.federation.messages import SERVER, Alignment, AnyMessage, QuantisedRows, Rows, client_party
+from fkgsec.gnn.layout import Layout
+from fkgsec.gnn.result import GnnResult
+from fkgsec.graphs.sets import GraphSet
+from fkgsec.randomness import generator
+
+PARAMETERS = "parameters"
+LACKING = {
+    "auxiliary": "no graphs of its data set are known that nobody trains on",
+    "candidates": "fewer than two of its test graphs have a training graph of their class and size, both without twins",
+}
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphVictim(Victim):
+    """What the adversary holds of one client.
+
+    Attributes:
+        num_graphs: that it trains on; None where uploads were summed.
+        broadcast: the shared parameters that it trained from in the attacked round; None where none is known.
+        upload: those that it sent after it; None where it sent none in that round, or in a sum.
+        summed: whether its upload crossed in a sum.
+        models: those that it is left with, where the threat model gives them: "global", after the kept round's broadcast;
+            "local", before it.
+        auxiliary: graphs of its data set that nobody trains on, where the threat model gives any.
+        candidates: graphs of its data set, of which it trained on some; where the attack needs them.
+    """
+
+    num_graphs: int | None = None
+    broadcast: Tensors | None = None
+    upload: Tensors | None = None
+    summed: bool = False
+    models: Mapping[str, GraphModel] = field(default_factory=dict)
+    auxiliary: GraphSet | None = None
+    candidates: GraphSet | None = None
+
+    def why_none(self, part: str) -> str | None:
+        if part != PARAMETERS:
+            return None if getattr(self, part) is not None else LACKING[part]
+        if self.summed:
+            return f"its {part} crossed in a sum only"
+        if self.upload is None:
+            return f"no {part} of it crossed up to the kept round"
+        return None if self.broadcast is not None else "what it trained from is not known"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphColluder:
+    """What a client hands over: its graphs, those that it trains on first among them, and its model.
+
+    Attributes:
+        train: numbers of the graphs that it trains on.
+        model: as the last broadcast left it. received: the shared parameters of that broadcast.
+    """
+
+    name: str
+    graphs: GraphSet
+    train: np.ndarray
+    model: GraphModel
+    received: Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSum:
+    """What a server opened of uploads that crossed in a sum.
+
+    Attributes:
+        mean: of the uploads, weighted by training graphs, by name. parties: whose uploads are in it.
+        weight: their training graphs together. error: largest error of an element of the sum.
+    """
+
+    mean: Tensors
+    parties: tuple[str, ...]
+    weight: int
+    error: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphView(View):
+    """Everything an attack may use.
+
+    Attributes:
+        layout: of the shared parameters in rows. settings: what is known to all.
+        victims: every client but the colluder; where models are held, every client.
+        summed: of the attacked round, where uploads were summed.
+    """
+
+    victims: tuple[GraphVictim, ...]
+    layout: Layout
+    settings: PublicSettings
+    colluder: GraphColluder | None = None
+    summed: GraphSum | None = None
+
+
+def graph_view(
+    result: GnnResult, threat_model: ThreatModel, *, colluder: str, seed: int, candidates: bool = False
+) -> GraphView:
+    """The view of `threat_model` on a finished run, at its kept round: of uploads, the last ones up to it.
+
+    Args:
+        result: the run. colluder: the client that colludes, where one does.
+        seed: of the attack. candidates: whether victims come with graphs to tell.
+    """
+    settings, clients = PublicSettings.of(result.options), result.graph.clients
+    layout = _layout(result)
+    traffic = _Traffic(result, layout)
+    victims = []
+    for place, client in enumerate(clients):
+        if client.name == colluder and threat_model.colluder:
+            continue
+        asked = draw_candidates(result.graph, place, seed) if candidates else None
+        victims.append(
+            GraphVictim(
+                client.name,
+                **(traffic.of(client.name, uploads=threat_model.server) if not threat_model.models else {}),
+                models=_models(result, place, settings) if threat_model.models else {},
+                auxiliary=_auxiliary(result, place, seed) if threat_model.auxiliary else None,
+                candidates=asked.graphs if asked else None,
+            )
+        )
+    place = [client.name for client in clients].index(colluder)
+    return GraphView(
+        threat_model=threat_model,
+        round=result.best_round if threat_model.models else traffic.round,
+        victims=tuple(victims),
+        layout=layout,
+        settings=settings,
+        colluder=_colluder(result, place, settings, layout) if threat_model.colluder else None,
+        summed=traffic.summed if threat_model.server else None,
+    )
+
+
+class _Traffic:
+    """What crossed in the last round of uploads up to the kept one."""
+
+    def __init__(self, result: GnnResult, layout: Layout) -> None:
+        transcript, self._layout = result.transcript, layout
+        self._names: dict[str, list[str]] = {}
+        self._weights: dict[str, int] = {}
+        for message in transcript.messages(0):
+            if isinstance(message, Alignment):
+                self._names[message.sender], self._weights[message.sender] = message.names, message.weight
+        self._server_names = result.row_names.get(PARAMETERS, layout.names)
+        self.round = max(transcript.latest_uploads(result.best_round), default=result.best_round)
+        self._uploads: dict[str, Tensors] = {}
+        self._broadcasts: dict[str, Tensors] = {}
+        for number in sorted(transcript.frames):
+            for message in transcript.messages(number):
+                if not isinstance(message, Rows | QuantisedRows) or message.table != PARAMETERS:
+                    continue
+                if message.sender == SERVER and number < self.round:
+                    self._broadcasts[message.receiver] = self._tensors(message.receiver, message)
+                elif message.receiver == SERVER and number == self.round:
+                    self._uploads[message.sender] = self._tensors(message.sender, message)
+        self.hidden = bool(result.inputs.get(PARAMETERS)) or bool(transcript.opened(self.round))
+        self.summed = self._sum(result) if self.hidden else None
+
+    def of(self, name: str, *, uploads: bool) -> dict:
+        """The fields of a victim; without uploads what every client was sent."""
+        party = client_party(name)
+        if not uploads:
+            return {"broadcast": self._broadcasts.get(party)}
+        return {
+            "num_graphs": None if self.hidden else self._weights.get(party),
+            "broadcast": self._broadcasts.get(party),
+            "upload": self._uploads.get(party),
+            "summed": self.summed is not None and party in self.summed.parties,
+        }
+
+    def _tensors(self, party: str, message: Rows | QuantisedRows) -> Tensors:
+        names = self._names.get(party, self._server_names)
+        return _named(self._layout, names, unpacked(message))
+
+    def _sum(self, result: GnnResult) -> GraphSum | None:
+        notes = [one for one in result.transcript.opened(self.round) if one.table == PARAMETERS and one.total]
+        if not notes:
+            return None
+        total, holders = notes[-1].sums()
+        mean = torch.from_numpy(total / np.maximum(holders, 1)[:, None]).float()
+        parties = tuple(notes[-1].survivors)
+        return GraphSum(_named(self._layout, self._server_names, mean), parties, int(holders.max()), notes[-1].error)
+
+
+def unpacked(message: AnyMessage) -> Tensor:
+    """The rows of a message, float32 `[n, width]`. Raises `RunError` for one that has none."""
+    if isinstance(message, QuantisedRows):
+        return Quantised(*message.unpack()).values()
+    if isinstance(message, Rows):
+        return message.unpack()
+    raise RunError(f"message of {message.sender} in round {message.round}: {message.label} has no rows")
+
+
+def _named(layout: Layout, names: Sequence[str], rows: Tensor) -> Tensors:
+    """Tensors by name, of rows in another order."""
+    place = {name: number for number, name in enumerate(names)}
+    return {name: one.clone() for name, one in layout.unpack(rows[[place[name] for name in layout.names]]).items()}
+
+
+def _layout(result: GnnResult) -> Layout:
+    """Of the rows that crossed, as the names in their alignment say; of the encoder where none cross."""
+    return Layout.of(result.trained[0], result.options.width)
+
+
+def _models(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
+    """Those that a client is left with."""
+    whole = result.models[place]
+    found = {"global": GraphModel(settings, whole), "local": GraphModel(settings, {**whole, **result.trained[place]})}
+    return found if result.row_names.get(PARAMETERS) else {"local": found["local"]}
+
+
+def _auxiliary(result: GnnResult, place: int, seed: int) -> GraphSet | None:
+    """The validation graphs of all clients of a data set, in a random order; None where there are none."""
+    client = result.graph.clients[place]
+    parts = [
+        one.graphs.subset(one.valid)
+        for one in result.graph.clients
+        if one.vocabulary == client.vocabulary and len(one.valid)
+    ]
+    if not parts:
+        return None
+    joined = joined_sets(parts)
+    return joined.subset(generator(seed, "auxiliary graphs", client.vocabulary).permutation(len(joined)))
+
+
+def joined_sets(parts: Sequence[GraphSet]) -> GraphSet:
+    """The graphs of sets of one vocabulary, one after the other."""
+    first = np.cumsum([0, *(part.num_nodes for part in parts)])
+    return GraphSet.from_edges(
+        parts[0].name,
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.edges() + start for part, start in zip(parts, first, strict=False)]),
+        np.concatenate([part.classes for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.attributes for part in parts]),
+        num_classes=parts[0].num_classes,
+        num_labels=parts[0].num_labels,
+        max_degree=parts[0].max_degree,
+    )
+
+
+def _colluder(result: GnnResult, place: int, settings: PublicSettings, layout: Layout) -> GraphColluder:
+    client, model = result.graph.clients[place], result.models[place]
+    return GraphColluder(
+        client.name,
+        client.graphs,
+        client.train,
+        GraphModel(settings, model),
+        {name: model[name] for name in layout.shapes},
+    )

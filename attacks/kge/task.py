@@ -1,0 +1,72 @@
+"""How runs of knowledge-graph embedding are attacked: an attack under each threat model and leak ratio.
+
+Attacks that depend on which entities leak are repeated on other draws of these (`attacks.kge.leak_draws`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from attacks.kge.leak_draws import other_seeds, widen
+from attacks.kge.row_order import shuffled
+from attacks.kge.view import kge_view
+from attacks.reconstruction.options import KgeAttackOptions
+from attacks.registry import DEFAULT, Attack, Case, Truth, attack_view
+from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask
+from fkgsec.data.graph import ClientGraph
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.randomness import generator
+
+
+def default_threats(algorithm: str) -> tuple[str, ...]:
+    """The threat models of the papers and of practice that fit an algorithm."""
+    shared = RECIPES[algorithm].shared
+    if "entities" in shared:
+        return ("collusion", "identifiers")
+    return ("collusion", "collusion+entities") if shared else ("collusion",)
+
+
+def cases(attack: Attack, result: FederationResult, options: KgeAttackOptions, leak_draws: int) -> list[Case]:
+    """Figures and scores of one attack: for each threat model those of each leak ratio."""
+    threats = attack.fitting(options.threat, result.options.algorithm)
+    alone = [name for name in threats if not THREAT_MODELS[name].colluder]
+    found: dict[tuple[str, float], Case] = {}
+    for leak in options.leak:
+        here = threats if leak == options.leak[0] else [name for name in threats if name not in alone]
+        first = _draw(attack, result, options, here, leak)
+        chance = [
+            name for name, (figures, _) in first.items()
+            if leak < 1 and name not in alone and any(not one.reason for one in figures)
+        ]  # fmt: skip
+        others = [
+            _draw(attack, result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), chance, leak)
+            for seed in (other_seeds(options.seed, leak_draws) if attack.redrawn and chance else [])
+        ]
+        for name, (figures, scores) in first.items():
+            found[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), scores
+    return [found[name, leak] for name in threats for leak in options.leak if (name, leak) in found]
+
+
+def _draw(
+    attack: Attack, result: FederationResult, options: KgeAttackOptions, threats: Sequence[str], leak: float
+) -> dict[str, Case]:
+    """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
+    attack = attack.configured(options) if attack.configured else attack
+    who, seed = options.colluder or result.graph.clients[0].name, options.seed
+    found = {}
+    for name in threats:
+        view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
+        clients: dict[str, ClientGraph] = {}
+        if not attack.in_order:
+            view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
+        rng = generator(seed, "score", attack.name, name)
+        truth = Truth(attack, view, result, who, seed, rng, shuffled=clients)
+        figures = attack_view(attack, view, truth, generator(seed, "attack", attack.name, name))
+        found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
+    return found
+
+
+ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, DEFAULT, default_threats, kge_view, cases))
