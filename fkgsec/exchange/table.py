@@ -65,7 +65,7 @@ class SharedTable:
 
     def sent(self, party: str) -> Tensor:
         """The rows that a client is sent in clear, int64."""
-        return self.holdings[party][: len(self.holdings[party]) - self.num_upwards[party]]
+        return self.holdings[party][: len(self.holdings[party]) - self.num_upwards.get(party, 0)]
 
     def uploaded(self, sender: str) -> Tensor:
         """The rows that a client uploads, int64. Raises `RunError` for an unknown sender."""

@@ -161,7 +161,7 @@ class Federation:
 
     def participants(self, round: int) -> list[int]:
         """The clients of this round, at least one, drawn without replacement; in ascending order."""
-        count = self.options.num_participants(len(self.parties))
+        count = self.options.num_participants(len(self.parties), round)
         if count == len(self.parties) or not self.recipe.shared:
             return list(range(len(self.parties)))
         drawn = generator(self.options.seed, "participants", round).choice(len(self.parties), size=count, replace=False)

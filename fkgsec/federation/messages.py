@@ -8,6 +8,7 @@ channel.transcript.num_bytes("up", 1)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -152,8 +153,12 @@ class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
         )
 
 
-class QuantisedRows(Message, frozen=True, tag="quantised-rows"):
-    """Rows as small whole numbers, `bits` bits for each, times a step for each run of rows."""
+class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=True):
+    """Rows as small whole numbers, `bits` bits for each, times a step for each run of rows.
+
+    `ranks`: of each of the tensors whose rows they are, where some come as factors (`fkgsec.exchange.tensors.factors`); -1 of one
+    that comes as it is.
+    """
 
     num_rows: int
     width: int
@@ -161,10 +166,19 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows"):
     counts: list[int]
     steps: bytes
     data: bytes
+    ranks: list[int] = []
 
     @classmethod
     def pack(
-        cls, round: int, sender: str, receiver: str, table: Table, levels: Tensor, steps: Tensor, bits: int
+        cls,
+        round: int,
+        sender: str,
+        receiver: str,
+        table: Table,
+        levels: Tensor,
+        steps: Tensor,
+        bits: int,
+        ranks: Sequence[int] = (),
     ) -> QuantisedRows:
         """Serialise int64 `[n, width]` in -2^(bits - 1)..2^(bits - 1) - 1 and float32 `[n]`, the step of each row."""
         starts = torch.ones(len(steps), dtype=torch.bool)
@@ -173,7 +187,8 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows"):
         offset = (levels.reshape(-1, 1).numpy() + 2 ** (bits - 1)) >> np.arange(bits)[::-1]
         data = np.packbits((offset & 1).astype(np.uint8)).tobytes()
         num_rows, width = levels.shape
-        return cls(round, sender, receiver, table, num_rows, width, bits, counts, _packed(steps[starts]), data)
+        sizes = (num_rows, width, bits, counts)
+        return cls(round, sender, receiver, table, *sizes, _packed(steps[starts]), data, list(ranks))
 
     def unpack(self) -> tuple[Tensor, Tensor]:
         """Levels int64 `[num_rows, width]` and the step of each row, float32. Raises `RunError` when lengths do not fit."""

@@ -100,9 +100,14 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
         """Whether shared rows cross in this round; everybody can tell beforehand."""
         return self.settings.exchanges(round, self.seed)
 
-    def num_participants(self, num_clients: int) -> int:
-        """How many clients take part in a round, at least one; halves are rounded up."""
-        return max(1, math.floor(self.participation * num_clients + 0.5))
+    def num_participants(self, num_clients: int, round: int | None = None) -> int:
+        """How many clients take part in a round, at least one; halves are rounded up.
+
+        Args:
+            round: None: if nobody drops out.
+        """
+        count = max(1, math.floor(self.participation * num_clients + 0.5))
+        return count if round is None else self.settings.num_present(count, round, self.seed)
 
     def identity(self) -> dict[str, Any]:
         """What tells a run from another, by name: all options but the device and those that are None.

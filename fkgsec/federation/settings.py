@@ -35,6 +35,10 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Whether shared models are validated, kept and tested as local training left them, before the broadcast of a round."""
         return False
 
+    def num_present(self, count: int, round: int, seed: int) -> int:
+        """How many of the participants of a round are there; the others have dropped out."""
+        return count
+
     def exchanges(self, round: int, seed: int) -> bool:
         """Whether shared rows cross in a round (1 is the first); in others clients train on from what they have."""
         return True

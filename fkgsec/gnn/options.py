@@ -17,6 +17,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.gnn.models import Architecture, Readout
+from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
     from fkgsec.gnn.result import GnnResult  # noqa: F401 (the base below names it)
@@ -73,7 +74,40 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
         return Architecture(self.model, self.layers, self.width, self.dropout, self.readout)
 
 
-class GnnSettings(AlgorithmSettings, frozen=True):
+class DropoutSettings(AlgorithmSettings, frozen=True):
+    """Clients that drop out: in each round a share of those who would take part, drawn from a Beta distribution.
+
+    At least one stays. Who dropped out neither trains nor uploads in that round, and is sent the next broadcast as all are.
+
+    Attributes:
+        drop_alpha, drop_beta: parameters of the distribution, mean alpha / (alpha + beta); both 0: nobody drops out.
+
+    Source: cefgl.txt 5.8, which says no more than that the rate is drawn in each iteration, up to Beta(10, 1).
+    """
+
+    drop_alpha: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="Beta distribution of the share that drops out")
+    ] = 0.0
+    drop_beta: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="its second parameter; both 0: nobody drops out")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.drop_alpha > 0) != (self.drop_beta > 0):
+            raise SpecError(
+                f"drop_alpha and drop_beta must both be above 0, or both 0; got {self.drop_alpha}, {self.drop_beta}"
+            )
+
+    def num_present(self, count: int, round: int, seed: int) -> int:
+        """Of so many participants of a round, those that do not drop out."""
+        if not self.drop_alpha:
+            return count
+        rate = generator(seed, "dropping out", round).beta(self.drop_alpha, self.drop_beta)
+        return max(1, math.floor((1 - rate) * count + 0.5))
+
+
+class GnnSettings(DropoutSettings, frozen=True):
     """When shared models are judged.
 
     Attributes:

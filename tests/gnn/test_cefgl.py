@@ -11,7 +11,7 @@ from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule, CEFGLSettings
 from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import quantise
-from fkgsec.exchange.tensors.truncated_svd import truncated
+from fkgsec.exchange.tensors.truncated_svd import CORRECTION, truncated
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, QuantisedRows, Rows
 from fkgsec.federation.options import replace
@@ -62,7 +62,7 @@ def test_a_round_of_a_client_by_hand(correction: str, motifs: FederatedGraphs) -
     h = {name: torch.full_like(one, 0.003) for name, one in theta.items()}
     for trainer in (ours, theirs):
         trainer.take(theta)
-        trainer.memory = {name: one.clone() for name, one in h.items()}
+        trainer.memory = {f"{CORRECTION}{name}": one.clone() for name, one in h.items()}
     ours.train(2, lambda: None)
 
     def objective(phase: tuple[str, ...], convolutions: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -90,7 +90,9 @@ def test_a_round_of_a_client_by_hand(correction: str, motifs: FederatedGraphs) -
     # Eq. 7, and what Eq. 9 takes the mean of.
     for name, moved in w.items():
         grown = h[name] + (alpha if correction == "dual" else 1 / eta) * (theta[name] - moved.detach())
-        assert torch.allclose(ours.memory[name], grown, atol=1e-4 if correction == "printed" else 1e-6), name
+        assert torch.allclose(
+            ours.memory[f"{CORRECTION}{name}"], grown, atol=1e-4 if correction == "printed" else 1e-6
+        ), name
         sent = moved.detach() - (grown / alpha if correction == "dual" else eta * grown)
         assert torch.allclose(ours.outgoing[name], sent, atol=1e-6), name
     for name, one in theirs.model.state_dict().items():
@@ -152,6 +154,67 @@ def test_what_is_judged_is_the_sum_of_both_parts(motifs: FederatedGraphs, finish
     assert float(sparse[sparse != 0].abs().min()) >= 1e-4
 
 
+@pytest.mark.parametrize("correction", ["dual", "printed"])
+def test_both_uploads_say_what_one_does_in_twice_the_bytes(correction: str, motifs: FederatedGraphs) -> None:
+    settings = {**ALL_ROUNDS, "correction": correction, "bits": 32}
+    one = run_federation(motifs, replace(SMALL, rounds=2, settings=settings))
+    both = run_federation(motifs, replace(SMALL, rounds=2, settings={**settings, "upload": "both"}))
+    for first, second in zip(one.models, both.models, strict=True):
+        assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
+    up, down = (
+        [m for m in both.transcript.messages(2) if (m.receiver == SERVER) == upwards] for upwards in (True, False)
+    )
+    assert [m.num_rows for m in up if isinstance(m, Rows)] == [72] * 3
+    assert [m.num_rows for m in down if isinstance(m, Rows)] == [36] * 3
+    few = run_federation(motifs, replace(SMALL, rounds=1, settings={**ALL_ROUNDS, "upload": "both"}))
+    sizes = [len(m.data) for m in few.transcript.messages(1) if isinstance(m, QuantisedRows)]
+    assert sizes == [72 * 4] * 3 + [36 * 4] * 3
+
+
+def test_a_client_starts_at_its_own_shared_part(motifs: FederatedGraphs) -> None:
+    """With one step of plain SGD from W for the anchor Theta: W - eta (gradient at W - h + alpha (W - Theta))."""
+    given = {"start": "own", "components": "shared", "exchange": 1.0}
+    options = replace(SMALL, batch_size=64, dropout=0.0, weight_decay=0.0, optimizer="sgd", settings=given)
+    client, eta, alpha = motifs.clients[1], options.learning_rate, 0.6
+    ours, theirs = (ClientTrainer(client, options, CEFGLRule(options), (ENCODER,)) for _ in range(2))
+    theta = {name: one.detach() + 0.1 for name, one in ours.shared.items()}
+    ours.take({name: one.detach() + 0.05 for name, one in ours.shared.items()})
+    ours.train(1, lambda: None)
+    own = {name: one.detach().clone() for name, one in ours.shared.items()}
+    h = {name: ours.memory[f"{CORRECTION}{name}"].clone() for name in own}
+    theirs.model.load_state_dict(ours.model.state_dict())
+    ours.take(theta)
+    ours.train(2, lambda: None)
+    batch = Batch.of(theirs.training.subset(generator(6, "batches", client.name, 2, 0).permutation(len(client.train))))
+    functional.cross_entropy(theirs.model(batch), batch.classes).backward()
+    for name, parameter in theirs.shared.items():
+        assert parameter.grad is not None
+        expected = own[name] - eta * (parameter.grad - h[name] + alpha * (own[name] - theta[name]))
+        assert torch.allclose(ours.shared[name], expected, atol=1e-6), name
+
+
+def test_factors_of_few_singular_values_are_fewer_bytes(motifs: FederatedGraphs) -> None:
+    settings = {**ALL_ROUNDS, "singular_threshold": 0.9}
+    low = run_federation(motifs, replace(SMALL, rounds=2, settings=settings))
+    never = run_federation(motifs, replace(SMALL, rounds=2, settings={**settings, "factors": "never"}))
+    assert low.transcript.num_bytes("down", 2) < never.transcript.num_bytes("down", 2)
+    assert low.transcript.num_bytes("up", 2) == never.transcript.num_bytes("up", 2)
+    sent = next(m for m in low.transcript.messages(2) if isinstance(m, QuantisedRows) and m.sender == SERVER)
+    assert max(sent.ranks) >= 0
+
+
+def test_clients_drop_out_by_a_beta_distribution(motifs: FederatedGraphs) -> None:
+    settings = CEFGLSettings(drop_alpha=2.0, drop_beta=2.0)
+    rates = [1 - settings.num_present(1_000, round, 0) / 1_000 for round in range(1, 1_001)]
+    assert abs(sum(rates) / 1_000 - 0.5) < 0.02
+    assert abs(sum((rate - 0.5) ** 2 for rate in rates) / 1_000 - 1 / 20) < 0.005  # the variance of Beta(2, 2)
+    assert CEFGLSettings(drop_alpha=1e6, drop_beta=1.0).num_present(10, 1, 0) == 1
+    result = run_federation(motifs, replace(SMALL, settings={**ALL_ROUNDS, "drop_alpha": 1.0, "drop_beta": 1.0}))
+    expected = [CEFGLSettings(drop_alpha=1.0, drop_beta=1.0).num_present(3, round, 6) for round in range(1, 5)]
+    assert [entry.num_survivors for entry in result.rounds[1:]] == expected
+    assert 0 < min(expected) < 3
+
+
 @pytest.mark.parametrize("components", ["shared", "sparse"])
 def test_one_part_alone(components: str, motifs: FederatedGraphs) -> None:
     result = run_federation(motifs, replace(SMALL, settings={**ALL_ROUNDS, "components": components}))
@@ -168,7 +231,12 @@ def test_top_k_keeps_its_share(motifs: FederatedGraphs) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"rounding": "stochastic", "scale": "l2", "bits": 8, "correction": "printed"}]
+    "settings",
+    [
+        {},
+        {"rounding": "stochastic", "scale": "l2", "bits": 8, "correction": "printed"},
+        {"start": "own", "upload": "both", "singular_threshold": 0.9, "drop_alpha": 1.0, "drop_beta": 1.0},
+    ],
 )
 def test_a_killed_run_goes_on_with_the_same_bits(
     settings: dict[str, object], motifs: FederatedGraphs, finished: GnnResult, tmp_path: Path
@@ -214,6 +282,8 @@ def test_secure_sums_see_what_the_clear_server_sees(defense: str, motifs: Federa
         ({"exchange": 1.5}, r"exchange must lie in 0\.\.1; got 1.5"),
         ({"scale": "l1"}, "scale must be one of l2, max"),
         ({"share": "all"}, "share does not apply to cefgl"),
+        ({"upload": "both", "correction": "off"}, "upload=both sends corrections, and correction=off has none"),
+        ({"drop_alpha": 1.0}, "drop_alpha and drop_beta must both be above 0, or both 0; got 1.0, 0.0"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, object], fault: str) -> None:

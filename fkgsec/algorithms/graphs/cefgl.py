@@ -5,8 +5,8 @@ A round (cefgl.txt Algorithm 1), for a client with the received parameters Theta
 1. The shared part W starts at Theta and is trained with the gradients of f(W) - <h, W> + alpha / 2 |W - Theta|^2 (Eq. 6).
 2. The sparse part S is trained with W aside, by the gradients of f(Theta + S) and soft shrinkage, then made sparse (Eq. 8).
 3. The correction h takes in how far W went (Eq. 7).
-4. With the probability `exchange` the client uploads W - h / alpha as numbers of a few bits; their mean, truncated, is the next
-   Theta (Eq. 9). Else the client's own W is.
+4. With the probability `exchange` the client uploads W - h / alpha, or both, as numbers of a few bits; their mean, truncated, is
+   the next Theta (Eq. 9). Else the client's own W is.
 
 What is judged is Theta + S.
 """
@@ -25,20 +25,20 @@ from torch.nn import functional
 from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.quantised import Rounding, Scale
-from fkgsec.exchange.tensors.truncated_svd import Shrink
+from fkgsec.exchange.tensors.truncated_svd import CORRECTION, Shrink
 from fkgsec.federation.recipes import Recipe
-from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.options import DropoutSettings
 from fkgsec.gnn.rule import GraphRule, pulled
 from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer
 
-SPARSE = "sparse."
+SPARSE, OWN = "sparse.", "own."
 
 
-class CEFGLSettings(AlgorithmSettings, frozen=True):
+class CEFGLSettings(DropoutSettings, frozen=True):
     """The parts of the decomposition, and what crosses.
 
     Attributes:
@@ -56,6 +56,10 @@ class CEFGLSettings(AlgorithmSettings, frozen=True):
             made smaller by the threshold over alpha ("soft", FedSLR).
         bits: of a number that crosses; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
         exchange: probability that rows cross after a round; one draw for all clients.
+        upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
+            it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
+        start: W starts a round at what was "received" (FedSLR), or where the client's "own" training left it, as Eq. 6 reads.
+        factors: a matrix is sent as its two factors where they are "smaller" than it, or "never".
     """
 
     components: Annotated[
@@ -82,11 +86,27 @@ class CEFGLSettings(AlgorithmSettings, frozen=True):
     scale: Annotated[Scale, Meta(description="what a step of the numbers that cross is measured by")] = "max"
     rounding: Annotated[Rounding, Meta(description="of the numbers that cross")] = "nearest"
     exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
+    upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
+        "combined"
+    )
+    start: Annotated[Literal["received", "own"], Meta(description="where a client's shared part starts a round")] = (
+        "received"
+    )
+    factors: Annotated[Literal["smaller", "never"], Meta(description="when matrices are sent as two factors")] = (
+        "smaller"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
             raise SpecError("alpha must be above 0 with correction=dual or shrink=soft, which divide by it; got 0")
+
+        if self.upload == "both" and self.correction == "off":
+            raise SpecError("upload=both sends corrections, and correction=off has none; leave one of them out")
+
+    def taken(self, learning_rate: float) -> float:
+        """The share of h that is taken from W in the mean."""
+        return 1 / self.alpha if self.correction == "dual" else learning_rate
 
     def exchanges(self, round: int, seed: int) -> bool:
         """The coin of Algorithm 1 line 3."""
@@ -98,8 +118,8 @@ class CEFGLRule(GraphRule):
 
     Differs: the terms of Eq. 6 and 8 are gradients of alpha / 2 |W - Theta|^2 and l1 |S|_1 (printed as norms that are added to
     parameters). The client's other layers are trained in both phases; the paper does not say. S is made sparse once a round, and
-    Adam's weight decay leaves it alone. h moves in every round, not only where rows cross as Scaffnew's does. One vector crosses,
-    W - h / alpha, in place of both: the server needs no more.
+    Adam's weight decay leaves it alone. h moves in every round, not only where rows cross as Scaffnew's does. A client goes on
+    from W and h as they were before they were quantised (Algorithm 1 line 9 overwrites them, in rounds without exchange, too).
     """
 
     keeps_received = True
@@ -109,7 +129,8 @@ class CEFGLRule(GraphRule):
         if self.settings.components != "shared":
             trainer.private = {f"{SPARSE}{name}": one.clone().requires_grad_() for name, one in zeros.items()}
         if self.settings.correction != "off":
-            trainer.memory = zeros
+            trainer.memory = {f"{CORRECTION}{name}": one for name, one in zeros.items()}
+            self.upwards = tuple(trainer.memory) if self.settings.upload == "both" else ()
 
     def num_epochs(self) -> int:
         local = 0 if self.settings.components == "sparse" else self.options.local_epochs
@@ -117,6 +138,7 @@ class CEFGLRule(GraphRule):
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
         losses = []
+        self._start(trainer)
         if self.settings.components != "sparse":
             losses.append(trainer.epochs(round, self.options.local_epochs, on_step))
         if self.settings.components != "shared":
@@ -127,12 +149,26 @@ class CEFGLRule(GraphRule):
             losses.append(trainer.epochs(round, self.settings.finetune_epochs, on_step, "fine-tuning", tune))
             self._make_sparse(trainer)
         self._take_in(trainer)
+        if self.settings.start == "own":
+            trainer.memory |= {f"{OWN}{name}": one.detach().clone() for name, one in trainer.shared.items()}
         if not self.options.exchanges(round):
             trainer.take({name: one.detach() for name, one in trainer.shared.items()})
         return float(np.mean(losses))
 
+    @torch.no_grad()
+    def _start(self, trainer: ClientTrainer) -> None:
+        """Go back to where the client's own training left W."""
+        for name, parameter in trainer.shared.items():
+            parameter.copy_(trainer.memory.get(f"{OWN}{name}", parameter))
+
+    def _corrections(self, trainer: ClientTrainer) -> dict[str, Tensor]:
+        """h, by the names of the parameters; empty without."""
+        return {
+            name.removeprefix(CORRECTION): one for name, one in trainer.memory.items() if name.startswith(CORRECTION)
+        }
+
     def correct(self, trainer: ClientTrainer) -> float:
-        for name, corrected in trainer.memory.items():
+        for name, corrected in self._corrections(trainer).items():
             gradient = trainer.shared[name].grad
             assert gradient is not None
             gradient.sub_(corrected)
@@ -173,11 +209,13 @@ class CEFGLRule(GraphRule):
     @torch.no_grad()
     def _take_in(self, trainer: ClientTrainer) -> None:
         """Eq. 7, and what the client would upload (Eq. 9)."""
-        rate, dual = self.options.learning_rate, self.settings.correction == "dual"
-        moved, taken = (self.settings.alpha, 1 / self.settings.alpha) if dual else (1 / rate, rate)
-        for name, corrected in trainer.memory.items():
+        rate, corrections = self.options.learning_rate, self._corrections(trainer)
+        moved = self.settings.alpha if self.settings.correction == "dual" else 1 / rate
+        for name, corrected in corrections.items():
             corrected.add_(trainer.received[name] - trainer.shared[name], alpha=moved)
-        trainer.outgoing = {name: trainer.shared[name] - taken * one for name, one in trainer.memory.items()}
+        if self.settings.upload == "combined":
+            taken = self.settings.taken(rate)
+            trainer.outgoing = {name: trainer.shared[name] - taken * one for name, one in corrections.items()}
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
         sparse = {name.removeprefix(SPARSE): one for name, one in parameters.items() if name.startswith(SPARSE)}

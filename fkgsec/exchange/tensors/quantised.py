@@ -5,7 +5,11 @@
 
 Rows are named `tensor/number` (`fkgsec.gnn.layout`); a tensor's step is its largest absolute value over 2^(bits - 1) - 1, so that
 `bits` holds the sign, too, or as CEFGL's paper prints it, its Euclidean norm over 2^bits. Steps cross beside the numbers, and the
-first broadcast has whole rows. `bits=32` sends rows as they are.
+first broadcast has whole rows. `bits=32` sends rows as they are. With `factors=smaller` the server sends a matrix of low rank as
+its two factors, quantised each, where they have fewer rows; in clear alone, as a defended broadcast is bound to its rows.
+
+Under secure sums a client quantises its rows and puts the values that they stand for into the sum: its steps never leave it, and
+nothing is saved, as each number takes a ring element.
 
 Leakage: the server sees every client's names and its rows as it reads them.
 Source: cefgl.txt Eq. 10 and 11 (there `scale=l2`, and `rounding` to the nearest, which it calls random); QSGD (Alistarh et al.
@@ -16,7 +20,7 @@ Source: cefgl.txt Eq. 10 and 11 (there `scale=l2`, and `rounding` to the nearest
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,8 +32,9 @@ from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
 from fkgsec.exchange.parts import Delivered, Holding, Upload
 from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.tensors import factors
 from fkgsec.exchange.tensors.places import tensor_places
-from fkgsec.federation.messages import SERVER, AnyMessage, QuantisedRows, Rows
+from fkgsec.federation.messages import SERVER, AnyMessage, QuantisedRows, Rows, encode
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
@@ -112,6 +117,7 @@ class QuantisedClient(ClientCodec):
     def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         super().__init__(holding, options, answers)
         self._places, self._settings = tensor_places(holding.names[: holding.num_uploaded]), _Settings.of(options)
+        self._received = tensor_places(holding.names[: self.num_sent])
         self._quantised: Quantised | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
@@ -137,7 +143,10 @@ class QuantisedClient(ClientCodec):
         """As whole rows, once they are multiplied out; those of round 0 are whole."""
         if not isinstance(message, QuantisedRows):
             return super().read(message, num_rows)
-        whole = Rows.pack(message.round, message.sender, message.receiver, message.table, _values(message))
+        rows = _values(message)
+        if message.ranks:
+            rows = factors.unpack(rows, message.ranks, self._received)
+        whole = Rows.pack(message.round, message.sender, message.receiver, message.table, rows)
         return super().read(whole, num_rows)
 
 
@@ -147,7 +156,8 @@ class QuantisedServer(ServerCodec):
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._settings = _Settings.of(options)
-        self._steps = torch.empty(0)
+        self._steps = torch.empty(0)  # of the table's rows
+        self._factored: tuple[Quantised, list[int]] | None = None  # what is sent in its place where that is smaller
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
         """Rows as their multiples say."""
@@ -167,13 +177,38 @@ class QuantisedServer(ServerCodec):
             return
         rng = _rng(self.options.seed, 0, aggregated) if stochastic else None
         quantised = quantise(aggregated, tensor_places(self.shared.names), bits=bits, scale=scale, rng=rng)
-        self.shared.rows, self._steps = quantised.values(), quantised.steps
+        self.shared.rows, self._steps, self._factored = quantised.values(), quantised.steps, None
+        if self.options.settings.factors == "smaller" and not self.options.defense and self._all_are_sent_the_same():
+            self._try_factors(aggregated, quantised, rng)
+
+    def _try_factors(self, aggregated: Tensor, whole: Quantised, rng: np.random.Generator | None) -> None:
+        """Take factors of the aggregate in place of its rows, if their message is shorter."""
+        sent = self.shared.sent(self.shared.parties[0])
+        tensors = tensor_places([self.shared.names[int(place)] for place in sent])
+        rows, parts, ranks = factors.pack(aggregated[sent], tensors)
+        factored = quantise(rows, parts, bits=self._settings.bits, scale=self._settings.scale, rng=rng)
+        if self._length(factored, ranks) < self._length(Quantised(whole.levels[sent], whole.steps[sent])):
+            self._factored, self._steps = (factored, ranks), torch.zeros(len(aggregated))
+            self.shared.rows = torch.zeros_like(aggregated)
+            self.shared.rows[sent] = factors.unpack(factored.values(), ranks, tensors)
+
+    def _length(self, sent: Quantised, ranks: Sequence[int] = ()) -> int:
+        """Bytes of a message."""
+        return len(encode(QuantisedRows.pack(0, SERVER, SERVER, self.shared.table, *sent, self._settings.wire, ranks)))
+
+    def _all_are_sent_the_same(self) -> bool:
+        """Whether one message does for all clients: the same rows in the same order."""
+        first, *others = (self.shared.sent(party) for party in self.shared.parties)
+        return all(torch.equal(first, other) for other in others)
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
         """Levels and steps; whole rows in round 0."""
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
         held = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
+        if self._factored and torch.equal(content, self.shared.rows[held]):
+            sent, ranks = self._factored
+            return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire, ranks)
         sent = _multiples(content, self._steps[held])
         if not torch.equal(sent.values(), content):  # not the table: an adversary's, which must fit the message, too
             bits, scale, _ = self._settings
@@ -182,12 +217,17 @@ class QuantisedServer(ServerCodec):
         return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The steps of the last broadcast."""
-        return {"steps": self._steps}
+        """The steps of the last broadcast, and its factors where it has any."""
+        if self._factored is None:
+            return {"steps": self._steps}
+        sent, ranks = self._factored
+        return {"steps": self._steps, "levels": sent.levels, "factor_steps": sent.steps, "ranks": torch.tensor(ranks)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
-        self._steps = tensors["steps"]
+        self._steps, self._factored = tensors["steps"], None
+        if "ranks" in tensors:
+            self._factored = Quantised(tensors["levels"], tensors["factor_steps"]), tensors["ranks"].tolist()
 
 
 def _values(message: QuantisedRows) -> Tensor:

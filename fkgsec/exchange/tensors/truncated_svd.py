@@ -21,6 +21,8 @@ from fkgsec.exchange.parts import Delivered
 from fkgsec.exchange.tensors.places import tensor_places
 
 Shrink = Literal["hard", "soft"]
+CORRECTION = "correction."
+"""How the names of tensors begin whose mean the server takes from that of the parameters so named."""
 
 
 def truncated(matrix: Tensor, *, threshold: float, shrink: Shrink = "hard") -> Tensor:
@@ -39,13 +41,21 @@ def rank_ratio(matrix: Tensor, *, threshold: float) -> float:
 
 
 class TruncatedMean(MeanOverHolders):
-    """The weighted mean of each row, each matrix of rows truncated; settings `singular_threshold`, `shrink` and `alpha`."""
+    """The weighted mean of each row, each matrix of rows truncated; settings `singular_threshold`, `shrink` and `alpha`.
+
+    Where clients upload corrections, too, the settings' `taken` share of their mean is taken off first (cefgl.txt Eq. 9).
+    """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
         """See the class."""
         rows, settings = super().aggregate(round, previous, delivered), self.options.settings
         threshold = settings.singular_threshold / (settings.alpha if settings.shrink == "soft" else 1.0)
-        for places in tensor_places(self.shared.names).values():
+        tensors = tensor_places(self.shared.names)
+        for name in [name for name in tensors if name.startswith(CORRECTION)]:
+            places = tensors.pop(name)
+            rows[tensors[name.removeprefix(CORRECTION)]] -= settings.taken(self.options.learning_rate) * rows[places]
+            rows[places] = 0.0
+        for places in tensors.values():
             if len(places) > 1:
                 rows[places] = truncated(rows[places], threshold=threshold, shrink=settings.shrink)
         return rows
