@@ -23,6 +23,7 @@ from attacks.view import THREAT_MODELS, build_view, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
 from experiments.runs.spec import Spec
+from experiments.tasks.kge import TASK
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
@@ -148,7 +149,7 @@ def audit_tables(
         options.algorithm,
         options.kge_model(),
         attack,
-        describe_data(graph),
+        describe_data(TASK, graph),
         describe_environment(result),
         figures,
         result.best_round,

@@ -6,19 +6,17 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
-import numpy as np
 import typer
 
 import fkgsec
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
 from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.data import Config, Json, data_app
 from experiments.cli.one_line import OneLineErrors
-from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, TRAIN_FIELDS, complete_from, spec_options
+from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, complete_from, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.gate import cli as check_cli
-from experiments.graphs.cli import graphs_app
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
 from experiments.reporting import comparison as compared
@@ -27,25 +25,19 @@ from experiments.reporting.html import cli as report_cli
 from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import DEFAULT_CASES, Comparison, compare
 from experiments.runs.compare import default_folder as default_comparison
-from experiments.runs.federation_files import write_federation
-from experiments.runs.record import encode_record, write_atomically
+from experiments.runs.record import encode_record
 from experiments.runs.recovery import AID as UPDATE_AID
 from experiments.runs.recovery import Unlearning
 from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
-from experiments.runs.spec import Spec, make_spec
+from experiments.runs.spec import make_spec
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import Overwrite, refused, write_new
+from experiments.runs.writing import Overwrite, write_new
+from experiments.tasks.spec import RunSpec
 from experiments.unlearning import cli as unlearn_cli
-from fkgsec.data.catalogue import datasets
-from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.escrow import Escrow, split_escrow
-from fkgsec.data.formats.folders import read_client_folders
-from fkgsec.data.split_leaks import find_split_leaks, split_leak_warning
-from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
-from fkgsec.federation.recipes import algorithms_of
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
@@ -71,17 +63,14 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Train federations over knowledge graphs, attack them, and see what leaks, what it costs and how good they are."""
+    """Train federations of knowledge-graph embedding or graph classification, attack them, and see what leaks, what it costs and
+    how good they are."""
 
 
-data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
-app.add_typer(graphs_app, name="graphs")
 
-Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
-Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", help="seconds between checkpoints; 0: after every round", min=0)
 ]
@@ -151,7 +140,7 @@ def attack(
     asked = make_spec(None, given)  # the values are checked before anything is read
     changes = {name: getattr(asked, name) for name in given}
     finished, graph = reuse(run, changes, out, overwrite=overwrite)
-    _print_finished(finished, json, quiet, warnings_of(graph), overwrite=overwrite)
+    _print_finished(finished, json, quiet, warnings_of(finished.record.spec, graph), overwrite=overwrite)
 
 
 @app.command(
@@ -169,7 +158,7 @@ def compare_cases(
         typer.Option(
             "--case",
             help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
-            autocompletion=complete_from(lambda: ("none", *algorithms_of("kge"), *KINDS)),
+            autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
         ),
     ] = None,
     forget: Annotated[
@@ -198,7 +187,7 @@ def compare_cases(
     spec = make_spec(config, given)
     graph = spec.load_graph()
     errors = make_console(stderr=True)
-    for warning in warnings_of(graph):
+    for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
     observe = observe_on(errors, enabled=not quiet, what="case")
@@ -249,12 +238,12 @@ class Wanted(NamedTuple):
     attack: bool
 
 
-def _train_and_report(spec: Spec, wanted: Wanted) -> None:
+def _train_and_report(spec: RunSpec, wanted: Wanted) -> None:
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
         raise RunError(f"{wanted.json}: its folder does not exist")
     graph = spec.load_graph()
     errors = make_console(stderr=True)
-    for warning in warnings_of(graph):
+    for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     folder = wanted.out or default_folder(spec, graph)
     how = {
@@ -317,113 +306,6 @@ app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
 app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
 app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
 app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
-
-
-@data_app.command("list", epilog="Example:\n\n  fkgsec data list")
-@expected_errors
-def data_list() -> None:
-    """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
-    make_console().print(tables.catalogue_table(datasets()))
-
-
-@data_app.command("stats", epilog="Examples:\n\n  fkgsec data stats\n\n  fkgsec data stats --data DDB14-Fed5")
-@expected_errors
-@spec_options(DATA_FIELDS)
-def data_stats(
-    *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
-) -> None:
-    """Sizes, overlap, degrees and clustering of each client, and which test triples leak into train."""
-    graph = make_spec(config, given).load_graph()
-    statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
-    if json is not None:
-        content = msgspec.json.encode(
-            {
-                "name": graph.name,
-                "hash": graph.hash,
-                "warnings": list(graph.warnings),
-                "statistics": statistics.to_dict("records"),
-                "split_leaks": leaks.table.to_dict("records"),
-            },
-            enc_hook=lambda value: value.item(),
-        )
-        if json == "-":
-            sys.stdout.write(content.decode() + "\n")
-        else:
-            write_new(Path(json), content, overwrite=overwrite)
-        return
-    console = make_console()
-    print_tables(console, tables.statistics_tables(graph, statistics, leaks))
-    for warning in (*graph.warnings, split_leak_warning(graph)):
-        if warning:
-            console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-
-
-@data_app.command(
-    "partition",
-    epilog="Example:\n\n  fkgsec data partition --data FB15k-237 --clients 3 --partition clusters --out fb-c3",
-)
-@expected_errors
-@spec_options(DATA_FIELDS)
-def data_partition(
-    *,
-    given: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", help="folder to write")],
-    config: Config = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
-    graph = make_spec(config, given).load_graph()
-    written = write_federation(graph, out, overwrite=overwrite)
-    console = make_console()
-    print_tables(console, tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
-    for warning in graph.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
-
-
-@data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
-@expected_errors
-def data_generate(
-    out: Annotated[Path, typer.Option("--out", help="folder to write")],
-    clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
-    size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
-    seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
-    overwrite: Overwrite = False,
-) -> None:
-    """Generate the embedded consortium of hospitals and write it as client folders."""
-    graph = generate_consortium(clients=clients, size=size, seed=seed)
-    written = write_federation(graph, out, overwrite=overwrite)
-    print_tables(make_console(), tables.statistics_tables(graph, graph_statistics(graph), find_split_leaks(graph)))
-    for warning in graph.warnings:
-        typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
-
-
-@data_app.command(
-    "escrow",
-    epilog="Examples:\n\n  fkgsec data escrow --out consortium --escrow escrow.json\n\n"
-    "  fkgsec data escrow --data FB15k-237 --clients 3 --share 0.02 --out fb --escrow fb-escrow.json",
-)
-@expected_errors
-@spec_options(DATA_FIELDS)
-def data_escrow(
-    *,
-    given: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
-    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
-    share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
-    config: Config = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
-    if escrow.exists() and not overwrite:
-        raise refused(escrow, "is there already, and another draw would differ")
-    kept, escrowed = split_escrow(make_spec(config, given).load_graph(), share, np.random.default_rng())
-    write_federation(kept, out, overwrite=overwrite)
-    sealed = Escrow.seal(read_client_folders(out), escrowed)
-    write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
-    counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
-    typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The command line's options, made from the fields of `Spec`: one table of flags and help, no option written twice."""
+"""The command line's options, made from the fields of specs: one table of flags and help, no option written twice."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any, NamedTuple, get_args, get_origin
 import msgspec
 import typer
 
-from attacks.reconstruction.options import AttackOptions
 from defenses.options import KINDS, words_of
-from experiments.runs.spec import CONSORTIUM, RENAMED, Spec, allowed_words
+from experiments.runs.spec import CONSORTIUM, RENAMED, allowed_words
+from experiments.tasks.graph import MOTIFS
+from experiments.tasks.task import RunTask, all_tasks
 from fkgsec.data.catalogue import datasets
 from fkgsec.federation.recipes import all_settings
 
 
 class Flag(NamedTuple):
-    """How a field of `Spec` appears on the command line."""
+    """How a field of a spec appears on the command line."""
 
     names: tuple[str, ...]
     help: str
@@ -26,59 +27,53 @@ class Flag(NamedTuple):
 
 
 DATA, ALGORITHM, TRAINING, ATTACK = "Data", "Algorithm and model", "Training", "Attack"
-SETTINGS = "Settings that some algorithms have"
+OF_TASK = {"kge": "Knowledge-graph embedding only", "graph": "Graph classification only"}
+ATTACK_OF_TASK = {"kge": "Attacks on knowledge graphs only", "graph": "Attacks on graph classification only"}
+SETTINGS = {
+    "kge": "Settings that some algorithms have for knowledge graphs",
+    "graph": "Settings that some algorithms have for graph classification",
+}
 
 
 def _setting_flags() -> dict[str, Flag]:
     """A flag for every setting that some algorithm has, with each one's default, as the registry says."""
     flags = {}
-    for name, by_algorithm in all_settings("kge").items():
-        fields = list(by_algorithm.values())
-        lines = list(dict.fromkeys(field.help for field in fields))
+    for name in dict.fromkeys(name for task in SETTINGS for name in all_settings(task)):
+        tasks = [task for task in SETTINGS if name in all_settings(task)]
+        by_algorithm = {algorithm: field for task in tasks for algorithm, field in all_settings(task)[name].items()}
+        lines = list(dict.fromkeys(field.help for field in by_algorithm.values()))
         defaults = ", ".join(f"{algorithm}: {field.default}" for algorithm, field in by_algorithm.items())
         words = ", ".join(allowed_words(name))
         about = f"{'; '.join(lines)}{f': {words}' if words else ''} ({defaults})"
-        flags[name] = Flag((f"--{name.replace('_', '-')}",), about, SETTINGS)
+        flags[name] = Flag((f"--{name.replace('_', '-')}",), about, SETTINGS[tasks[0]])
     return flags
 
 
 FLAGS: dict[str, Flag] = {
     "data": Flag(
-        ("--data",), "consortium (embedded), a catalogue name (see `fkgsec data list`), a folder or a file", DATA
+        ("--data",),
+        "consortium (embedded), a catalogue name (see `fkgsec data list`), a folder or a file; or graphs to classify: motifs "
+        "(generated), sets of the TU collection (MUTAG,BZR), a group of them (CHEM), a TU folder",
+        DATA,
     ),
-    "clients": Flag(("--clients",), "clients to divide a graph among", DATA),
+    "clients": Flag(("--clients",), "clients to divide a graph or a data set among, or to generate", DATA),
     "partition": Flag(("--partition",), "how to divide it", DATA),
-    "size": Flag(("--size",), "triples of the embedded consortium", DATA),
-    "split_seed": Flag(
-        ("--split-seed",), "of the division, and of the embedded consortium; --seed redraws neither", DATA
-    ),
-    "algorithm": Flag(("--algorithm", "--target"), "how the federation learns", ALGORITHM),
+    "size": Flag(("--size",), "triples of the embedded consortium, or generated graphs in all", DATA),
+    "split_seed": Flag(("--split-seed",), "of divisions and of generated data; --seed redraws neither", DATA),
+    "algorithm": Flag(("--algorithm", "--target"), "how the federation learns, and what", ALGORITHM),
     "defense": Flag(
         ("--defense",),
         f"one or more, as in psu,secagg or dp:epsilon=8,clip=0.1: {'; '.join(map(words_of, KINDS))}",
         ALGORITHM,
     ),
-    "model": Flag(("--model",), "scoring function", ALGORITHM),
-    "dim": Flag(("--dim",), "embedding dimension", ALGORITHM),
-    "gamma": Flag(("--gamma",), "margin of the distance models", ALGORITHM),
-    "init_epsilon": Flag(("--init-epsilon",), "initial values are uniform in +-(gamma + this) / dim", ALGORITHM),
-    **_setting_flags(),
+    "model": Flag(("--model",), "scoring function, or convolution (or the dotted name of one)", ALGORITHM),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
-    "batch_size": Flag(("--batch-size",), "positives in a batch", TRAINING),
-    "num_negatives": Flag(("--num-negatives",), "negatives of each positive", TRAINING),
-    "temperature": Flag(
-        ("--temperature",), "of the self-adversarial weights (default: 1; fedlu: 0, which weighs alike)", TRAINING
-    ),
-    "learning_rate": Flag(("--learning-rate",), "of Adam", TRAINING),
+    "batch_size": Flag(("--batch-size",), "positives or graphs in a batch", TRAINING),
+    "learning_rate": Flag(("--learning-rate",), "of Adam, or another optimizer", TRAINING),
     "eval_every": Flag(("--eval-every",), "rounds between validations", TRAINING),
-    "patience": Flag(("--patience",), "stop after so many validations without a better MRR; 0: never", TRAINING),
+    "patience": Flag(("--patience",), "stop after so many validations without a better one; 0: never", TRAINING),
     "participation": Flag(("--participation",), "share of clients that train in a round", TRAINING),
-    "negative_sides": Flag(
-        ("--negative-sides",), "sides to corrupt; both in turn, or each batch on both (twice the steps)", TRAINING
-    ),
-    "eval_sides": Flag(("--eval-sides",), "sides to rank", TRAINING),
-    "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", TRAINING),
     "seed": Flag(("--seed",), "everything random in training derives from it", TRAINING),
     "protocol_seed": Flag(
         ("--protocol-seed",),
@@ -87,38 +82,72 @@ FLAGS: dict[str, Flag] = {
         TRAINING,
     ),
     "device": Flag(("--device",), "auto, cpu, cuda or cuda:N", TRAINING),
-    "leak": Flag(("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK),
+    "dim": Flag(("--dim",), "embedding dimension", OF_TASK["kge"]),
+    "gamma": Flag(("--gamma",), "margin of the distance models", OF_TASK["kge"]),
+    "init_epsilon": Flag(("--init-epsilon",), "initial values are uniform in +-(gamma + this) / dim", OF_TASK["kge"]),
+    "num_negatives": Flag(("--num-negatives",), "negatives of each positive", OF_TASK["kge"]),
+    "temperature": Flag(
+        ("--temperature",),
+        "of the self-adversarial weights (default: 1; fedlu: 0, which weighs alike)",
+        OF_TASK["kge"],
+    ),
+    "negative_sides": Flag(
+        ("--negative-sides",),
+        "sides to corrupt; both in turn, or each batch on both (twice the steps)",
+        OF_TASK["kge"],
+    ),
+    "eval_sides": Flag(("--eval-sides",), "sides to rank", OF_TASK["kge"]),
+    "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", OF_TASK["kge"]),
+    "layers": Flag(("--layers",), "convolutions", OF_TASK["graph"]),
+    "width": Flag(("--width",), "numbers of a node in each of them", OF_TASK["graph"]),
+    "dropout": Flag(("--dropout",), "share of values dropped in training", OF_TASK["graph"]),
+    "readout": Flag(("--readout",), "how nodes become a graph", OF_TASK["graph"]),
+    "optimizer": Flag(("--optimizer",), "of local training; sgd is plain", OF_TASK["graph"]),
+    "local_steps": Flag(
+        ("--local-steps",),
+        "batches of a client in each epoch (default: all); with sgd and 1, an upload is a gradient",
+        OF_TASK["graph"],
+    ),
+    "weight_decay": Flag(("--weight-decay",), "of the optimizer", OF_TASK["graph"]),
+    "select": Flag(
+        ("--select",), "which graphs say what round is kept; test, as GCFL's code does, is too high", OF_TASK["graph"]
+    ),
+    "clean": Flag(("--clean",), "keep isomorphic graphs on one side of the split", OF_TASK["graph"]),
+    **_setting_flags(),
     "threat": Flag(("--threat",), "what the adversary has; repeatable; without it those that fit", ATTACK),
     "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
-    "inference": Flag(
-        ("--inference",),
-        "how relations are inferred; cosine is the paper's; repeatable; without it all that fit",
-        ATTACK,
-    ),
-    "metric": Flag(("--metric",), "published: the counts of FedR's notebooks", ATTACK),
-    "unlinked_heads": Flag(("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK),
     "attack": Flag(
         ("--attack",),
         "which to run, list says of each what it needs; repeatable; default: the first two of that list",
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
+    "leak": Flag(
+        ("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK_OF_TASK["kge"]
+    ),
+    "inference": Flag(
+        ("--inference",),
+        "how relations are inferred; cosine is the paper's; repeatable; without it all that fit",
+        ATTACK_OF_TASK["kge"],
+    ),
+    "metric": Flag(("--metric",), "published: the counts of FedR's notebooks", ATTACK_OF_TASK["kge"]),
+    "unlinked_heads": Flag(
+        ("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK_OF_TASK["kge"]
+    ),
 }
 
-DATA_FIELDS = ("data", "clients", "partition", "size", "split_seed")
-ATTACK_FIELDS = (*(name for name in AttackOptions.__struct_fields__ if name != "seed"), "attack_seed")
+DATA_FIELDS = ("data", "clients", "partition", "size", "split_seed", "clean")
+ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATTACK, *ATTACK_OF_TASK.values()))
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 
 
 def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each of these fields of `Spec`; the command receives those given as the dict `given`."""
+    """Give a command one option for each of these fields of specs; the command receives those given as the dict `given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in its signature, which is what typer reads."""
         old_names = [old for old, new in RENAMED.items() if new in fields]
-        kinds = {field.name: (_kind(field.type), field.default) for field in msgspec.structs.fields(Spec)}
-        for name, by_algorithm in all_settings("kge").items():
-            kinds[name] = (next(iter(by_algorithm.values())).kind | None, None)
+        kinds = _kinds()
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
@@ -130,11 +159,11 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                annotation=kinds[name][0],
+                annotation=kinds[name],
                 default=typer.Option(
                     None,
                     *FLAGS[name].names,
-                    help=_help(name, kinds[name][1]),
+                    help=_help(name),
                     autocompletion=completion(name),
                     rich_help_panel=FLAGS[name].panel,
                     show_default=False,
@@ -146,7 +175,7 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
             inspect.Parameter(
                 old,
                 inspect.Parameter.KEYWORD_ONLY,
-                annotation=kinds[RENAMED[old]][0],
+                annotation=kinds[RENAMED[old]],
                 default=typer.Option(None, f"--{old.replace('_', '-')}", hidden=True),
             )
             for old in old_names
@@ -159,10 +188,17 @@ def spec_options(fields: tuple[str, ...]) -> Callable[[Callable[..., None]], Cal
     return decorate
 
 
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    """The type of each option; two tasks that have one of the same name mean the same."""
+    kinds = {field.name: _kind(field.type) for task in all_tasks() for field in msgspec.structs.fields(task.spec)}
+    return kinds | {name: next(iter(found.values())).kind | None for name, found in all_settings().items()}
+
+
 def _kind(kind: Any) -> Any:
     """The option's type: what the field holds, None when not given, and a list for a repeatable option."""
     options = [part for part in get_args(kind) if part is not type(None)]
-    if kind in (int, float, str):
+    if kind in (int, float, str, bool):
         return kind | None
     if kind == tuple[float, ...]:
         return list[float] | None
@@ -191,19 +227,34 @@ def complete_from(words: Callable[[], Iterable[str]], *, several: bool = False) 
 
 
 def _dataset_names() -> tuple[str, ...]:
-    return (CONSORTIUM, *(dataset.name for dataset in datasets()))
+    return (CONSORTIUM, MOTIFS, *(dataset.name for dataset in datasets()))
 
 
-def _help(name: str, default: Any) -> str:
-    flag, words = FLAGS[name], allowed_words(name)
-    if flag.panel == SETTINGS:
+def _help(name: str) -> str:
+    """The flag's line with the words that it may have and its default, apart by task where these differ."""
+    flag = FLAGS[name]
+    if flag.panel in SETTINGS.values():
         return flag.help
-    about = flag.help if not words else f"{flag.help}: {', '.join(words)}"
-    return about + _shown_default(default)
+    words = _by_task({task.name: ", ".join(allowed_words(name, task.name)) for task in _tasks_with(name)})
+    defaults = _by_task({task.name: _shown(_default(task, name)) for task in _tasks_with(name)})
+    return f"{flag.help}{f': {words}' if words else ''}{f' (default: {defaults})' if defaults else ''}"
 
 
-def _shown_default(default: Any) -> str:
-    if default in (None, (), ""):
+def _tasks_with(name: str) -> list[RunTask]:
+    return [task for task in all_tasks() if name in task.spec.__struct_fields__]
+
+
+def _by_task(shown: dict[str, str]) -> str:
+    if len(set(shown.values())) == 1:
+        return next(iter(shown.values()))
+    return "; ".join(text if task == "kge" else f"graphs: {text}" for task, text in shown.items() if text)
+
+
+def _default(task: RunTask, name: str) -> Any:
+    return next(field.default for field in msgspec.structs.fields(task.spec) if field.name == name)
+
+
+def _shown(default: Any) -> str:
+    if default is None or default is False or default in ((), ""):
         return ""
-    shown = ", ".join(f"{item:g}" for item in default) if isinstance(default, tuple) else default
-    return f" (default: {shown})"
+    return ", ".join(f"{item:g}" for item in default) if isinstance(default, tuple) else str(default)

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_named
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
-from fkgsec.federation.options import FederationOptions, RunOptions
+from fkgsec.federation.options import RunOptions
 
-Observe = Callable[[FederationOptions, str], AbstractContextManager[Observer]]
+Trained = RunOptions[Any] | RunSpec
+Observe = Callable[[Trained, str], AbstractContextManager[Observer]]
 
 
 def observe_on(console: Console, *, enabled: bool, what: str = "") -> Observe:
     """Gives each run that a command makes its progress, after a line with what it is and its name."""
 
-    def observe(options: FederationOptions, name: str) -> RunProgress:
+    def observe(options: Trained, name: str) -> RunProgress:
         if enabled:
             console.print(f"{what} {name}".strip(), style="bold", highlight=False)
         return RunProgress(options, console, enabled=enabled)
@@ -28,7 +31,7 @@ def observe_on(console: Console, *, enabled: bool, what: str = "") -> Observe:
     return observe
 
 
-def unobserved(options: FederationOptions, name: str) -> AbstractContextManager[Observer]:
+def unobserved(options: Trained, name: str) -> AbstractContextManager[Observer]:
     """Tells nobody."""
     return nullcontext(Observer())
 
@@ -36,8 +39,10 @@ def unobserved(options: FederationOptions, name: str) -> AbstractContextManager[
 class RunProgress(Observer):
     """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
 
-    def __init__(self, options: RunOptions, console: Console, *, enabled: bool, metric: str = "MRR") -> None:
-        self._console, self._metric = console, metric
+    def __init__(self, options: Trained, console: Console, *, enabled: bool) -> None:
+        self._console = console
+        task = task_named(options.task)
+        self._metric = task.label(task.metric)
         self._lines = enabled and not console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -100,8 +100,8 @@ def check_policy(
     if policy.no_worse and not update_baseline:
         baseline = read_baseline(policy.no_worse.baseline)
         check_comparable(policy.no_worse.baseline, baseline, policy, hashes)
-    all_graphs = [graph for by_seed in graphs.values() for graph in by_seed.values()]
-    for line in dict.fromkeys(line for graph in all_graphs for line in warnings_of(graph)):
+    all_graphs = [(policy.federations[name], graph) for name, by_seed in graphs.items() for graph in by_seed.values()]
+    for line in dict.fromkeys(line for spec, graph in all_graphs for line in warnings_of(spec, graph)):
         warn(line)
     finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh)
     environment = next(one.record.environment for by_seed in finished.values() for one in by_seed.values())

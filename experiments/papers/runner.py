@@ -14,19 +14,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from attacks.reconstruction.options import AttackOptions
+from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS
 from experiments.cli.progress import Observe
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import PaperTable, draw_table, make_paper_table, table_lines
 from experiments.runs.record import Record, read_record, write_atomically
 from experiments.runs.run import RECORD_FILE, execute
-from experiments.runs.spec import Spec
+from experiments.runs.spec import RunSpec
 from experiments.runs.writing import refused
-from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 
 TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
-_ATTACK_FIELDS = tuple(name for name in AttackOptions.__struct_fields__ if name != "seed")
 
 
 class Failure(NamedTuple):
@@ -57,7 +55,7 @@ class Results:
 
     def __init__(self, *, attack: bool) -> None:
         self._attack = attack
-        self._records: dict[Spec, dict[int, Record]] = {}
+        self._records: dict[RunSpec, dict[int, Record]] = {}
 
     def add(self, record: Record) -> None:
         """Take a record; one that was not attacked does not count where an attack is asked for."""
@@ -78,23 +76,23 @@ class Results:
         seeds = sorted({seed for records in found for seed in records})
         return {seed: [records[seed] for records in found if seed in records] for seed in seeds}
 
-    def of_spec(self, spec: Spec) -> dict[int, Record]:
+    def of_spec(self, spec: RunSpec) -> dict[int, Record]:
         """The finished records of this spec, by seed; its own seed does not count."""
         return self._records.get(self._key(spec), {})
 
-    def _key(self, spec: Spec) -> Spec:
+    def _key(self, spec: RunSpec) -> RunSpec:
         changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
         if not self._attack:
-            plain = AttackOptions()
-            changes |= {name: getattr(plain, name) for name in _ATTACK_FIELDS} | {"attack_seed": None}
-        return msgspec.structs.replace(spec.settled(), **changes)
+            plain = type(spec)()
+            changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
+        return spec.settled().replace(**changes)
 
 
 def _best(cell: Cell, records: Sequence[Record]) -> Record:
     """The first record whose models were kept at the highest validation MRR of all."""
     best, *others = records
     for record in others:
-        reached, to_beat = (one.rounds[one.best_round].valid_mrr for one in (record, best))
+        reached, to_beat = (one.rounds[one.best_round].valid for one in (record, best))
         if reached is None or to_beat is None:
             raise RunError(
                 f"{cell.name}: {cell.chosen} cannot be chosen on validation, {best.data.name} has no valid split"
@@ -159,9 +157,9 @@ def run_experiment(
     first = table_of(experiment, results)
     check_table(first, out, overwrite=overwrite, growing=True)
     write_table(first, out)
-    graphs: dict[tuple[Any, ...], FederatedGraph] = {}
+    graphs: dict[tuple[Any, ...], Any] = {}
     for cell, spec in unfinished(cells, seeds or experiment.seeds, results):
-        data = (spec.data, spec.clients, spec.partition, spec.size, spec.split_seed)
+        data = tuple(getattr(spec, name, None) for name in DATA_FIELDS)
         try:
             if data not in graphs:
                 graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other
@@ -177,19 +175,19 @@ def run_experiment(
     return Outcome(table_of(experiment, results, failures), failures)
 
 
-def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, Spec]]:
+def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, RunSpec]]:
     """What is left to run, each run once: seed by seed, and column by column, whose cells mostly share their data."""
     columns = list(dict.fromkeys(cell.column for cell in cells))
-    left: dict[Spec, Cell] = {}
+    left: dict[RunSpec, Cell] = {}
     for seed in seeds:
         for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
             for spec in cell.candidates:
                 if seed not in results.of_spec(spec):
-                    left.setdefault(msgspec.structs.replace(spec, seed=seed), cell)
+                    left.setdefault(spec.replace(seed=seed), cell)
     return [(cell, spec) for spec, cell in left.items()]
 
 
-def run_name(cell: Cell, spec: Spec) -> str:
+def run_name(cell: Cell, spec: RunSpec) -> str:
     """The folder of a cell's run with one of its candidates.
 
     >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from experiments.runs.documents import read_document
-from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
+from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
 from fkgsec.errors import SpecError
 
 Metric = Literal["mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr"]
@@ -126,7 +126,7 @@ class Cell(NamedTuple):
     name: str
     row: str
     column: str
-    candidates: tuple[Spec, ...]
+    candidates: tuple[RunSpec, ...]
     stated: Mapping[str, str | None]
     figures: Mapping[Metric, float | None]
     baseline: str
@@ -135,11 +135,11 @@ class Cell(NamedTuple):
     chosen: str = ""
 
     @property
-    def spec(self) -> Spec | None:
+    def spec(self) -> RunSpec | None:
         """The first candidate; None where nothing can be run."""
         return self.candidates[0] if self.candidates else None
 
-    def choice(self, spec: Spec) -> str:
+    def choice(self, spec: RunSpec) -> str:
         """The value that a candidate gives to the option `chosen`, as text."""
         value = spec.document()[self.chosen]
         return f"{value:g}" if isinstance(value, float) else str(value)
@@ -155,7 +155,7 @@ class Stated(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """A file, read and checked: every cell that can be run is a valid `Spec`."""
+    """A file, read and checked: every cell that can be run is a valid spec."""
 
     name: str
     title: str
@@ -192,7 +192,7 @@ def find_experiment(name_or_path: str) -> Path:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read and check a file: its keys, options, columns and baselines, and that every cell is a valid `Spec`.
+    """Read and check a file: its keys, options, columns and baselines, and that every cell is a valid spec.
 
     Raises:
         SpecError: one line with the file, the place in it, the value and what is allowed.

@@ -209,7 +209,7 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: M
 
 def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str:
     """What was chosen on validation, what each value reached there, and which values are not run."""
-    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid_mrr for one in tried}
+    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid for one in tried}
     values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
     missing = [value for spec in cell.candidates if (value := cell.choice(spec)) not in reached]
     said = f"seed {seed}: {cell.chosen} {cell.choice(best.spec)} by validation MRR, {', '.join(values)}"
@@ -220,7 +220,7 @@ def _remarks(runs: Mapping[int, Record]) -> list[str]:
     """What a reader must know before comparing: a run that was still improving or still waiting, test triples in train."""
     remarks = []
     for seed, record in runs.items():
-        if record.rounds[record.best_round].valid_mrr is not None and record.best_round == record.rounds[-1].round:
+        if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
             remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
         if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
             remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")

@@ -33,6 +33,7 @@ from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE, draw_bars, 
 from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
 from experiments.reporting.tables import FIGURE, INFERENCE_TITLE, RATES, inference_columns, protection_lines
 from experiments.runs.record import Record
+from experiments.tasks.task import task_of
 
 COLOURS = (ORANGE, GREEN, BLUE, GREY)
 
@@ -104,7 +105,7 @@ def convergence_table(records: Mapping[str, Record]) -> Table:
     title = f"Utility, cost, convergence by validation MRR (P@98, P@99: bytes to that share of {first}'s, over its own)"
     heads = {
         "run": "case", "mrr": Column("MRR", "share"), "bytes": "MiB", "seconds": "s", "kept": "R@CG",
-        "valid_mrr": "MRR@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99",
+        "valid": "MRR@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99",
     }  # fmt: skip
     return terminal_table(Sheet.of(title, run_frame(records), heads), once=1)
 
@@ -119,7 +120,7 @@ def temperature_remark(records: Mapping[str, Record]) -> str | None:
         return None
     names: dict[float, list[str]] = {}
     for name, record in records.items():
-        names.setdefault(record.spec.sampling_temperature, []).append(name)
+        names.setdefault(task_of(record.spec).columns(record.spec)["temperature"], []).append(name)
     parts = "; ".join(f"{temperature:g} in {', '.join(which)}" for temperature, which in sorted(names.items()))
     return f"Not trained alike: the temperature of negatives is {parts} (0 weighs all alike)."
 

@@ -1,9 +1,9 @@
 """How fast and at what cost a run converged, from its record alone.
 
-    convergence(record).num_bytes                            # P@CG, with the round R@CG and the MRR there
+    convergence(record).num_bytes                            # P@CG, with the round R@CG and the validation there
     relative_cost(record, baseline, 0.98)                    # P@98
 
-Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: bytes as they were serialised stand for parameters; the MRR is
+Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: bytes as they were serialised stand for parameters; the figure is
 the validation's, the only one of every check; the converged round is the one with the best of them.
 """
 
@@ -19,28 +19,28 @@ class Convergence(msgspec.Struct, frozen=True):
 
     Attributes:
         round: R@CG, the rounds until then. num_bytes: P@CG, bytes both ways until then, alignment included.
-        mrr: the validation MRR there; None when nothing was validated.
+        valid: what validation measured there, such as the MRR; None when nothing was validated.
     """
 
     round: int
     num_bytes: int
-    mrr: float | None
+    valid: float | None
 
 
 def convergence(record: Record) -> Convergence:
-    """R@CG, P@CG and the MRR they are of."""
+    """R@CG, P@CG and the validation they are of."""
     return Convergence(
-        record.best_round, _bytes_until(record, record.best_round), record.rounds[record.best_round].valid_mrr
+        record.best_round, _bytes_until(record, record.best_round), record.rounds[record.best_round].valid
     )
 
 
-def bytes_to_reach(record: Record, mrr: float) -> int | None:
-    """Bytes both ways until validation first reached this MRR; None when it never did.
+def bytes_to_reach(record: Record, wanted: float) -> int | None:
+    """Bytes both ways until validation first reached this; None when it never did.
 
-    P@98 is this for 98 % of a baseline's MRR@CG, over the baseline's own.
+    P@98 is this for 98 % of a baseline's validation at the round it converged, over the baseline's own.
     """
     for entry in record.rounds:
-        if entry.valid_mrr is not None and entry.valid_mrr >= mrr:
+        if entry.valid is not None and entry.valid >= wanted:
             return _bytes_until(record, entry.round)
     return None
 
@@ -50,7 +50,7 @@ def relative_cost(record: Record, baseline: Record, share: float) -> float | Non
 
     None when either never reached it, nothing was validated, or the baseline sent nothing.
     """
-    reached = convergence(baseline).mrr
+    reached = convergence(baseline).valid
     if reached is None:
         return None
     own, other = bytes_to_reach(record, share * reached), bytes_to_reach(baseline, share * reached)

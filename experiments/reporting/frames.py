@@ -21,6 +21,7 @@ from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, Leakage, he
 from attacks.view import ALL, THREAT_MODELS
 from experiments.reporting.convergence import convergence, relative_cost
 from experiments.runs.record import Record
+from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate
 
 FIELDS = Figure.__struct_fields__
@@ -122,26 +123,25 @@ def run_frame(runs: Mapping[str, Record]) -> pd.DataFrame:
 
 
 def _run(record: Record, first: Record) -> dict[str, Any]:
-    spec, found = record.spec, convergence(record)
+    spec, task, found = record.spec, task_of(record.spec), convergence(record)
     return {
         "algorithm": spec.algorithm,
         "defense": spec.defense,
         "model": spec.model,
         "data": record.data.name,
         "clients": len(record.data.clients),
-        "dim": spec.dim,
-        "temperature": spec.sampling_temperature,
+        **task.columns(spec),
         "rounds": len(record.rounds) - 1,
         "kept": record.best_round,
         "of_rounds": f"{record.best_round} of {len(record.rounds) - 1}",
         "seed": record.seed,
         **{name: measured(figure) for name, figure in record.utility.items()},
-        **{name: measured(figures["mrr"]) for name, figures in record.utility_by_leak.items()},
+        **{name: measured(figures[task.metric]) for name, figures in record.utility_by_leak.items()},
         "bytes_up": record.bytes.up,
         "bytes_down": record.bytes.down,
         "bytes": record.bytes.up + record.bytes.down,
         "seconds": sum(entry.seconds for entry in record.rounds),
-        "valid_mrr": found.mrr,
+        "valid": found.valid,
         "bytes_kept": found.num_bytes,
         "p98": relative_cost(record, first, 0.98),
         "p99": relative_cost(record, first, 0.99),
@@ -163,4 +163,4 @@ def pooled(record: Record, pick: Callable[[Sequence[Leakage]], list[Leakage]] = 
 
 def mixed_temperatures(records: Iterable[Record]) -> bool:
     """Whether negatives are weighed alike in some runs and by their scores in others, which tells on utility and leakage."""
-    return len({record.spec.sampling_temperature for record in records}) > 1
+    return len({task_of(one.spec).columns(one.spec).get("temperature") for one in records}) > 1

@@ -285,7 +285,10 @@ def curves(record: Record) -> list[tuple[int, dict[str, float]]]:
         (entry.round, {f"round/{name}": float(value) for name, value in fields.items() if value is not None})
         for entry in record.rounds
         for fields in [
-            {name: getattr(entry, name) for name in ("loss", "valid_mrr", "bytes_up", "bytes_down", "seconds")}
+            {
+                **{name: getattr(entry, name) for name in ("loss", "bytes_up", "bytes_down", "seconds")},
+                f"valid_{record.metric}": entry.valid,
+            }
         ]
     ]
 

@@ -17,6 +17,7 @@ from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.view import ALL
 from experiments.reporting.frames import attack_name
 from experiments.runs.record import Record
+from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
@@ -25,7 +26,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 
 
 def draw_picture(record: Record) -> bytes:
-    """A PNG: loss and validation MRR by round; beside it ERR and TRR of each victim with intervals and baselines."""
+    """A PNG: loss and validation by round; beside it ERR and TRR of each victim with intervals and baselines."""
     rows = _rows_to_draw(record)
     figure = Figure(figsize=(12, 4.6) if rows else (7, 4.6), layout="constrained")
     if rows:
@@ -34,9 +35,11 @@ def draw_picture(record: Record) -> bytes:
     else:
         left = figure.subplots()
     _draw_training(left, record)
-    mrr = record.utility["mrr"]
+    task = task_of(record.spec)
+    reached = record.utility[task.metric]
     defense = f" · {record.spec.defense}" if record.spec.defense else ""
-    shown = f"test MRR {mrr.value:.3f} [{mrr.low:.3f}, {mrr.high:.3f}]" if mrr.n else "no test triples"
+    shown = f"test {task.label(task.metric)} {reached.value:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
+    shown = shown if reached.n else f"no test {task.items}"
     figure.suptitle(
         f"{record.spec.algorithm}{defense} · {record.spec.model} · {record.data.name} · {shown} "
         f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{_void_rounds(record)}",
@@ -68,12 +71,14 @@ def _draw_training(axes: Axes, record: Record) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
     second = axes.twinx()
-    checked = [(entry.round, entry.valid_mrr) for entry in record.rounds if entry.valid_mrr is not None]
+    checked = [(entry.round, entry.valid) for entry in record.rounds if entry.valid is not None]
+    task = task_of(record.spec)
+    metric = task.label(task.metric)
     second.plot(
-        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label="validation MRR"
+        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label=f"validation {metric}"
     )
     second.axvline(record.best_round, color=BLUE, lw=0.8, ls=":")
-    second.set_ylabel("MRR (filtered)", color=BLUE)
+    second.set_ylabel(metric, color=BLUE)
     second.set_ylim(bottom=0)
     lines = [*axes.get_lines(), second.get_lines()[0]]
     axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", fontsize=8)

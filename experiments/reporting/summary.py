@@ -103,9 +103,9 @@ def convergence_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
     """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's."""
     frames = [run_frame(records).assign(federation=federation) for federation, records in _cases(comparisons)]
     frame = pd.concat(frames, ignore_index=True)
-    frame["valid_mrr"] = frame["valid_mrr"].fillna("none")
+    frame["valid"] = frame["valid"].fillna("none")
     heads = {
-        **_case_heads(comparisons), "of_rounds": "R@CG", "valid_mrr": "validation MRR@CG", "bytes_kept": "P@CG MiB",
+        **_case_heads(comparisons), "of_rounds": "R@CG", "valid": "validation MRR@CG", "bytes_kept": "P@CG MiB",
         "p98": "P@98", "p99": "P@99", "seconds": "seconds",
     }  # fmt: skip
     return Sheet.of("Convergence", frame.fillna({"p98": "not reached", "p99": "not reached"}), heads)

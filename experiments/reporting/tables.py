@@ -7,8 +7,7 @@ for line in reading_aid(record):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 from rich.table import Table
@@ -32,9 +31,8 @@ from experiments.reporting.frames import (
 from experiments.reporting.sheets import TERMINAL, Column, Sheet, make_table, rates, terminal_table, written
 from experiments.runs.record import Record
 from experiments.runs.seeds import SeedsRecord
+from experiments.tasks.task import Statistics, task_of
 from fkgsec.data.catalogue import Dataset
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.data.split_leaks import LEAKS, SplitLeaks
 
 INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
 RATES = rates(err="ERR", trr="TRR")
@@ -98,20 +96,20 @@ def inference_columns(names: Iterable[str]) -> dict[str, str | Column]:
 
 
 def utility_sheet(record: Record) -> Sheet:
-    """Utility of each client, apart for test triples that leaked into train, and of all, whose MRR has its interval."""
+    """Utility of each client, apart for test items that stand in train too, and of all, whose headline has its interval."""
+    task, total = task_of(record.spec), record.utility
     rows = dict(record.utility_by_client)
-    if record.utility_by_leak["leaked"]["mrr"].n:
-        rows |= {f"{kind} triples": figures for kind, figures in record.utility_by_leak.items()}
+    if record.utility_by_leak["leaked"][task.metric].n:
+        rows |= {task.leaked[kind]: figures for kind, figures in record.utility_by_leak.items()}
     if record.utility_shared:
         rows["shared model, all"] = record.utility_shared
-    total = record.utility
-    cells = [(client, figures["mrr"].n, *(figures[name] for name in total)) for client, figures in rows.items()]
-    shown = [written(figure, "score" if name == "mrr" else "mean", TERMINAL) for name, figure in total.items()]
-    metrics = (Column(name.upper() if name == "mrr" else name, "mean") for name in total)
+    cells = [(client, figures[task.metric].n, *(figures[name] for name in total)) for client, figures in rows.items()]
+    shown = [written(figure, "score" if name == task.metric else "mean", TERMINAL) for name, figure in total.items()]
+    metrics = (Column(task.label(name), "score" if len(total) == 1 else "mean") for name in total)
     return Sheet(
-        f"Utility: filtered link prediction on test triples (sides: {record.spec.eval_sides})",
-        (Column("client"), Column("triples", "text"), *metrics),
-        (*cells, (ALL, total["mrr"].n, *shown)),
+        task.utility_title(record.spec),
+        (Column("client"), Column(task.items, "text"), *metrics),
+        (*cells, (ALL, total[task.metric].n, *shown)),
     )
 
 
@@ -212,13 +210,6 @@ def attack_lines() -> list[str]:
 MARGIN_AID = "± is the wider half of the 95 % interval in the record; the other half may be much narrower."
 
 
-_LEAK_WORDS = {
-    "exact": "the same triple stands",
-    "inverse": "its inverse pair stands",
-    "same_pair": "its pair, by another relation, stands",
-}
-
-
 SEEDS_AID = (
     "Each seed is a training of its own on the same data and division. The interval covers the items of one training and the "
     "spread between trainings; of bytes the largest is shown."
@@ -243,30 +234,27 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def statistics_tables(graph: FederatedGraph, statistics: pd.DataFrame, leaks: SplitLeaks) -> list[Table]:
-    """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
-    columns = [client.name for client in graph.clients]
-    sizes = make_table(f"{graph.name}: clients", "", *statistics["client"].astype(str))
-    for name in statistics.columns.drop("client"):
-        sizes.add_row(str(name).replace("_", " "), *(_cell(value) for value in statistics[name]))
-    tables = [sizes]
-    for split, rows in leaks.table.groupby("split", sort=False):
-        table = make_table(f"Of the {split} triples of a client, in train (share)", "", *columns)
-        for leak in LEAKS:
-            kind, _, where = leak.rpartition("_")
-            whose = "in its own train" if where == "own" else "in another client's"
-            table.add_row(f"{_LEAK_WORDS[kind]} {whose}", *(f"{share:.3f}" for share in rows[f"{leak}_share"]))
-        tables.append(table)
-    return tables
-
-
-def _cell(value: Any) -> str:
-    return f"{value:,}" if float(value).is_integer() else f"{value:.4f}"
+def statistics_tables(statistics: Statistics) -> list[Table]:
+    """What the data are."""
+    shown = []
+    for one in statistics.tables:
+        shown.append(make_table(one.title, *one.heads))
+        for row in one.rows:
+            shown[-1].add_row(*row)
+    return shown
 
 
 def catalogue_table(known: Iterable[Dataset]) -> Table:
-    """The known datasets."""
-    table = make_table("Known datasets, beside the embedded default 'consortium'", "name", "layout", "licence")
+    """The known knowledge graphs."""
+    table = make_table("Knowledge graphs, beside the embedded default 'consortium'", "name", "layout", "licence")
     for dataset in known:
         table.add_row(dataset.name, dataset.layout, dataset.licence)
+    return table
+
+
+def collection_table(known: Iterable[str], groups: Mapping[str, Sequence[str]]) -> Table:
+    """The known sets of graphs to classify, and the groups that each is in."""
+    table = make_table("Graphs to classify, beside the generated default 'motifs'", "set", "in the groups")
+    for name in known:
+        table.add_row(name, ", ".join(group for group, sets in groups.items() if name in sets))
     return table

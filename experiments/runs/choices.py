@@ -14,18 +14,17 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from attacks.view import KGE, threat_models
+from attacks.view import GRAPH, KGE, threat_models
 from defenses.options import KINDS
 from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import algorithms_of
+from fkgsec.federation.recipes import RECIPES, algorithms_of
+from fkgsec.gnn.models import MODELS as CONVOLUTIONS
 from fkgsec.kge.models import MODELS
 
-_REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
-    "algorithm": lambda: algorithms_of("kge"),
-    "model": lambda: MODELS,
-    "partition": lambda: PARTITIONS,
-    "threat": lambda: threat_models(KGE),
+_REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
+    "kge": {"model": lambda: MODELS, "partition": lambda: PARTITIONS, "threat": lambda: threat_models(KGE)},
+    "graph": {"model": lambda: CONVOLUTIONS, "threat": lambda: threat_models(GRAPH)},
 }
 _ALIASES: dict[str, Mapping[str, str]] = {
     # fedr.txt Table 2; fedlu.txt Table 1; both for training without a federation.
@@ -33,14 +32,16 @@ _ALIASES: dict[str, Mapping[str, str]] = {
 }
 
 
-def allowed(name: str, options: type[msgspec.Struct]) -> tuple[str, ...]:
+def allowed(name: str, options: type[Any]) -> tuple[str, ...]:
     """The words that an option may have; empty where it is no choice of words.
 
     Args:
-        options: the struct that has the option, whose type says it where no registry does.
+        options: the struct that has the option; of a task where it is a spec, and the type says words where no registry does.
     """
-    if name in _REGISTRIES:
-        return tuple(_REGISTRIES[name]())
+    if name == "algorithm":
+        return tuple(algorithms_of(options.task))
+    if registry := _REGISTRIES.get(getattr(options, "task", ""), {}).get(name):
+        return tuple(registry())
     return _words_of_fields(options).get(name, ())
 
 
@@ -97,16 +98,16 @@ def spelled_defense(value: str) -> str:
 def spelled_case(value: str) -> str:
     """A case of `fkgsec compare` in the words of fkgsec. Raises `SpecError` for an unknown algorithm or defense.
 
-    >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedR"), spelled_case("SecAgg"), spelled_case("none")
-    ('fedr/psu,secagg', 'fedr', 'secagg', 'none')
+    >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedAvg"), spelled_case("SecAgg"), spelled_case("none")
+    ('fedr/psu,secagg', 'fedavg', 'secagg', 'none')
     """
     algorithm, slash, defense = value.partition("/")
     if slash:
-        return f"{spelled('algorithm', algorithm, algorithms_of('kge'))}/{spelled_defense(defense)}"
+        return f"{spelled('algorithm', algorithm, RECIPES)}/{spelled_defense(defense)}"
     if value in ("", "none"):
         return value
     try:
-        return spelled("algorithm", value, algorithms_of("kge"))
+        return spelled("algorithm", value, RECIPES)
     except SpecError as error:
         if value.partition(":")[0].partition(",")[0].strip().casefold() in KINDS:
             return spelled_defense(value)

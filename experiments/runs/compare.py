@@ -6,25 +6,23 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from attacks.figure import Figure
-from defenses.options import check_defense
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.comparison import draw_comparison
 from experiments.runs.record import Record, read_if_of, write_atomically
 from experiments.runs.recovery import Unlearning, attacked_after_unlearning
-from experiments.runs.run import check_run, execute
-from experiments.runs.spec import Spec
+from experiments.runs.run import check_run, data_name, execute
 from experiments.runs.stored import encode_stored
 from experiments.runs.writing import refused
-from fkgsec.data.graph import FederatedGraph
+from experiments.tasks.spec import RunSpec
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import run_identity
-from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
 
 SCHEMA = "fkgsec/comparison/1"
@@ -60,26 +58,24 @@ def read_comparison(path: Path) -> Comparison | None:
     return read_if_of(path, SCHEMA, Comparison)
 
 
-def case_spec(spec: Spec, name: str) -> Spec:
+def case_spec(spec: RunSpec, name: str) -> RunSpec:
     """The spec of a case: "none", an algorithm, a defense, or algorithm/defense.
 
     Raises `SpecError` for a name that is none of these.
     """
-    known, (algorithm, slash, defense) = algorithms_of("kge"), name.strip().partition("/")
+    known, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
     if not slash and not algorithm:
         raise SpecError("case: an empty name; write none for no defense")
     if not slash:
         algorithm, defense = (name, "") if name in known else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in known:
         raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(known)}")
-    changed = replace(spec, algorithm=algorithm, defense=defense)
-    check_defense(changed)
-    return changed
+    return spec.replace(algorithm=algorithm, defense=defense)
 
 
 def compare(
-    spec: Spec,
-    graph: FederatedGraph,
+    spec: RunSpec,
+    graph: Any,
     folder: Path,
     cases: Sequence[str],
     *,
@@ -101,7 +97,7 @@ def compare(
     """
     if spec.defense:
         raise SpecError("defense does not apply to a comparison, whose cases name defenses; leave it out")
-    specs: dict[str, Spec] = {}
+    specs: dict[str, RunSpec] = {}
     for name in cases:
         made = case_spec(spec, name)
         same = [other for other, known in specs.items() if known == made]
@@ -136,15 +132,15 @@ def compare(
     return comparison
 
 
-def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
+def default_folder(spec: RunSpec, graph: Any) -> Path:
     """runs/compare-<data>-<8 digits of options and data>: the same comparison finds its own folder again."""
     digest = hashlib.sha256(
         msgspec.json.encode([run_identity(graph, spec.federation_options()), spec.attack_options()])
     )
-    return Path("runs") / f"compare-{Path(graph.name).stem}-{digest.hexdigest()[:8]}"
+    return Path("runs") / f"compare-{data_name(graph)}-{digest.hexdigest()[:8]}"
 
 
-def _finished(path: Path, specs: Mapping[str, Spec], graph: FederatedGraph) -> Comparison:
+def _finished(path: Path, specs: Mapping[str, RunSpec], graph: Any) -> Comparison:
     """The comparison in a file. Raises `RunError` when it is not of these cases, options and data."""
     found = read_comparison(path)
     cases = {} if found is None else {case.name: case.record for case in found.cases}

@@ -11,27 +11,23 @@ from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import torch
 
 import fkgsec
 from attacks.figure import Figure
 from attacks.reconstruction.leakage import Leakage, rows_of
-from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import RunTask, task_of
 from fkgsec.data.catalogue import DATA_VARIABLE
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.result import RunResult
-from fkgsec.kge.local.evaluation import utility
 from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/2"
@@ -39,7 +35,7 @@ _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
 
 
 class DataRecord(msgspec.Struct, frozen=True):
-    """The data of a run. `hash` is over names and triples, whatever files they came from."""
+    """The data of a run. `hash` is over all that training reads, whatever files it came from."""
 
     name: str
     hash: str
@@ -74,12 +70,12 @@ class Record(msgspec.Struct, frozen=True):
     """Everything that a table or a picture is made from.
 
     Attributes:
-        spec: what was asked; its temperature is the one that training used, also where it was left to the algorithm.
-        utility: test figures over all clients, each client weighted by its triples.
+        spec: what was asked; what was left to the algorithm is spelled out, such as a temperature.
+        utility: test figures over all clients, see `experiments.tasks`.
         utility_by_client: the same for each client.
         utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
             broadcast; else empty.
-        utility_by_leak: "leaked", test triples that also stand in their own client's train split; "clean", the others.
+        utility_by_leak: "leaked", of test items that also stand in train; "clean", of the others.
         best_round: whose models were evaluated and attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
@@ -89,7 +85,7 @@ class Record(msgspec.Struct, frozen=True):
     """
 
     schema: str
-    spec: Spec
+    spec: RunSpec
     seed: int
     data: DataRecord
     environment: Environment
@@ -122,28 +118,21 @@ class Record(msgspec.Struct, frozen=True):
         return self.figures
 
     def __post_init__(self) -> None:
-        if self.spec.temperature is None:
-            spec = msgspec.structs.replace(self.spec, temperature=self.spec.sampling_temperature)
-            msgspec.structs.force_setattr(self, "spec", spec)
+        msgspec.structs.force_setattr(self, "spec", self.spec.settled().replace(device=self.spec.device))
 
 
-def make_record(spec: Spec, result: FederationResult, figures: Sequence[Figure] = ()) -> Record:
+def make_record(spec: RunSpec, result: RunResult, figures: Sequence[Figure] = ()) -> Record:
     """The record of a finished run and, when it was attacked, of what attacks found."""
-    graph, seed = result.graph, spec.seed
-    ranks = np.concatenate(result.test_ranks)
-    leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
+    reached = task_of(spec).reached(result)
     return Record(
         schema=SCHEMA,
         spec=spec,
-        seed=seed,
-        data=describe_data(graph),
+        seed=spec.seed,
+        data=describe_data(task_of(spec), result.graph),
         environment=describe_environment(result),
-        utility=utility(ranks, seed),
-        utility_by_client={
-            client.name: utility(client_ranks, seed)
-            for client, client_ranks in zip(graph.clients, result.test_ranks, strict=True)
-        },
-        utility_by_leak={"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
+        utility=reached.of_all,
+        utility_by_client=reached.by_client,
+        utility_by_leak=reached.by_leak,
         bytes=Bytes(
             result.transcript.num_bytes("up"),
             result.transcript.num_bytes("down"),
@@ -153,7 +142,7 @@ def make_record(spec: Spec, result: FederationResult, figures: Sequence[Figure] 
         rounds=result.rounds,
         best_round=result.best_round,
         protection=result.protection.lines(),
-        utility_shared=utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+        utility_shared=reached.shared,
         guarantees=guarantees_of(result),
         withstands=result.protection.withstands,
         figures=list(figures),
@@ -162,28 +151,18 @@ def make_record(spec: Spec, result: FederationResult, figures: Sequence[Figure] 
     )
 
 
-def guarantees_of(result: FederationResult) -> dict[str, Guarantee]:
+def guarantees_of(result: RunResult) -> dict[str, Guarantee]:
     """The guarantees of differential privacy of a run and of those before it, by the tables that each covers."""
     return {tables: one for tables, one in result.protection.guarantees.items() if isinstance(one, Guarantee)}
 
 
-def describe_data(graph: FederatedGraph) -> DataRecord:
-    """Name, hash and sizes of a federation of graphs."""
-    sizes = {
-        client.name: {
-            "entities": client.num_entities,
-            "relations": client.num_relations,
-            "train": len(client.train),
-            "valid": len(client.valid),
-            "test": len(client.test),
-        }
-        for client in graph.clients
-    }
+def describe_data(task: RunTask, graph: Any) -> DataRecord:
+    """Name, hash and sizes of the clients' data."""
     # A record is shared; where the data lie on this machine is nobody's business.
     folder = os.environ.get(DATA_VARIABLE)
     prefix = f"{folder.rstrip('/')}/" if folder else ""
     warnings = [warning.replace(prefix, "") if prefix else warning for warning in graph.warnings]
-    return DataRecord(graph.name, graph.hash, sizes, sorted(graph.sensitive), warnings)
+    return DataRecord(graph.name, graph.hash, task.describe(graph), task.sensitive(graph), warnings)
 
 
 def describe_environment(result: RunResult) -> Environment:

@@ -16,7 +16,7 @@ import numpy as np
 from attacks.figure import Figure
 from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from experiments.runs.run import load_run
-from experiments.runs.spec import Spec
+from experiments.tasks.spec import RunSpec
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import Observer
 from fkgsec.unlearning.forget_sets import Forget
@@ -43,7 +43,7 @@ class Unlearning(NamedTuple):
 
 
 def attacked_after_unlearning(
-    run: Path, spec: Spec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer | None
+    run: Path, spec: RunSpec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer | None
 ) -> list[Figure]:
     """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does.
 

@@ -11,31 +11,28 @@ import io
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pandas as pd
 from pyarrow import ArrowException
 
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import check_attacks, run_attacks
 from attacks.view import check_attackable
 from defenses.options import parse_defense
 from defenses.transport import make_transport
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
-from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import refused
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.data.split_leaks import split_leak_warning
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_of
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import (
     CHECKPOINT,
     CHECKPOINT_EVERY_S,
-    FederationResult,
     Observer,
     load_federation,
     run_federation,
@@ -43,7 +40,6 @@ from fkgsec.federation.loop import (
     run_identity,
 )
 from fkgsec.federation.messages import Channel, client_party
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
@@ -59,20 +55,25 @@ class Finished(NamedTuple):
     reused: bool = False
 
 
-def default_folder(spec: Spec, graph: FederatedGraph) -> Path:
+def default_folder(spec: RunSpec, graph: Any) -> Path:
     """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
     digest = run_identity(graph, spec.federation_options())
     defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
-    return Path("runs") / f"{Path(graph.name).stem}-{spec.algorithm}{defense}-{spec.model}-{digest[:8]}"
+    model = spec.model.rpartition(".")[2]  # of a dotted name the class
+    return Path("runs") / f"{data_name(graph)}-{spec.algorithm}{defense}-{model}-{digest[:8]}"
 
 
-def warnings_of(graph: FederatedGraph) -> list[str]:
+def data_name(graph: Any) -> str:
+    """The data as the part of a folder's name: of a path the file, of several sets all with a plus between them."""
+    return Path(graph.name).stem.replace(",", "+").replace(" ", "")
+
+
+def warnings_of(spec: RunSpec, graph: Any) -> list[str]:
     """What a user must know before trusting a figure on these data: the reader's warnings and the split leaks, a line each."""
-    leak = split_leak_warning(graph)
-    return [*graph.warnings, *([leak] if leak else [])]
+    return task_of(spec).warnings(graph)
 
 
-def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
+def check_run(spec: RunSpec, graph: Any, *, attack: bool) -> None:
     """Say before anything is trained or written whether the run makes sense on these data.
 
     Raises:
@@ -86,8 +87,8 @@ def check_run(spec: Spec, graph: FederatedGraph, *, attack: bool) -> None:
 
 
 def execute(
-    spec: Spec,
-    graph: FederatedGraph,
+    spec: RunSpec,
+    graph: Any,
     folder: Path,
     *,
     attack: bool,
@@ -132,12 +133,13 @@ def execute(
     return _report(spec, result, target, attack=attack)
 
 
-def attack_folder(run: Path, spec: Spec) -> Path:
+def attack_folder(run: Path, spec: RunSpec) -> Path:
     """Where the record of a further attack goes: attacks/<inferences>-<digest of the options that are not the default's>."""
-    plain, asked = AttackOptions(), msgspec.structs.asdict(spec.attack_options())
+    options = spec.attack_options()
+    plain, asked = type(options)(), msgspec.structs.asdict(options)
     changed = {name: value for name, value in asked.items() if value != getattr(plain, name)}
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
-    return run / ATTACKS / f"{'-'.join(asked['inference']) or 'all'}-{digest[:10]}"
+    return run / ATTACKS / f"{'-'.join(asked.get('inference', ())) or 'all'}-{digest[:10]}"
 
 
 def reuse(
@@ -147,7 +149,7 @@ def reuse(
     observer: Observer | None = None,
     *,
     overwrite: bool = False,
-) -> tuple[Finished, FederatedGraph]:
+) -> tuple[Finished, Any]:
     """Attack a finished run again, with other attack options.
 
     Args:
@@ -160,7 +162,7 @@ def reuse(
         RunError: the folder holds no finished run, the data have changed since, or `out` has another record.
     """
     spec, result = load_run(folder, observer)
-    spec = msgspec.structs.replace(spec, **changes)
+    spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
     if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):
         if not overwrite:
@@ -173,16 +175,16 @@ def reuse(
     return _report(spec, result, target, attack=True), result.graph
 
 
-def _trained(spec: Spec) -> FederationOptions:
+def _trained(spec: RunSpec) -> Any:
     return spec.settled().federation_options()
 
 
-def _is_attack(record: Record, spec: Spec) -> bool:
+def _is_attack(record: Record, spec: RunSpec) -> bool:
     """Whether a record is of this attack, on whatever run."""
     return record.attacked and record.spec.attack_options() == spec.attack_options()
 
 
-def _earlier(folder: Path, spec: Spec, graph: FederatedGraph) -> Finished | None:
+def _earlier(folder: Path, spec: RunSpec, graph: Any) -> Finished | None:
     """The finished attack in a folder, None where there is no record. Raises `RunError` for the record of anything else."""
     if not (folder / RECORD_FILE).exists():
         return None
@@ -231,14 +233,14 @@ def _make_folder(folder: Path) -> None:
 
 def load_run(
     folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
-) -> tuple[Spec, FederationResult]:
+) -> tuple[Any, Any]:
     """A finished run, from its checkpoint.
 
     Raises:
         RunError: the folder holds no finished run, or the data have changed since.
     """
     try:
-        spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
+        spec = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
     except OSError as error:
         raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
     except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
@@ -253,7 +255,7 @@ def load_run(
     return spec, result
 
 
-def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool) -> Finished:
+def _report(spec: RunSpec, result: Any, folder: Path, *, attack: bool) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
     figures, scores = run_attacks(result, spec.attack_options()) if attack else ([], pd.DataFrame())
     record = make_record(spec, result, figures)
@@ -270,5 +272,5 @@ def _report(spec: Spec, result: FederationResult, folder: Path, *, attack: bool)
     return Finished(record, scores, folder)
 
 
-def _encode_spec(spec: Spec) -> bytes:
+def _encode_spec(spec: RunSpec) -> bytes:
     return encode_stored(spec)

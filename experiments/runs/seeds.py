@@ -13,6 +13,7 @@ The seeds differ in everything that training draws, and in the share that leaks 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,10 +22,9 @@ from experiments.cli.progress import Observe
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import DataRecord, Environment, Record, read_if_of, write_atomically
 from experiments.runs.run import execute
-from experiments.runs.spec import Spec
 from experiments.runs.stored import encode_stored
 from experiments.runs.writing import refused
-from fkgsec.data.graph import FederatedGraph
+from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
@@ -53,7 +53,7 @@ class SeedsRecord(msgspec.Struct, frozen=True):
     """
 
     schema: str
-    spec: Spec
+    spec: RunSpec
     seeds: list[int]
     runs: list[str]
     data: DataRecord
@@ -63,8 +63,8 @@ class SeedsRecord(msgspec.Struct, frozen=True):
 
 
 def train_seeds(
-    spec: Spec,
-    graph: FederatedGraph,
+    spec: RunSpec,
+    graph: Any,
     folder: Path,
     count: int,
     *,
@@ -80,7 +80,7 @@ def train_seeds(
     """
     if count < 2:
         raise SpecError(f"seeds must be at least 2; got {count}")
-    specs = [msgspec.structs.replace(spec, seed=seed) for seed in range(spec.seed, spec.seed + count)]
+    specs = [spec.replace(seed=seed) for seed in range(spec.seed, spec.seed + count)]
     earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord) if (folder / SEEDS_FILE).exists() else None
     grown = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
     if (folder / SEEDS_FILE).exists() and not overwrite and not (grown and earlier and len(earlier.seeds) <= count):

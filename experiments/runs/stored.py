@@ -1,7 +1,7 @@
 """Records, run folders, comparisons and manifests on disk: JSON in which specs are flat, of this and earlier versions.
 
     write_atomically(folder / "spec.json", encode_stored(spec))
-    spec = decode_stored((folder / "spec.json").read_bytes(), Spec)
+    spec = decode_stored((folder / "spec.json").read_bytes(), RunSpec)
 
 Only what another version meant by the same words is translated; anything else that is wrong is an error of the decoder's.
 """
@@ -14,8 +14,11 @@ import msgspec
 
 from attacks.figure import Figure
 from attacks.reconstruction.leakage import Leakage, leakage_figures
-from experiments.runs.spec import RENAMED, Spec
+from experiments.runs.spec import RENAMED
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_named
 from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import with_current_names
 from fkgsec.federation.options import flat, nested
 from fkgsec.federation.recipes import RECIPES
 
@@ -31,15 +34,27 @@ def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
     raw = msgspec.json.decode(content)
     _check_figures(raw, "$")
     if isinstance(raw, dict):
-        if kind is Spec:
+        if issubclass(kind, RunSpec):
             raw = _updated(raw)
         for holder in _holders(raw):
             holder["spec"] = _updated(holder["spec"])
+            holder |= with_current_names(holder)
             _give_figures(holder)
         for case in raw.get("cases", []) if isinstance(raw.get("cases"), list) else []:
             if isinstance(case, dict) and isinstance(case.get("unlearned"), list):
                 case["unlearned"] = [one for row in case["unlearned"] for one in _of_update(row)]
-    return msgspec.convert(raw, kind, str_keys=True)
+    if kind is RunSpec:
+        return _spec(kind, raw)
+    return msgspec.convert(raw, kind, str_keys=True, dec_hook=_spec)
+
+
+def _spec(kind: type, raw: Any) -> Any:
+    """A spec, of the task of its algorithm."""
+    if not issubclass(kind, RunSpec) or not isinstance(raw, dict):
+        raise msgspec.ValidationError(f"Expected `object`, got `{type(raw).__name__}`")
+    name = raw.get("algorithm")
+    task = RECIPES[name].task if isinstance(name, str) and name in RECIPES else "kge"
+    return msgspec.convert(raw, task_named(task).spec, str_keys=True)
 
 
 def _check_figures(raw: Any, where: str) -> None:
@@ -59,7 +74,7 @@ def _check_figures(raw: Any, where: str) -> None:
 def encode_stored(value: Any) -> bytes:
     """Indented JSON of a struct, with every spec in it flat, as in files that people write."""
     raw = msgspec.to_builtins(value, str_keys=True)
-    if isinstance(value, Spec):
+    if isinstance(value, RunSpec):
         raw = flat(raw)
     for holder in _holders(raw):
         holder["spec"] = flat(holder["spec"])

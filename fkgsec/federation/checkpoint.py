@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -25,7 +26,7 @@ SCHEMA = 2
 DIGEST = "sha256"  # in the file's metadata; earlier versions wrote none
 
 
-class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
+class RoundEntry(msgspec.Struct, frozen=True):
     """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing.
 
     Attributes:
@@ -45,13 +46,8 @@ class RoundEntry(msgspec.Struct, frozen=True, rename={"valid": "valid_mrr"}):
     num_clipped: int = 0
     excluded: dict[str, str] = {}
 
-    @property
-    def valid_mrr(self) -> float | None:
-        """`valid`, by the name that it has in records."""
-        return self.valid
 
-
-class Progress(msgspec.Struct, rename={"best_valid": "best_mrr"}):
+class Progress(msgspec.Struct):
     """What a checkpoint says beside its tensors.
 
     Attributes:
@@ -67,6 +63,22 @@ class Progress(msgspec.Struct, rename={"best_valid": "best_mrr"}):
     finished: bool = False
     schema: int = SCHEMA
     metric: str = "mrr"
+
+
+_EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}  # names of when knowledge graphs were the one task
+
+
+def with_current_names(document: Any) -> Any:
+    """The decoded JSON of a checkpoint, a result or a record, with what a round is said in by its present names."""
+    if not isinstance(document, dict):
+        return document
+    found = {_EARLIER.get(name, name): value for name, value in document.items()}
+    if isinstance(found.get("rounds"), list):
+        found["rounds"] = [
+            {_EARLIER.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
+            for entry in found["rounds"]
+        ]
+    return found
 
 
 def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
@@ -106,7 +118,7 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
     try:
         with safe_open(path, framework="pt") as handle:
             metadata = handle.metadata() or {}
-            progress = msgspec.json.decode(metadata["progress"], type=Progress)
+            progress = msgspec.convert(with_current_names(msgspec.json.decode(metadata["progress"])), Progress)
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.federation import packing
-from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.checkpoint import RoundEntry, with_current_names
 from fkgsec.federation.messages import Entry, Transcript, client_party
 from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
@@ -183,7 +183,8 @@ class RunResult(Kept):
         """
         try:
             with safe_open(path, framework="pt") as handle:
-                document = msgspec.json.decode((handle.metadata() or {})[METADATA], type=_Document)
+                document = with_current_names(msgspec.json.decode((handle.metadata() or {})[METADATA]))
+                document = msgspec.convert(document, _Document)
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
             guarantees = msgspec.convert(document.guarantees, dict[str, guarantee])
         except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:

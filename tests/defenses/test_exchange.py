@@ -62,7 +62,7 @@ def clear_sum(
 
 def figures(result: FederationResult) -> tuple[object, ...]:
     """What a run learnt, without what crossed."""
-    rounds = [(e.round, e.loss, e.valid_mrr, e.num_survivors, e.num_clipped) for e in result.rounds]
+    rounds = [(e.round, e.loss, e.valid, e.num_survivors, e.num_clipped) for e in result.rounds]
     ranks = [array.tolist() for array in result.test_ranks]
     tables = [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in result.tables]
     trained = [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in result.trained]

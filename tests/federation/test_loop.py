@@ -154,7 +154,7 @@ def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options
 def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options: FederationOptions) -> None:
     options = replace(options, algorithm="single", rounds=60, patience=2, learning_rate=0.05, batch_size=256)
     result = run_federation(consortium, options)
-    checked = [entry.valid_mrr for entry in result.rounds if entry.valid_mrr is not None]
+    checked = [entry.valid for entry in result.rounds if entry.valid is not None]
     assert len(result.rounds) - 1 < 60
     assert result.best_round == int(np.argmax(checked)) + 1
     assert len(checked) == result.best_round + 2
@@ -176,7 +176,7 @@ def test_golden_run_of_three_clients(uneven: FederatedGraph, options: Federation
     """Figures since first rows are drawn by name: a refactoring must reproduce them."""
     result = run_federation(uneven, replace(options, eval_every=2))
     assert [entry.loss for entry in result.rounds] == [None, *(pytest.approx(x, abs=2e-4) for x in GOLDEN_LOSSES)]
-    assert result.rounds[2].valid_mrr == pytest.approx(GOLDEN_MRR, abs=2e-2)
+    assert result.rounds[2].valid == pytest.approx(GOLDEN_MRR, abs=2e-2)
 
 
 GOLDEN_LOSSES = (2.01053, 2.08739)
@@ -249,7 +249,7 @@ def test_clients_without_valid_or_test_triples(options: FederationOptions) -> No
     graph = FederatedGraph("bare", ("x", "y", "z"), ("r",), clients)
     result = run_federation(graph, options)
     assert result.best_round == options.rounds
-    assert [entry.valid_mrr for entry in result.rounds] == [None] * 3
+    assert [entry.valid for entry in result.rounds] == [None] * 3
 
 
 def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options: FederationOptions) -> None:

@@ -113,7 +113,7 @@ def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationO
     ]
     assert fedep.transcript.frames == fede.transcript.frames
     assert [ranks.tolist() for ranks in fedep.test_ranks] != [ranks.tolist() for ranks in fede.test_ranks]
-    assert fedep.rounds[-1].valid_mrr != fede.rounds[-1].valid_mrr
+    assert fedep.rounds[-1].valid != fede.rounds[-1].valid
 
 
 def test_fedep_validates_and_tests_what_training_left(
@@ -122,8 +122,8 @@ def test_fedep_validates_and_tests_what_training_left(
     result = run_federation(uneven, learning)
     local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
     shared = [naive_mrr(kept.tables, uneven, "valid", learning) for kept in round_by_round]
-    assert [entry.valid_mrr for entry in result.rounds[1:]] == pytest.approx(local, abs=1e-9)
-    assert [kept.rounds[-1].valid_mrr for kept in round_by_round] == pytest.approx(shared, abs=1e-9)
+    assert [entry.valid for entry in result.rounds[1:]] == pytest.approx(local, abs=1e-9)
+    assert [kept.rounds[-1].valid for kept in round_by_round] == pytest.approx(shared, abs=1e-9)
     # The best round is that of the local figures, and here the other figures would choose another.
     assert result.best_round == 1 + int(np.argmax(local)) != 1 + int(np.argmax(shared))
     best = round_by_round[result.best_round - 1]
@@ -149,11 +149,11 @@ def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
     options = replace(learning, algorithm=algorithm, rounds=2, eval_every=2)
     runs = [run_federation(uneven, replace(options, evaluate=when)) for when in WHEN]
     for result, tables in zip(runs, (runs[0].trained, runs[1].tables), strict=True):
-        assert result.rounds[-1].valid_mrr == pytest.approx(naive_mrr(tables, uneven, "valid", options), abs=1e-9)
+        assert result.rounds[-1].valid == pytest.approx(naive_mrr(tables, uneven, "valid", options), abs=1e-9)
         for place, client in enumerate(uneven.clients):
             assert np.array_equal(result.test_ranks[place], naive_ranks(tables[place], client, "test", options))
     assert numbers(runs[0].tables) == numbers(runs[1].tables)
-    assert runs[0].rounds[-1].valid_mrr != runs[1].rounds[-1].valid_mrr
+    assert runs[0].rounds[-1].valid != runs[1].rounds[-1].valid
 
 
 def test_who_sits_out_receives_although_what_training_left_is_judged(

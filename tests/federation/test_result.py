@@ -4,10 +4,10 @@ import dataclasses
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
@@ -137,6 +137,18 @@ def test_a_graph_without_clients_is_to_be_divided(options: FederationOptions) ->
         run_federation(graph, options)  # type: ignore[arg-type]
 
 
-def test_rounds_keep_their_name_on_disk(uneven: FederatedGraph, options: FederationOptions) -> None:
-    entry = run_federation(uneven, options).rounds[-1]
-    assert msgspec.to_builtins(entry)["valid_mrr"] == entry.valid == entry.valid_mrr
+def test_files_of_when_there_was_one_task_are_read(
+    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+) -> None:
+    result = run_federation(uneven, options, tmp_path)
+    result.save(tmp_path / "run")
+    for path, key in ((tmp_path / "run", "result"), (tmp_path / CHECKPOINT, "progress")):
+        with safe_open(path, framework="pt") as handle:
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+            written = handle.metadata()[key]
+        earlier = written.replace('"valid":', '"valid_mrr":').replace('"best_valid":', '"best_mrr":')
+        assert earlier != written
+        save_file(tensors, path, {key: earlier})
+    assert FederationResult.load(tmp_path / "run", uneven, options).rounds == result.rounds
+    again = load_federation(tmp_path / CHECKPOINT, uneven, options)
+    assert (again.rounds, again.valid) == (result.rounds, result.valid)

@@ -186,8 +186,8 @@ def record_figures(record: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("utility_by_client", "utility_by_leak"):
         figures |= {f"{part}/{key}/mrr": _estimate(one["mrr"]) for key, one in record[part].items()}
     figures |= {
-        f"rounds/{name}": [_number(entry[name]) for entry in record["rounds"]]
-        for name in ("loss", "valid_mrr", "bytes_up", "bytes_down", "num_survivors", "num_clipped")
+        f"rounds/{'valid_mrr' if name == 'valid' else name}": [_number(entry[name]) for entry in record["rounds"]]
+        for name in ("loss", "valid", "bytes_up", "bytes_down", "num_survivors", "num_clipped")
     }
     for tables, one in record["guarantees"].items():
         figures[f"guarantee/{tables}"] = [_number(one["epsilon"]), _number(one["delta"]), one["unit"], one["rounds"]]

@@ -41,6 +41,7 @@ from experiments.reporting.tables import protection_lines
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM, Spec
 from experiments.runs.stored import encode_stored
+from experiments.tasks.task import task_of
 from fkgsec import estimate
 
 
@@ -221,7 +222,7 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
     defense = f"defense {spec.defense}" if spec.defense else "no defense"
     return Card(
         name=run.name,
-        about=f"{spec.algorithm}, {spec.model}, dimension {spec.dim}, {defense}",
+        about=f"{spec.algorithm}, {task_of(spec).network(spec)}, {defense}",
         findings=tuple(
             Finding(attack_name(row.threat_model, row.leak), tuple(_statements(run, row))) for row in pooled(record)
         ),

@@ -311,11 +311,11 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
         points, kept, size = [], None, 0
         for entry in run.record.rounds:
             size += entry.bytes_up + entry.bytes_down
-            if entry.valid_mrr is None:
+            if entry.valid is None:
                 continue
             kept = len(points) if entry.round == run.record.best_round else kept
-            points.append((entry.round, size / 2**20, entry.valid_mrr))
-            rows.append((run.name, entry.round, size, entry.valid_mrr))
+            points.append((entry.round, size / 2**20, entry.valid))
+            rows.append((run.name, entry.round, size, entry.valid))
         if not points:
             notes.append(f"{run.name}: nothing was validated.")
             continue
@@ -356,7 +356,7 @@ def convergence_table(runs: Sequence[Run]) -> Sheet:
     """Rounds and bytes to convergence, and to 98 % and 99 % of the first run's validation MRR."""
     heads = {
         "run": "run", "kept": Column("kept round (R@CG)", "number"), "rounds": Column("rounds", "number"),
-        "valid_mrr": "validation MRR", "bytes_kept": "MiB until then (P@CG)", "p98": "P@98", "p99": "P@99",
+        "valid": "validation MRR", "bytes_kept": "MiB until then (P@CG)", "p98": "P@98", "p99": "P@99",
     }  # fmt: skip
     notes = (
         f"P@98 and P@99: bytes to that share of the validation MRR of {runs[0].name}, over what it took itself.",

@@ -625,7 +625,7 @@ def test_every_value_is_a_run_of_its_own_and_all_are_kept(tmp_path: Path) -> Non
     assert set(finished_runs(tmp_path / "out")) == {"TransE-FedR-two-gamma4-seed0", "TransE-FedR-two-gamma8-seed0"}
     records = [read_record(path) for path in sorted((tmp_path / "out").glob("*/record.json"))]
     assert [record.spec.gamma for record in records] == [4, 8]
-    best = max(records, key=lambda record: record.rounds[record.best_round].valid_mrr or 0)
+    best = max(records, key=lambda record: record.rounds[record.best_round].valid or 0)
     assert figure_of(outcome.table, "TransE FedR two", "mrr").ours == best.utility["mrr"]
     status, out, _ = invoke("list", write(tmp_path, CHOOSING), "--runs", tmp_path / "out")
     (line,) = (line for line in out.splitlines() if "FedR two" in line)

@@ -24,7 +24,7 @@ def record() -> Record:
 
 def test_cost_at_convergence(record: Record) -> None:
     found = convergence(record)
-    assert (found.round, found.num_bytes, found.mrr) == (20, 300 + 20 * 30, 0.21)
+    assert (found.round, found.num_bytes, found.valid) == (20, 300 + 20 * 30, 0.21)
 
 
 @pytest.mark.parametrize(("mrr", "rounds"), [(0.05, 5), (0.10, 5), (0.11, 10), (0.2, 10), (0.201, 20), (0.21, 20)])

@@ -301,7 +301,7 @@ def test_figures_and_curves_for_trackers(records: dict[str, Record]) -> None:
     assert found["hits_at_10"] == fede.utility["hits@10"].value
     assert not any(name.startswith("err") for name in figures(records["single"]))
     by_round = dict(curves(fede))
-    assert by_round[2]["round/valid_mrr"] == fede.rounds[2].valid_mrr
+    assert by_round[2]["round/valid_mrr"] == fede.rounds[2].valid
     assert "round/valid_mrr" not in by_round[1]
     assert "round/loss" not in by_round[0]
 

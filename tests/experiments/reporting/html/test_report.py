@@ -556,8 +556,8 @@ def test_curves_have_every_validation_and_bytes_add_up(runs: list[Run], page: Pa
     rows = page.table("Figures of the chart: Validation MRR by round")
     shown = [(row[0], int(row[1]), row[3]) for row in rows[1:]]
     checked = [
-        (run.name, entry.round, f"{entry.valid_mrr:.4f}")
-        for run in runs for entry in run.record.rounds if entry.valid_mrr is not None
+        (run.name, entry.round, f"{entry.valid:.4f}")
+        for run in runs for entry in run.record.rounds if entry.valid is not None
     ]  # fmt: skip
     assert shown == checked
     assert len(shown) == 6

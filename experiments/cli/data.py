@@ -1,0 +1,137 @@
+"""`fkgsec data`: list, inspect, divide and generate data, of either task."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+
+from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.options import DATA_FIELDS, spec_options
+from experiments.reporting import tables
+from experiments.runs.federation_files import write_federation
+from experiments.runs.record import write_atomically
+from experiments.runs.spec import make_spec, of_triples
+from experiments.runs.writing import Overwrite, refused, write_new
+from experiments.tasks.kge import TASK
+from experiments.tasks.task import task_of
+from fkgsec.data.catalogue import datasets
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.escrow import Escrow, split_escrow
+from fkgsec.data.formats.folders import read_client_folders
+
+data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
+
+Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
+Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
+
+
+@data_app.command("list", epilog="Example:\n\n  fkgsec data list")
+@expected_errors
+def data_list() -> None:
+    """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
+    from fkgsec.graphs.collection import GROUPS, KNOWN  # loads networkx, which other commands do without
+
+    print_tables(make_console(), [tables.catalogue_table(datasets()), tables.collection_table(KNOWN, GROUPS)])
+
+
+@data_app.command(
+    "stats", epilog="Examples:\n\n  fkgsec data stats --data DDB14-Fed5\n\n  fkgsec data stats --data MUTAG,BZR,COX2"
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_stats(
+    *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
+) -> None:
+    """Sizes of each client's data, what models read of them, and which test triples or graphs leak into train."""
+    spec = make_spec(config, given)
+    graph = spec.load_graph()
+    statistics = task_of(spec).statistics(graph)
+    if json is not None:
+        document = {"name": graph.name, "hash": graph.hash, "warnings": list(graph.warnings), **statistics.document}
+        content = msgspec.json.encode(document, enc_hook=lambda value: value.item())
+        if json == "-":
+            sys.stdout.write(content.decode() + "\n")
+        else:
+            write_new(Path(json), content, overwrite=overwrite)
+        return
+    console = make_console()
+    print_tables(console, tables.statistics_tables(statistics))
+    for warning in task_of(spec).warnings(graph):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+
+
+@data_app.command(
+    "partition",
+    epilog="Example:\n\n  fkgsec data partition --data FB15k-237 --clients 3 --partition clusters --out fb-c3",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_partition(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    config: Config = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
+    graph = of_triples(
+        make_spec(config, given), "data partition", "a set of these is divided by --clients where it is trained"
+    ).load_graph()
+    written = write_federation(graph, out, overwrite=overwrite)
+    console = make_console()
+    print_tables(console, tables.statistics_tables(TASK.statistics(graph)))
+    for warning in graph.warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
+
+
+@data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
+@expected_errors
+def data_generate(
+    out: Annotated[Path, typer.Option("--out", help="folder to write")],
+    clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
+    size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
+    seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Generate the embedded consortium of hospitals and write it as client folders."""
+    graph = generate_consortium(clients=clients, size=size, seed=seed)
+    written = write_federation(graph, out, overwrite=overwrite)
+    print_tables(make_console(), tables.statistics_tables(TASK.statistics(graph)))
+    for warning in graph.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
+
+
+@data_app.command(
+    "escrow",
+    epilog="Examples:\n\n  fkgsec data escrow --out consortium --escrow escrow.json\n\n"
+    "  fkgsec data escrow --data FB15k-237 --clients 3 --share 0.02 --out fb --escrow fb-escrow.json",
+)
+@expected_errors
+@spec_options(DATA_FIELDS)
+def data_escrow(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
+    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
+    share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
+    config: Config = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
+    if escrow.exists() and not overwrite:
+        raise refused(escrow, "is there already, and another draw would differ")
+    kept, escrowed = split_escrow(
+        of_triples(make_spec(config, given), "data escrow").load_graph(), share, np.random.default_rng()
+    )
+    write_federation(kept, out, overwrite=overwrite)
+    sealed = Escrow.seal(read_client_folders(out), escrowed)
+    write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+    counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
+    typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")

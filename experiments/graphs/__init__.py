@@ -1,1 +1,0 @@
-"""Federated graph classification on the command line: data, runs, their records."""

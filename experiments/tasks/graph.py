@@ -1,0 +1,166 @@
+"""Graph classification in experiments: the spec of a run, its utility, its data, and the words for them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import Figures, Listed, Reached, RunTask, Statistics
+from fkgsec.errors import SpecError
+from fkgsec.estimate import Estimate, proportion
+from fkgsec.gnn.options import GnnOptions
+
+if TYPE_CHECKING:
+    from fkgsec.gnn.result import GnnResult
+    from fkgsec.graphs.sets import FederatedGraphs
+    from fkgsec.graphs.twins import Twins
+
+MOTIFS = "motifs"
+
+
+class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A federation of graph classifiers, its data and the attack on it.
+
+    Attributes (beside those of `GnnOptions`):
+        data, clients, partition, size, clean: see `fkgsec.graphs.collection.load_federation`.
+        split_seed: of divisions, splits and generated data; `seed` redraws none of these.
+        threat, colluder, attack, attack_seed: of attacks, see `experiments.tasks.spec.RunSpec`.
+    """
+
+    options_type: ClassVar[type[GnnOptions]] = GnnOptions
+
+    data: str = MOTIFS
+    clients: int | None = None
+    partition: Literal["random", "chunks"] | None = None  # of `fkgsec.graphs.split.GRAPH_PARTITIONS`, which loads more
+    size: int | None = None
+    split_seed: int = 0
+    clean: bool = False
+    threat: tuple[str, ...] = ()
+    colluder: str | None = None
+    attack_seed: int | None = None
+    attack: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check()
+
+    def attack_options(self) -> Any:
+        raise SpecError("attack: there is none on federations of graph classifiers")
+
+    def load_graph(self) -> FederatedGraphs:
+        from fkgsec.graphs.collection import load_federation  # loads networkx and more, which other commands do without
+
+        return load_federation(
+            self.data,
+            seed=self.split_seed,
+            clients=self.clients,
+            partition=self.partition,
+            size=self.size,
+            clean=self.clean,
+        )
+
+
+def is_graph_data(name: str) -> bool:
+    """Whether data are graphs to classify: the generated ones, sets or a group of the TU collection, or a folder of its format.
+
+    >>> is_graph_data("CHEM"), is_graph_data("MUTAG,BZR"), is_graph_data("motifs"), is_graph_data("FB15k-237")
+    (True, True, True, False)
+    """
+    from fkgsec.graphs.collection import GROUPS, KNOWN
+    from fkgsec.graphs.tu import is_tu_folder
+
+    known = {one.casefold() for one in (MOTIFS, *GROUPS, *KNOWN)}
+    return any(part.strip().casefold() in known for part in name.split(",")) or is_tu_folder(Path(name).expanduser())
+
+
+@functools.lru_cache(maxsize=1)
+def twins_of(graph: FederatedGraphs) -> Twins:
+    """The twins of a federation, whose search is asked for by warnings, sizes and figures in turn."""
+    from fkgsec.graphs.twins import find_twins
+
+    return find_twins(graph)
+
+
+def _with_twin(graph: FederatedGraphs) -> list[np.ndarray]:
+    """Of each client's test graphs those that have a twin in some client's train split, bool `[n]`."""
+    masks = twins_of(graph).masks
+    return [
+        masks[place, "test", "twin_own"] | masks[place, "test", "twin_other"] for place in range(len(graph.clients))
+    ]
+
+
+def _reached(result: GnnResult) -> Reached:
+    """The mean over the clients, each of which counts alike, as in the papers."""
+    twins = _with_twin(result.graph)
+    clients = zip(result.graph.clients, result.test, strict=True)
+    return Reached(
+        _accuracy(result.accuracy()),
+        {client.name: _accuracy(proportion(int(one.correct.sum()), len(one.classes))) for client, one in clients},
+        {
+            "leaked": _accuracy(result.accuracy(twins)),
+            "clean": _accuracy(result.accuracy([~mask for mask in twins])),
+        },
+        {},
+    )
+
+
+def _accuracy(figure: Estimate | None) -> Figures:
+    return {"accuracy": proportion(0, 0) if figure is None else figure}
+
+
+def _describe(graph: FederatedGraphs) -> dict[str, dict[str, int]]:
+    return {
+        client.name: {
+            "graphs": len(client.graphs),
+            "classes": client.graphs.num_classes,
+            "nodes": client.graphs.num_nodes,
+            "train": len(client.train),
+            "valid": len(client.valid),
+            "test": len(client.test),
+            "twins": int(twins.sum()),
+        }
+        for client, twins in zip(graph.clients, _with_twin(graph), strict=True)
+    }
+
+
+def _warnings(graph: FederatedGraphs) -> list[str]:
+    return [*graph.warnings, *filter(None, [twins_of(graph).warning()])]
+
+
+def _statistics(graph: FederatedGraphs) -> Statistics:
+    """Sizes of each client's graphs, and what a model reads at each node."""
+    from fkgsec.graphs.features import feature_kind, feature_width
+
+    described = _describe(graph)
+    kinds = {client.name: f"{feature_width(client.graphs)} {feature_kind(client.graphs)}" for client in graph.clients}
+    rows = tuple((name, *(f"{count:,}" for count in sizes.values()), kinds[name]) for name, sizes in described.items())
+    table = Listed(f"{graph.name}: {len(rows)} clients", ("client", *TASK.sizes, "features"), rows)
+    statistics = [{"client": name, **sizes, "features": kinds[name]} for name, sizes in described.items()]
+    return Statistics((table,), {"statistics": statistics, "split_leaks": twins_of(graph).table.to_dict("records")})
+
+
+TASK = RunTask(
+    name="graph",
+    about="graph classification",
+    does="classifies graphs",
+    spec=GraphSpec,
+    metric="accuracy",
+    metrics={"accuracy": "share of test graphs that are classified right, mean over clients"},
+    labels={},
+    items="graphs",
+    utility_title=lambda spec: "Utility: test accuracy (all: mean over clients)",
+    leaked={"leaked": "with a twin in train", "clean": "without a twin"},
+    network=lambda spec: f"{spec.model}, {spec.layers} layers of {spec.width}",
+    columns=lambda spec: {"layers": spec.layers, "width": spec.width},
+    sizes=("graphs", "classes", "nodes", "train", "valid", "test", "twins"),
+    sizes_title="graphs, their classes and nodes, graphs of each split, test graphs with an isomorphic one in train",
+    reached=_reached,
+    describe=_describe,
+    sensitive=lambda graph: [],
+    warnings=_warnings,
+    statistics=_statistics,
+)

@@ -1,0 +1,188 @@
+"""Knowledge-graph embedding in experiments: the spec of a run, its utility, its data, and the words for them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from attacks.reconstruction.inference import Inference
+from attacks.reconstruction.options import AttackOptions, Metric
+from attacks.registry import RECONSTRUCTION
+from defenses.options import parse_defense
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import Listed, Reached, RunTask, Statistics
+from fkgsec.data.catalogue import datasets, load_dataset
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.partition import PARTITIONS, partition
+from fkgsec.data.split_leaks import LEAKS, find_split_leaks, leaked_test_mask, split_leak_warning
+from fkgsec.data.statistics import graph_statistics
+from fkgsec.errors import SpecError
+from fkgsec.kge.local.evaluation import HITS, utility
+from fkgsec.kge.local.result import KgeResult
+from fkgsec.kge.options import KgeOptions
+
+CONSORTIUM = "consortium"
+DEFAULT_CLIENTS = 3
+DEFAULT_SIZE = 13_500
+
+
+class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A federation of knowledge graphs, its data and the attack on it.
+
+    Attributes (beside those of `KgeOptions` and `AttackOptions`):
+        data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
+        clients: how many clients a graph is divided among; None: 3, or what the data come with.
+        partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
+        size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
+        attack_seed: `seed` of `AttackOptions`, which the attack's own draws come from; None: the number of the run's seed, so
+            that several runs have several shares leaked.
+    """
+
+    options_type: ClassVar[type[KgeOptions]] = KgeOptions
+
+    data: str = CONSORTIUM
+    clients: int | None = None
+    partition: str | None = None
+    size: int | None = None
+    split_seed: int = 0
+    threat: tuple[str, ...] = ()
+    leak: tuple[float, ...] = (0.5,)
+    colluder: str | None = None
+    inference: tuple[Inference, ...] | Inference = ()
+    metric: Metric = "paper"
+    unlinked_heads: int = 200
+    attack_seed: int | None = None
+    attack: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "inference", self.attack_options().inference)
+        self.check()
+        if self.metric == "published" and parse_defense(self.defense).secagg:
+            raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")
+        if self.attack and RECONSTRUCTION not in self.attack and (self.inference or self.metric != "paper"):
+            name = "inference" if self.inference else "metric"
+            raise SpecError(
+                f"{name} applies to the attack {RECONSTRUCTION}, which attack leaves out; leave it out, too"
+            )
+        if self.partition is not None and self.partition not in PARTITIONS:
+            raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
+
+    def attack_options(self) -> AttackOptions:
+        options = AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
+        return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
+
+    def settled(self) -> Spec:
+        return self.replace(device="auto", temperature=self.sampling_temperature)
+
+    def load_graph(self) -> FederatedGraph:
+        if self.data == CONSORTIUM:
+            if self.partition is not None:
+                raise SpecError(
+                    "partition does not apply to the embedded consortium, which is born divided; leave it out"
+                )
+            size = DEFAULT_SIZE if self.size is None else self.size
+            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
+        if self.size is not None:
+            raise SpecError("size applies to the embedded consortium only; leave it out")
+        graph = load_dataset(self.data)
+        if isinstance(graph, FederatedGraph):
+            if self.partition is not None:
+                raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")
+            if self.clients not in (None, len(graph.clients)):
+                raise SpecError(f"clients is {self.clients}, but {graph.name} has {len(graph.clients)}; leave it out")
+            return graph
+        return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.split_seed)
+
+
+def is_knowledge_graph(name: str) -> bool:
+    """Whether data are the embedded consortium, or in the catalogue of knowledge graphs; files are neither."""
+    return name == CONSORTIUM or name.casefold() in {dataset.name.casefold() for dataset in datasets()}
+
+
+def _reached(result: KgeResult) -> Reached:
+    """Every client is weighted by its triples."""
+    graph, seed = result.graph, result.options.seed
+    ranks = np.concatenate(result.test_ranks)
+    leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
+    return Reached(
+        utility(ranks, seed),
+        {client.name: utility(own, seed) for client, own in zip(graph.clients, result.test_ranks, strict=True)},
+        {"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
+        utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+    )
+
+
+def _describe(graph: FederatedGraph) -> dict[str, dict[str, int]]:
+    return {
+        client.name: {
+            "entities": client.num_entities,
+            "relations": client.num_relations,
+            "train": len(client.train),
+            "valid": len(client.valid),
+            "test": len(client.test),
+        }
+        for client in graph.clients
+    }
+
+
+def _warnings(graph: FederatedGraph) -> list[str]:
+    leak = split_leak_warning(graph)
+    return [*graph.warnings, *([leak] if leak else [])]
+
+
+_LEAK_WORDS = {
+    "exact": "the same triple stands",
+    "inverse": "its inverse pair stands",
+    "same_pair": "its pair, by another relation, stands",
+}
+
+
+def _statistics(graph: FederatedGraph) -> Statistics:
+    """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
+    statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
+    sizes = tuple(
+        (str(name).replace("_", " "), *map(_cell, statistics[name])) for name in statistics.columns.drop("client")
+    )
+    tables = [Listed(f"{graph.name}: clients", ("", *statistics["client"].astype(str)), sizes)]
+    for split, found in leaks.table.groupby("split", sort=False):
+        rows = []
+        for leak in LEAKS:
+            kind, _, where = leak.rpartition("_")
+            whose = "in its own train" if where == "own" else "in another client's"
+            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{share:.3f}" for share in found[f"{leak}_share"])))
+        title = f"Of the {split} triples of a client, in train (share)"
+        tables.append(Listed(title, ("", *(client.name for client in graph.clients)), tuple(rows)))
+    document = {"statistics": statistics.to_dict("records"), "split_leaks": leaks.table.to_dict("records")}
+    return Statistics(tuple(tables), document)
+
+
+def _cell(value: float) -> str:
+    return f"{value:,}" if float(value).is_integer() else f"{value:.4f}"
+
+
+TASK = RunTask(
+    name="kge",
+    about="knowledge-graph embedding",
+    does="embeds knowledge graphs",
+    spec=Spec,
+    metric="mrr",
+    metrics={name: f"{name} of filtered link prediction" for name in ("mrr", *(f"hits@{k}" for k in HITS))},
+    labels={"mrr": "MRR"},
+    items="triples",
+    utility_title=lambda spec: f"Utility: filtered link prediction on test triples (sides: {spec.eval_sides})",
+    leaked={"leaked": "leaked triples", "clean": "clean triples"},
+    network=lambda spec: f"{spec.model}, dimension {spec.dim}",
+    columns=lambda spec: {"dim": spec.dim, "temperature": spec.sampling_temperature},
+    sizes=("entities", "relations", "train", "valid", "test"),
+    sizes_title="entities, relations, triples of each split",
+    reached=_reached,
+    describe=_describe,
+    sensitive=lambda graph: sorted(graph.sensitive),
+    warnings=_warnings,
+    statistics=_statistics,
+)

@@ -1,0 +1,111 @@
+"""What the experiments must know of a task: how a run's figures come about, and what they are called. One object for each.
+
+    task = task_of(spec)                      # by `spec.task`
+    task.reached(result).of_all[task.metric]  # the headline figure of utility, with its interval
+
+Records, tables, reports, listings and the gate read this and know no task by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from experiments.tasks.spec import RunSpec
+from fkgsec.estimate import Estimate
+
+Figures = dict[str, Estimate]
+
+
+class Reached(NamedTuple):
+    """What the kept models reach on test items, by the name of the figure.
+
+    Attributes:
+        of_all: over all clients. by_client: of each.
+        by_leak: "leaked", of the items that also stand in train; "clean", of the others.
+        shared: of the shared models where clients keep and use others; else empty.
+    """
+
+    of_all: Figures
+    by_client: dict[str, Figures]
+    by_leak: dict[str, Figures]
+    shared: Figures
+
+
+class Listed(NamedTuple):
+    """A table of statistics: heads, and rows of texts."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Statistics(NamedTuple):
+    """What the data are, as tables and as plain values for a file."""
+
+    tables: tuple[Listed, ...]
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """A task as experiments see it.
+
+    Attributes:
+        name: in `fkgsec.federation.recipes`. about: what it is called. does: what its algorithms do, after a name.
+        spec: the type of its specs.
+        metric: the name of the headline figure of utility and of what validation measures; larger is better, in 0..1.
+        metrics: every figure of utility, by name with a line. labels: how a figure is written in tables, where not by its name.
+        items: what the test items are. utility_title: above a table of utility. over_clients: how clients are put together.
+        leaked: what the parts of `Reached.by_leak` are called.
+        network: a spec's model and its size in words. columns: these by column of a listing, None where it has no such.
+        sizes: the columns of a table of the clients' data, of what `describe` counts.
+        sizes_title: what these columns are.
+        reached: utility of a finished run. describe: the sizes of each client's data by name.
+        sensitive: names of what the data mark as sensitive. warnings: what a reader must know of the data, a line each.
+        statistics: of the data, for `fkgsec data stats`.
+    """
+
+    name: str
+    about: str
+    does: str
+    spec: type[Any]
+    metric: str
+    metrics: Mapping[str, str]
+    labels: Mapping[str, str]
+    items: str
+    utility_title: Callable[[Any], str]
+    leaked: Mapping[str, str]
+    network: Callable[[Any], str]
+    columns: Callable[[Any], dict[str, Any]]
+    sizes: tuple[str, ...]
+    sizes_title: str
+    reached: Callable[[Any], Reached]
+    describe: Callable[[Any], dict[str, dict[str, int]]]
+    sensitive: Callable[[Any], list[str]]
+    warnings: Callable[[Any], list[str]]
+    statistics: Callable[[Any], Statistics]
+
+    def label(self, figure: str) -> str:
+        """How a figure of utility is written."""
+        return self.labels.get(figure, figure)
+
+
+_MODULES = {"kge": "experiments.tasks.kge", "graph": "experiments.tasks.graph"}
+
+
+def task_named(name: str) -> RunTask:
+    """The task of this name; `KeyError` for a task that has algorithms but no experiments."""
+    return importlib.import_module(_MODULES[name]).TASK
+
+
+def task_of(spec: RunSpec) -> RunTask:
+    """The task of a spec."""
+    return task_named(spec.task)
+
+
+def all_tasks() -> list[RunTask]:
+    """Every task that has experiments."""
+    return [task_named(name) for name in _MODULES]
