@@ -118,7 +118,8 @@ FLAGS: dict[str, Flag] = {
     "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
     "attack": Flag(
         ("--attack",),
-        "which to run, list says of each what it needs; repeatable; default: the first two of that list",
+        "which to run, list says of each what it is on and needs; repeatable; default: reconstruction and update-recovery; "
+        "of graphs graph-membership",
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
@@ -133,6 +134,11 @@ FLAGS: dict[str, Flag] = {
     "metric": Flag(("--metric",), "published: the counts of FedR's notebooks", ATTACK_OF_TASK["kge"]),
     "unlinked_heads": Flag(
         ("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK_OF_TASK["kge"]
+    ),
+    "shadows": Flag(
+        ("--shadows",),
+        "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",
+        ATTACK_OF_TASK["graph"],
     ),
 }
 

@@ -31,7 +31,7 @@ from experiments.reporting.frames import (
 from experiments.reporting.sheets import TERMINAL, Column, Sheet, make_table, rates, terminal_table, written
 from experiments.runs.record import Record
 from experiments.runs.seeds import SeedsRecord
-from experiments.tasks.task import Statistics, task_of
+from experiments.tasks.task import Statistics, task_named, task_of
 from fkgsec.data.catalogue import Dataset
 
 INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
@@ -202,7 +202,8 @@ def attack_lines() -> list[str]:
     lines = []
     for name, one in ATTACKS.items():
         models = one.threat_models
-        lines += [f"{name}: {one.about}", f"  needs: {one.needs.words()}", f"  threat models: {', '.join(models)}"]
+        about = f"{one.about} ({task_named(one.task).about})"
+        lines += [f"{name}: {about}", f"  needs: {one.needs.words()}", f"  threat models: {', '.join(models)}"]
         lines += [f"  {name}.{metric}: {about}" for metric, about in one.metrics.items()]
     return lines
 

@@ -7,14 +7,14 @@ make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `ex
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer
 
-from attacks.registry import check_attacks
+from attacks.registry import ATTACKS, attacks_of, check_attacks
 from experiments.runs.choices import allowed, spelled, spelled_defense
 from experiments.runs.documents import read_document
 from experiments.tasks.graph import GraphSpec, is_graph_data
@@ -101,8 +101,18 @@ def _converted(fields: dict[str, Any]) -> Any:
         spec = msgspec.convert(nested(fields), task.spec)
     except msgspec.ValidationError as error:
         raise SpecError(_plain(str(error), fields)) from error
-    check_attacks(spec.attack)
+    _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec
+
+
+def _check_attacks(names: Iterable[str], algorithm: str, task: RunTask) -> None:
+    """Raises `SpecError` for an attack that there is not, or on runs of another task."""
+    check_attacks(names)
+    for name in names:
+        if ATTACKS[name].task != task.name:
+            fitting = ", ".join(attacks_of(task.name))
+            about = task_named(ATTACKS[name].task).about
+            raise SpecError(f"attack: {name} is one on {about}; {algorithm} {task.does}; give one of {fitting}")
 
 
 def _task_of(algorithm: Any, data: Any) -> RunTask:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from attacks.graphs.options import GraphAttackOptions
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import Figures, Listed, Reached, RunTask, Statistics
-from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.gnn.options import GnnOptions
 
@@ -25,13 +25,14 @@ MOTIFS = "motifs"
 class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of graph classifiers, its data and the attack on it.
 
-    Attributes (beside those of `GnnOptions`):
+    Attributes (beside those of `GnnOptions` and `GraphAttackOptions`):
         data, clients, partition, size, clean: see `fkgsec.graphs.collection.load_federation`.
         split_seed: of divisions, splits and generated data; `seed` redraws none of these.
-        threat, colluder, attack, attack_seed: of attacks, see `experiments.tasks.spec.RunSpec`.
+        attack_seed: what attacks draw comes from; None: the number of the run's seed.
     """
 
     options_type: ClassVar[type[GnnOptions]] = GnnOptions
+    attacks_type: ClassVar[type[GraphAttackOptions]] = GraphAttackOptions
 
     data: str = MOTIFS
     clients: int | None = None
@@ -43,13 +44,12 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
     colluder: str | None = None
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
+    shadows: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.attack_options()
         self.check()
-
-    def attack_options(self) -> Any:
-        raise SpecError("attack: there is none on federations of graph classifiers")
 
     def load_graph(self) -> FederatedGraphs:
         from fkgsec.graphs.collection import load_federation  # loads networkx and more, which other commands do without

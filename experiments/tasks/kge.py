@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attacks.reconstruction.inference import Inference
-from attacks.reconstruction.options import AttackOptions, Metric
+from attacks.reconstruction.options import KgeAttackOptions, Metric
 from attacks.registry import RECONSTRUCTION
 from defenses.options import parse_defense
 from experiments.tasks.spec import RunSpec
@@ -32,17 +32,18 @@ DEFAULT_SIZE = 13_500
 class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of knowledge graphs, its data and the attack on it.
 
-    Attributes (beside those of `KgeOptions` and `AttackOptions`):
+    Attributes (beside those of `KgeOptions` and `KgeAttackOptions`):
         data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
         split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
-        attack_seed: `seed` of `AttackOptions`, which the attack's own draws come from; None: the number of the run's seed, so
+        attack_seed: `seed` of the attack, which the attack's own draws come from; None: the number of the run's seed, so
             that several runs have several shares leaked.
     """
 
     options_type: ClassVar[type[KgeOptions]] = KgeOptions
+    attacks_type: ClassVar[type[KgeAttackOptions]] = KgeAttackOptions
 
     data: str = CONSORTIUM
     clients: int | None = None
@@ -71,10 +72,6 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if self.partition is not None and self.partition not in PARTITIONS:
             raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
-
-    def attack_options(self) -> AttackOptions:
-        options = AttackOptions(**{name: getattr(self, name) for name in AttackOptions.__struct_fields__})
-        return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 
     def settled(self) -> Spec:
         return self.replace(device="auto", temperature=self.sampling_temperature)

@@ -21,7 +21,7 @@ class RunSpec:
     """A federation, its data and the attack on it: a mixin for structs that extend the options of a task.
 
     Attributes:
-        task: the task. options_type: its options, which `run_federation` takes.
+        task: the task. options_type: its options, which `run_federation` takes. attacks_type: those of attacks on it.
         data: what the clients hold. clients: over how many it is divided. partition: how. size: of what is generated.
         split_seed: of divisions and generated data; `seed` redraws neither.
         attack_seed: what attacks draw comes from; None: the number of the run's seed.
@@ -32,6 +32,7 @@ class RunSpec:
 
     task: ClassVar[str]
     options_type: ClassVar[type[Any]]
+    attacks_type: ClassVar[type[Any]]
     algorithm: str
     model: str
     settings: Any
@@ -65,8 +66,9 @@ class RunSpec:
         return self.options_type(**{name: getattr(self, name) for name in self.options_type.__struct_fields__})
 
     def attack_options(self) -> Any:
-        """The part that `attacks.registry.run_attacks` takes."""
-        raise NotImplementedError
+        """The part that `attacks.registry.run_attacks` takes, an `attacks_type`."""
+        options = self.attacks_type(**{name: getattr(self, name) for name in self.attacks_type.__struct_fields__})
+        return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 
     def settled(self) -> Self:
         """The same run with what is left to the algorithm spelled out; the device aside, which changes no option."""
