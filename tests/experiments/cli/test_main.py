@@ -196,7 +196,7 @@ BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["data", "lst"], "No such command 'lst'; did you mean list? See fkgsec data --help"),
     (["unlearn", "--run", "x"], "Missing option '--forget'. See fkgsec unlearn --help"),
     (["train", "--algorithm", "FedRR"], "got 'FedRR'; did you mean fedr?"),
-    (["train", "--defense", "SecAg"], "defense must be one of psu, secagg, suppress, dp; got 'SecAg'; did you mean secagg?"),
+    (["train", "--defense", "SecAg"], "one of psu, secagg, suppress, dp, robust; got 'SecAg'; did you mean secagg?"),
     (["train", "--seeds", "1"], "Invalid value for '--seeds'"),
     (["compare", "--case", "Fedd"], "case: 'Fedd' is no defense either; algorithm must be one of single, "),
     (["compare", "--forget", "x", "--method", "fintune"], "method must be one of"),
