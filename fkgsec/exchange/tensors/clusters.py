@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
@@ -181,6 +180,8 @@ def cut(similarity: np.ndarray) -> np.ndarray:
     >>> bool(sides[0] == sides[1] != sides[2])
     True
     """
+    import networkx as nx  # which nothing else of the registries loads
+
     graph = nx.Graph()
     count = len(similarity)
     graph.add_weighted_edges_from(
