@@ -129,7 +129,7 @@ def _ratio_of_changes(
         total = torch.zeros(len(names), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
         for client in clients:
             party = federation.parties[client]
-            held, count, weight = holdings[party]
+            held, count, weight, _ = holdings[party]
             rows = torch.tensor([place[name] for name in held[:count]])
             change = federation.task.rows(table, client)[:count].cpu().double() - before[party][:count].cpu().double()
             total.index_add_(0, rows, change, alpha=weight)
