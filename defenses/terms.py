@@ -18,7 +18,7 @@ from defenses.privacy import LocalNoise, RingNoise, local_noise, ring_noise, rin
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Codec
 from fkgsec.federation.options import RunOptions
-from fkgsec.federation.recipes import Table
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
@@ -80,6 +80,7 @@ class Terms:
 
     Attributes:
         keys: public identity keys by party. sessions: names of sessions by purpose and table.
+        num_participants: of a round. num_releases: rounds of the run in which rows cross, which all can tell beforehand.
         encodings, noise: by table, once prepared. widths: of its rows. largest_weight: of a client, by table.
 
     Raises:
@@ -90,6 +91,7 @@ class Terms:
         self.options, self.parties, self.tables, self.codec = options, tuple(parties), tuple(tables), codec
         self.defense = parse_defense(options.defense)
         self.num_participants = options.num_participants(len(parties))
+        self.num_releases = max(1, sum(map(options.exchanges, range(1, options.rounds + 1))))
         self.keys: Mapping[str, bytes] = {}
         self.sessions: Mapping[tuple[str, Table], bytes] = {}
         self.encodings: dict[Table, FixedPoint] = {}
@@ -99,6 +101,10 @@ class Terms:
 
     def agree(self, entropy: Entropy) -> None:
         """Publish identity keys and the names of sessions; then check the options."""
+        if self.defense.dp and self.defense.dp.unit == "row" and RECIPES[self.options.algorithm].task != "kge":
+            raise SpecError(
+                "defense: dp: unit=row hides a row of embeddings; rows of parameters are nobody's: take unit=client"
+            )
         places = enumerate(self.parties)
         self.keys = {party: entropy.of(place).identity.public_key().public_bytes_raw() for place, party in places}
         purposes = ("psu", "broadcasts", "holders", "rows")
@@ -144,7 +150,7 @@ class Terms:
 
     def _releases(self, options: DpOptions) -> int:
         """How often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
-        return self.options.rounds * (1 if options.unit == "row" else len(self.tables))
+        return self.num_releases * (1 if options.unit == "row" else len(self.tables))
 
     def union(self, table: Table) -> psu.Plan:
         """Of the private union of the names of a table's rows."""
@@ -238,6 +244,14 @@ class Terms:
         assert secagg is not None
         if count < 2:
             raise SpecError("defense: secagg needs at least 2 participants in a round; raise participation")
+        fewest = min(
+            self.options.num_participants(len(self.parties), round + 1) for round in range(self.options.rounds)
+        )
+        if fewest < count:
+            raise SpecError(
+                f"defense: secagg: drop_alpha leaves {fewest} of {count} participants in some round, and a sum of so few is not "
+                "the one that was checked; let them fall silent in it instead, by secagg:dropout=0.1 or more"
+            )
         if suppress and suppress.t > count:
             raise SpecError(f"defense: suppress: t is {suppress.t}, but {count} clients take part in a round")
         try:

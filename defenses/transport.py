@@ -322,7 +322,7 @@ class DefendedTransport(Transport):
 
     def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
         """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
-        return protection_of(self.terms, before, rounds or self.options.rounds)
+        return protection_of(self.terms, before, rounds or self.terms.num_releases)
 
 
 def make_transport(
