@@ -29,7 +29,7 @@ from fkgsec.exchange.parts import (
     all_excluded,
 )
 from fkgsec.exchange.server import SharedTable
-from fkgsec.exchange.tensors import clusters, quantised, truncated_svd
+from fkgsec.exchange.tensors import clusters, peers, quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "check_fit",
     "clusters",
     "low_rank",
+    "peers",
     "quantised",
     "top_k",
     "truncated_svd",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fkgsec.gnn.crossing import Crossing
 from fkgsec.gnn.models import ENCODER, GraphClassifier
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.sets import GraphSet
@@ -32,10 +33,12 @@ class GraphRule:
 
     Attributes:
         keeps_received: whether clients keep the shared parameters as they last received them.
+        crossing: what crosses of the networks.
         upwards: the tensors of a client's memory that it uploads with its parameters, and is not sent back.
     """
 
     keeps_received = False
+    crossing: type[Crossing] = Crossing
     upwards: Sequence[str] = ()
 
     def __init__(self, options: GnnOptions) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fkgsec.errors import DataError, SpecError
@@ -17,7 +16,6 @@ from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
-from fkgsec.gnn.layout import Layout
 from fkgsec.gnn.models import drawing_from
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult
@@ -50,10 +48,6 @@ class GraphTask:
         if "" in rule.shared:
             _check_alike(graph)
         self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
-        memory = self.trainers[0].memory
-        self.upwards = Layout.of({name: memory[name] for name in rule.upwards}, options.width)
-        shared = Layout.of(self.trainers[0].shared, options.width)
-        self.layout = Layout(options.width, {**shared.shapes, **self.upwards.shapes})
         self.rule = rule
         self.names: Sequence[str] = [client.name for client in graph.clients]
         self.sizes: Sequence[int] = [len(client.train) for client in graph.clients]
@@ -61,6 +55,8 @@ class GraphTask:
         first = self._first_parameters()
         for trainer in self.trainers:
             trainer.take(first)
+        self.crossing = rule.crossing(self.trainers, rule, first)
+        self.layout = self.crossing.layout
 
     def _first_parameters(self) -> dict[str, Tensor]:
         """The shared parameters that all begin with, drawn by the server."""
@@ -68,7 +64,7 @@ class GraphTask:
         rng = generator(self.options.seed, "initial parameters", SERVER, "server")
         with drawing_from(rng):
             model = self.rule.network(feature_width(graphs), graphs.num_classes)
-        return {name: tensor for name, tensor in model.state_dict().items() if name in self.layout.shapes}
+        return {name: tensor for name, tensor in model.state_dict().items() if name in self.trainers[0].shared}
 
     def data(self, place: int) -> ClientGraphs:
         return self.graph.clients[place]
@@ -77,26 +73,16 @@ class GraphTask:
         self.trainers[place].training = self.rule.prepare(subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        zeros = {name: torch.zeros(shape) for name, shape in self.upwards.shapes.items()}
-        first = self.layout.pack({**self._first_parameters(), **zeros})
-        rows = dict(zip(self.layout.names, first, strict=True))
-        return torch.stack([rows[name] for name in names])
+        return self.crossing.first_rows(names)
 
     def holdings(self, table: Table) -> list[Holding]:
-        names, upwards = self.layout.names, len(self.upwards.names)
-        return [Holding(names, len(names), size, upwards) for size in self.sizes]
+        return self.crossing.holdings(self.sizes)
 
     def rows(self, table: Table, place: int) -> Tensor:
-        return self._packed(place, self.trainers[place].outgoing)
+        return self.crossing.rows(place)
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
-        self.trainers[place].take(self.layout.unpack(received.merged(self._packed(place))))
-
-    def _packed(self, place: int, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Some tensors as rows, if none the shared parameters, and what goes with them."""
-        trainer = self.trainers[place]
-        told = {name: trainer.memory[name] for name in self.rule.upwards}
-        return self.layout.pack({**(tensors or trainer.shared), **told})
+        self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
         if not self.recipe.keep_optimizer:
@@ -121,7 +107,7 @@ class GraphTask:
             f"{place}.{name}": tensor.detach().clone()
             for place, trainer in enumerate(self.trainers)
             for name, tensor in trainer.state().items()
-            if name in self.layout.shapes or not shared_only
+            if name in trainer.shared or not shared_only
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
