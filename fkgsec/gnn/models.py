@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from fkgsec.errors import SpecError
 from fkgsec.gnn.batches import Batch
+from fkgsec.gnn.fused import CONVOLUTIONS, Dropped, classify, supports
 from fkgsec.gnn.geometric import layers
 
 Readout = Literal["sum", "mean", "max"]
@@ -75,13 +76,15 @@ class GraphClassifier(nn.Module):
 
     def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
         """Logits `[B, C]`; with dropout where there is a generator."""
-        x, drop = self.pre(batch.x), self.architecture.dropout if rng else 0.0
+        share, model = self.architecture.dropout if rng else 0.0, self.architecture.model
+        if model in CONVOLUTIONS and self.architecture.readout == "sum" and supports(batch, self.pre.weight):
+            return classify(self, batch, share, rng)
         # torch_geometric's own layers read compressed rows, which is faster; another's may know edges alone.
-        edges = batch.adjacency if self.architecture.model in MODELS else batch.edge_index
+        x, edges = self.pre(batch.x), batch.adjacency if model in MODELS else batch.edge_index
         for convolution in self.convs:
-            x = dropout(functional.relu(convolution(x, edges)), drop, rng)
+            x = dropout(functional.relu(convolution(x, edges)), share, rng)
         x = read_out(x, batch, self.architecture.readout)
-        return self.head(dropout(functional.relu(self.post(x)), drop, rng))
+        return self.head(dropout(functional.relu(self.post(x)), share, rng))
 
 
 def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
@@ -91,16 +94,12 @@ def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
 
 
 def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
-    """`x` with about that share of its values zero and the others scaled up, so that the mean stays.
-
-    The share is taken to the next 65,536th, which the scale makes up for.
-    """
-    limit = round(share * 65_536)
-    if rng is None or not limit:
+    """`x` with about that share of its values zero and the others scaled up, so that the mean stays."""
+    dropped = Dropped.drawn(x.numel(), share, rng)
+    if not len(dropped.words):
         return x
-    drawn = np.frombuffer(rng.bytes(2 * x.numel()), dtype="<u2").reshape(x.shape)
-    kept = torch.from_numpy(drawn >= limit).to(x.device)
-    return x * (kept * (65_536 / (65_536 - limit)))
+    kept = torch.from_numpy(dropped.bits(tuple(x.shape))).to(x.device)
+    return x * (kept * dropped.scale)
 
 
 def convolution_of(model: str) -> Callable[[int, int], nn.Module]:

@@ -6,6 +6,7 @@ clients would run the same products of the same sizes. What a client draws depen
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -22,9 +23,10 @@ from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import Probabilities
 from fkgsec.gnn.rule import GraphRule
 from fkgsec.graphs.features import feature_width
-from fkgsec.graphs.sets import ClientGraphs, GraphSet
+from fkgsec.graphs.sets import ClientGraphs
 from fkgsec.randomness import generator
 
+_JUDGED_AT_ONCE = 512  # graphs
 Step = Callable[[Batch, np.random.Generator], float]
 
 
@@ -32,6 +34,21 @@ def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, e
     """The training graphs that a client takes in an epoch, in the order of its batches, int64 `[n]`."""
     order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
     return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch uses one thread: products of a network are too small for more, and sums would depend on how many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _parts(ids: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 class ClientTrainer:
@@ -89,7 +106,8 @@ class ClientTrainer:
 
     def train(self, round: int, on_step: Callable[[], None]) -> float:
         """A round, as the rule has it; returns the mean loss over graphs."""
-        return self.rule.train(self, round, on_step)
+        with one_thread():
+            return self.rule.train(self, round, on_step)
 
     def epochs(
         self, round: int, count: int, on_step: Callable[[], None], phase: str = "", step: Step | None = None
@@ -104,7 +122,8 @@ class ClientTrainer:
             where = (self.client.name, round, epoch, *filter(None, [phase]))
             order = batch_order(self.options, len(self.training), *where)
             rng = generator(self.options.seed, "dropout", *where)
-            for number, batch in enumerate(self._batches(self.training, order)):
+            for number, ids in enumerate(_parts(order, self.options.batch_size)):
+                batch = Batch.of(self.training, ids, self.device)
                 loss = (step or self.step)(batch, rng)
                 if not np.isfinite(loss):
                     raise TrainingError(
@@ -135,17 +154,15 @@ class ClientTrainer:
         for name, tensor in self.private.items():
             tensor.copy_(tensors[name])
 
-    def _batches(self, graphs: GraphSet, order: np.ndarray) -> Iterator[Batch]:
-        for start in range(0, len(order), self.options.batch_size):
-            yield Batch.of(graphs.subset(order[start : start + self.options.batch_size]), self.device)
-
     @torch.no_grad()
     def classify(self, ids: np.ndarray, state: Mapping[str, Tensor] | None = None) -> Probabilities:
         """What the network says of some of the client's graphs; with another `state` in place of its own."""
         rows = [np.zeros((0, self.client.graphs.num_classes))]
         judged = self.rule.judged({**self.state(), **(state or {})})
-        for batch in self._batches(self.client.graphs, ids):
-            logits = torch.func.functional_call(self.model, judged, (batch,))
+        for part in _parts(ids, _JUDGED_AT_ONCE):
+            with one_thread():
+                batch = Batch.of(self.client.graphs, part, self.device)
+                logits = torch.func.functional_call(self.model, judged, (batch,))
             rows.append(logits.double().softmax(dim=1).cpu().numpy())
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 

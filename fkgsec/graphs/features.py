@@ -54,22 +54,28 @@ def node_features(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> 
 
 def _own_features(graphs: GraphSet, nodes: np.ndarray | slice) -> np.ndarray:
     width = feature_width(graphs)
+    columns = one_hot_columns(graphs, nodes)
+    if columns is None:
+        return graphs.attributes[nodes]
+    rows = np.zeros((len(columns), width), dtype=np.float32)
+    np.put_along_axis(rows, columns, 1.0, axis=1)
+    return rows
+
+
+def one_hot_columns(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> np.ndarray | None:
+    """The columns of the features that are 1, int64 `[n, k]`; None for attributes. Raises as `node_features`."""
     match feature_kind(graphs):
         case "attributes":
-            return graphs.attributes[nodes]
+            return None
         case "labels":
-            offsets = np.cumsum([0, *graphs.num_labels[:-1]])
-            columns = graphs.labels[nodes] + offsets
+            return graphs.labels[nodes] + np.cumsum([0, *graphs.num_labels[:-1]])
         case "degrees":
-            degrees = graphs.degrees[nodes]
+            degrees, width = graphs.degrees[nodes], feature_width(graphs)
             if len(degrees) and degrees.max() >= width:
                 raise DataError(
                     f"{graphs.name}: a node has {degrees.max()} edges; the maximum known to all is {width - 1}"
                 )
-            columns = degrees[:, None]
-    rows = np.zeros((len(columns), width), dtype=np.float32)
-    np.put_along_axis(rows, columns, 1.0, axis=1)
-    return rows
+            return degrees[:, None]
 
 
 def with_max_degree(graphs: GraphSet, known: int | None = None) -> GraphSet:

@@ -7,12 +7,13 @@ from torch.nn import functional
 
 from fkgsec.algorithms.graphs.fedprox import GraphFedProxRule
 from fkgsec.errors import SpecError, TrainingError
+from fkgsec.gnn import training
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import ENCODER
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.rule import GraphRule
 from fkgsec.gnn.training import ClientTrainer
-from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.randomness import generator
 
 SMALL = {"width": 8, "batch_size": 16}
@@ -67,6 +68,22 @@ def test_a_client_draws_by_its_name_alone(motifs: FederatedGraphs) -> None:
     assert not torch.equal(states[0], torch.cat([one.flatten() for one in other.model.state_dict().values()]))
 
 
+def test_threads_do_not_change_a_bit(threads) -> None:
+    """With 37 attributes, as many as NCI1 has labels: MKL's products of such widths differ with the number of threads."""
+    rng, sizes = generator(0, "graphs"), np.full(60, 20)
+    edges = np.repeat(np.arange(60) * 20, 30)[:, None] + rng.integers(0, 20, (60 * 30, 2))
+    attributes = rng.normal(size=(1_200, 37)).astype(np.float32)
+    graphs = GraphSet.from_edges("drawn", sizes, edges, np.arange(60) % 2, attributes=attributes)
+    client, states = ClientGraphs("one", graphs, np.arange(50), np.arange(50, 55), np.arange(55, 60)), []
+    for count in (1, 2):
+        threads(count)
+        one = trainer(client, GnnOptions(width=5))
+        one.train(1, lambda: None)
+        states.append(torch.cat([tensor.flatten() for tensor in one.model.state_dict().values()]))
+        assert torch.get_num_threads() == count
+    assert torch.equal(*states)
+
+
 def test_steps_are_counted(motifs: FederatedGraphs) -> None:
     one, steps = trainer(motifs.clients[0], GnnOptions(local_epochs=2, **SMALL)), []
     one.train(1, lambda: steps.append(1))
@@ -99,14 +116,18 @@ def test_a_way_of_training_that_there_is_not_is_refused(name: str, value: object
         GnnOptions(**{name: value})
 
 
-def test_classification_does_not_depend_on_batches(motifs: FederatedGraphs) -> None:
+def test_classification_is_of_each_graph_alone(motifs: FederatedGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
     client = motifs.clients[1]
-    whole = trainer(client, GnnOptions(width=8, batch_size=64)).classify(client.test)
-    single = trainer(client, GnnOptions(width=8, batch_size=1)).classify(client.test)
-    assert np.allclose(whole.values, single.values, atol=1e-6)
+    one = trainer(client, GnnOptions(width=8))
+    whole = one.classify(client.test)
+    monkeypatch.setattr(training, "_JUDGED_AT_ONCE", 2)
+    parts = one.classify(client.test)
+    single = np.concatenate([one.classify(client.test[place : place + 1]).values for place in range(len(client.test))])
+    assert np.allclose(whole.values, parts.values, atol=1e-6)
+    assert np.allclose(whole.values, single, atol=1e-6)
     assert whole.classes.tolist() == client.graphs.classes[client.test].tolist()
     assert np.allclose(whole.values.sum(axis=1), 1)
-    assert len(trainer(client, GnnOptions(width=8)).classify(np.empty(0, dtype=np.int64)).correct) == 0
+    assert len(one.classify(np.empty(0, dtype=np.int64)).correct) == 0
 
 
 def test_a_loss_that_is_not_finite_stops(motifs: FederatedGraphs) -> None:
