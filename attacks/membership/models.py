@@ -31,10 +31,9 @@ class ClientModel(NamedTuple):
 def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
     """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
     where the recipe has none, its rows as they were before the last broadcast."""
-    options = result.options
-    shared = ClientModel(options.kge_model(), result.tables[place])
-    if not RECIPES[options.algorithm].shared:
-        return {"local" if not RECIPES[options.algorithm].pooled else "global": shared}
-    if result.private:
-        return {"local": ClientModel(options.private_model(), result.private[place]), "global": shared}
-    return {"local": ClientModel(options.kge_model(), result.trained[place]), "global": shared}
+    recipe = RECIPES[result.options.algorithm]
+    shared = ClientModel(*result.predictor("tables", place))
+    if not recipe.shared:
+        return {"local" if not recipe.pooled else "global": shared}
+    own = "private" if result.private else "trained"
+    return {"local": ClientModel(*result.predictor(own, place)), "global": shared}

@@ -66,7 +66,7 @@ FLAGS: dict[str, Flag] = {
         f"one or more, as in psu,secagg or dp:epsilon=8,clip=0.1: {'; '.join(map(words_of, KINDS))}",
         ALGORITHM,
     ),
-    "model": Flag(("--model",), "scoring function, or convolution (or the dotted name of one)", ALGORITHM),
+    "model": Flag(("--model",), "scoring function, encoder, or convolution (or the dotted name of one)", ALGORITHM),
     "rounds": Flag(("--rounds",), "at most so many rounds", TRAINING),
     "local_epochs": Flag(("--local-epochs",), "epochs of a client in a round", TRAINING),
     "batch_size": Flag(("--batch-size",), "positives or graphs in a batch", TRAINING),
@@ -74,6 +74,7 @@ FLAGS: dict[str, Flag] = {
     "eval_every": Flag(("--eval-every",), "rounds between validations", TRAINING),
     "patience": Flag(("--patience",), "stop after so many validations without a better one; 0: never", TRAINING),
     "participation": Flag(("--participation",), "share of clients that train in a round", TRAINING),
+    "dropout": Flag(("--dropout",), "share of values dropped in training (noge: 0.5, kb-gat: 0.3)", TRAINING),
     "seed": Flag(("--seed",), "everything random in training derives from it", TRAINING),
     "protocol_seed": Flag(
         ("--protocol-seed",),
@@ -98,9 +99,20 @@ FLAGS: dict[str, Flag] = {
     ),
     "eval_sides": Flag(("--eval-sides",), "sides to rank", OF_TASK["kge"]),
     "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", OF_TASK["kge"]),
+    "label_smoothing": Flag(("--label-smoothing",), "of noge's labels (0.1)", OF_TASK["kge"]),
+    "decoder_epochs": Flag(
+        ("--decoder-epochs",), "epochs of kb-gat's decoder before each validation (5)", OF_TASK["kge"]
+    ),
+    "decoder_negatives": Flag(
+        ("--decoder-negatives",), "negatives of each triple in kb-gat's decoder (10)", OF_TASK["kge"]
+    ),
+    "trains_from": Flag(
+        ("--trains-from",),
+        "rows that clients of noge and kb-gat train on from: received (the default), at checks alone, or own",
+        OF_TASK["kge"],
+    ),
     "layers": Flag(("--layers",), "convolutions", OF_TASK["graph"]),
     "width": Flag(("--width",), "numbers of a node in each of them", OF_TASK["graph"]),
-    "dropout": Flag(("--dropout",), "share of values dropped in training", OF_TASK["graph"]),
     "readout": Flag(("--readout",), "how nodes become a graph", OF_TASK["graph"]),
     "optimizer": Flag(("--optimizer",), "of local training; sgd is plain", OF_TASK["graph"]),
     "local_steps": Flag(

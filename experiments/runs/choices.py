@@ -20,10 +20,14 @@ from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.gnn.models import MODELS as CONVOLUTIONS
-from fkgsec.kge.models import MODELS
+from fkgsec.kge.models import ENCODERS, MODELS
 
 _REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
-    "kge": {"model": lambda: MODELS, "partition": lambda: PARTITIONS, "threat": lambda: threat_models(KGE)},
+    "kge": {
+        "model": lambda: (*MODELS, *ENCODERS),
+        "partition": lambda: PARTITIONS,
+        "threat": lambda: threat_models(KGE),
+    },
     "graph": {"model": lambda: CONVOLUTIONS, "threat": lambda: threat_models(GRAPH)},
 }
 _ALIASES: dict[str, Mapping[str, str]] = {

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -35,9 +35,12 @@ from fkgsec.errors import SpecError
 from fkgsec.kge import kernels, kinds
 from fkgsec.registry import Registry
 
+if TYPE_CHECKING:
+    from fkgsec.kge.encoders.client import EncoderModel
+
 Side = Literal["tail", "head"]
 ModelName: TypeAlias = str
-"""The name of a scoring function, a key of `MODELS`."""
+"""The name of a scoring function, a key of `MODELS`, or of a model with an encoder, a key of `ENCODERS`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class ScoringFunction:
         relation_vectors: of relation rows `[..., V]` and the initial range: the vectors in which they act; None: as they are.
         margin: whether gamma is added to the similarity, as to distances.
         scores_by_best_relation: whether the score of a relation is its similarity to `best_relation`.
+        divisor: of the dimension, which must be a multiple of it.
     """
 
     similarity: kernels.Similarity
@@ -65,9 +69,11 @@ class ScoringFunction:
     relation_vectors: Callable[[Tensor, float], Tensor] | None = None
     margin: bool = True
     scores_by_best_relation: bool = False
+    divisor: int = 1
 
 
 MODELS: Registry[ScoringFunction] = Registry("model", "fkgsec.models")
+ENCODERS: Registry[EncoderModel] = Registry("model", "fkgsec.encoders", shipped=("fkgsec.kge.encoders.shipped",))
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +97,7 @@ class KgeModel:
     """A scoring function with its sizes; it holds no parameters.
 
     Args:
-        name: one of `MODELS`.
+        name: one of `MODELS`, or of `ENCODERS`, whose rows are then those before they pass through the encoder.
         dim: embedding dimension D as the papers count it (RotatE and ComplEx entities take 2 D numbers).
         gamma: margin of the distance models; larger is a better score.
         init_epsilon: initial values are uniform in +-(gamma + init_epsilon) / dim; the codes' epsilon, no privacy budget.
@@ -106,17 +112,19 @@ class KgeModel:
     init_epsilon: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.name not in MODELS:
-            raise SpecError(f"model must be one of {', '.join(MODELS)}; got {self.name!r}")
+        if self.name not in MODELS and self.name not in ENCODERS:
+            raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim < 1:
             raise SpecError(f"dim must be at least 1; got {self.dim}")
+        if self.dim % self.function.divisor:
+            raise SpecError(f"dim must be a multiple of {self.function.divisor} for {self.name}; got {self.dim}")
         if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
             raise SpecError(f"gamma + init_epsilon must be positive and finite; got {self.gamma} + {self.init_epsilon}")
 
     @property
     def function(self) -> ScoringFunction:
         """The scoring function that `name` names."""
-        return MODELS[self.name]
+        return MODELS[self.name] if self.name in MODELS else ENCODERS[self.name].scoring
 
     @property
     def similarity(self) -> kernels.Similarity:

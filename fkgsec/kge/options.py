@@ -9,19 +9,25 @@ Frozen; checked when made. What every task has is `fkgsec.federation.options.Run
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
-from fkgsec.kge.models import KgeModel, ModelName
+from fkgsec.federation.recipes import algorithms_of
+from fkgsec.kge.models import ENCODERS, MODELS, KgeModel, ModelName
 from fkgsec.kge.ranking import Sides
 from fkgsec.kge.settings import KgeSettings
 
 if TYPE_CHECKING:
+    from fkgsec.kge.local.evaluation import ClientTables
     from fkgsec.kge.local.result import KgeResult  # noqa: F401 (the base below names it)
 
 EntityScope = Literal["own", "all", "published"]
 NegativeSides = Literal["tail", "both", "each"]
+TrainsFrom = Literal["received", "checks", "own"]
+NUM_NEGATIVES = 256
+ENCODER_SETTINGS = ("dropout", "label_smoothing", "decoder_epochs", "decoder_negatives")
 
 
 class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +45,13 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
+        dropout, label_smoothing, decoder_epochs, decoder_negatives: of models with an encoder, those of `encoder_settings`;
+            None: the model's own. `dropout` is of queries (`noge`) or of attention and layers (`kb-gat`); the decoder's are
+            epochs before each validation, and negatives of each triple.
+        trains_from: of models with an encoder, the rows from which a client trains on: those "received"; those received in
+            rounds with a validation ("checks": NoGE's code, whose evaluation writes them into the model), else its own; or
+            always its "own" (fedr.txt 4.4: what is aggregated does not influence local training). Models are judged with the
+            rows received whatever it is. None: "received".
 
     Differs: FedLU's code (nju-websoft/FedLU) has the other values of its settings (`fkgsec.algorithms.fedlu`), and "each" for
     `negative_sides`; the specs of its tables set them where the paper is silent. Of what else it does there is no option: it
@@ -53,14 +66,20 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     dim: int = 128
     gamma: float = 10.0
     init_epsilon: float = 2.0
-    num_negatives: int = 256
+    num_negatives: int = NUM_NEGATIVES
     temperature: float | None = None
     negative_sides: NegativeSides = "both"
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
+    dropout: float | None = None
+    label_smoothing: float | None = None
+    decoder_epochs: int | None = None
+    decoder_negatives: int | None = None
+    trains_from: TrainsFrom | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_encoder()
         if self.num_negatives < 1:
             raise SpecError(f"num_negatives must be at least 1; got {self.num_negatives}")
         self.kge_settings.check(self.kge_model().entity_width)
@@ -79,6 +98,49 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
                 f"alike; leave it out or give 0; got {given:g}"
             )
 
+    def _check_encoder(self) -> None:
+        """Raise `SpecError` for options of models with an encoder where the model has none, and for what does not go with one."""
+        own = self.encoder_settings
+        for name in (*ENCODER_SETTINGS, "trains_from"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name not in (*own, *(["trains_from"] if self.has_encoder else [])):
+                raise SpecError(f"{name} does not apply to the model {self.model}; leave it out")
+            if name in ("dropout", "label_smoothing") and not 0 <= value < 1:
+                raise SpecError(f"{name} must be at least 0 and below 1; got {value}")
+            if name in ("decoder_epochs", "decoder_negatives") and value < 1:
+                raise SpecError(f"{name} must be at least 1; got {value}")
+        if not self.has_encoder:
+            return
+        if self.trains_from not in (None, *get_args(TrainsFrom)):
+            raise SpecError(f"trains_from must be one of {', '.join(get_args(TrainsFrom))}; got {self.trains_from!r}")
+        fitting = [name for name, one in algorithms_of("kge").items() if one.local is None and one.private == "none"]
+        if self.algorithm not in fitting:
+            raise SpecError(
+                f"model {self.model} has a network of the client's own, which the local training of {self.algorithm} does not "
+                f"know; it goes with {', '.join(fitting)}"
+            )
+        if self.num_negatives != NUM_NEGATIVES:
+            raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")
+        if self.entity_scope == "published":
+            raise SpecError(f"entity_scope must be one of own, all for the model {self.model}; got 'published'")
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether rows pass through a network of the client's own before they are scored."""
+        return self.model not in MODELS and self.model in ENCODERS
+
+    @property
+    def encoder_settings(self) -> Mapping[str, float | int]:
+        """The options that the model's encoder has, with its own values; empty for a model without one."""
+        return ENCODERS[self.model].settings if self.has_encoder else {}
+
+    def encoder_setting(self, name: str) -> Any:
+        """The value of one of `encoder_settings`: as given, or the model's own."""
+        given = getattr(self, name)
+        return self.encoder_settings[name] if given is None else given
+
     @property
     def kge_settings(self) -> KgeSettings:
         """What the algorithm's settings say of the model; nothing, where they are settings of no model."""
@@ -93,11 +155,17 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         """The model whose rows are shared."""
         return KgeModel(self.model, self.kge_settings.shared_dim(self.dim), self.gamma, self.init_epsilon)
 
+    def decoder(self, encoded: ClientTables) -> KgeModel:
+        """The model that scores rows as a client's encoder made them."""
+        return ENCODERS[self.model].decoder(self.kge_model(), encoded)
+
     def private_model(self) -> KgeModel:
         """The model that a client keeps to itself, in algorithms that have one."""
         return KgeModel(self.model, self.dim, self.gamma, self.init_epsilon)
 
     @property
     def sampling_temperature(self) -> float:
-        """Of the weights of negatives, in training and wherever its loss is computed again."""
+        """Of the weights of negatives, in training and wherever its loss is computed again; models with an encoder have none."""
+        if self.has_encoder:
+            return 0.0
         return self.kge_settings.sampling_temperature(self.temperature, self.model)

@@ -95,7 +95,8 @@ def unlearn(
 
     Raises:
         DataError: forget sets that do not fit the graph, see `retaining`.
-        SpecError: "fedlu" for a recipe without private entities; a defense without its exchange; a sum that hides nothing.
+        SpecError: "fedlu" for a recipe without private entities; a model with an encoder, but for "retrain"; a defense without
+            its exchange; a sum that hides nothing.
         RunError: a run of an earlier version, defended or of PFedEG, which did not keep what its exchange goes on from.
         TrainingError: a loss is not finite.
     """
@@ -103,6 +104,8 @@ def unlearn(
     if options.method == "fedlu" and recipe.private != "entities":
         fitting = ", ".join(name for name, one in RECIPES.items() if one.private == "entities")
         raise SpecError(f"method fedlu needs a run of {fitting}; got one of {recipe.name}")
+    if options.method != "retrain" and result.options.has_encoder:
+        raise SpecError(f"method {options.method} does not know the network of {result.options.model}; take retrain")
     if not forget:
         raise DataError(f"{result.graph.name}: no client asks for anything to be forgotten")
     retained = retaining(result.graph, forget)

@@ -226,7 +226,9 @@ class TestBestRelation:
 
 class TestBadArguments:
     def test_unknown_model(self) -> None:
-        with pytest.raises(SpecError, match=r"^model must be one of transe, rotate, distmult, complex; got 'transh'$"):
+        with pytest.raises(
+            SpecError, match=r"^model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'$"
+        ):
             KgeModel("transh")  # pyright: ignore[reportArgumentType]
 
     @pytest.mark.parametrize("dim", [0, -3])

@@ -9,8 +9,8 @@ Clients are weighted by their number of triples; ties get the realistic rank (`f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate
 from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks, sides_of
@@ -31,10 +32,20 @@ HITS = (1, 3, 5, 10)
 
 @dataclass(frozen=True)
 class ClientTables:
-    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids."""
+    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids.
+
+    Attributes:
+        decoder: parameters that score them, by name, where the scoring function has such; empty otherwise.
+    """
 
     entities: Tensor
     relations: Tensor
+    decoder: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def copied(self) -> ClientTables:
+        """A copy on the CPU."""
+        decoder = {name: one.detach().cpu().clone() for name, one in self.decoder.items()}
+        return ClientTables(self.entities.cpu().clone(), self.relations.cpu().clone(), decoder)
 
 
 class Evaluator:
@@ -42,12 +53,24 @@ class Evaluator:
 
     A client's candidates are the rows it keeps: its own entities, or with another `entity_scope` those of the federation.
     Filtered by the client's own train, valid and test triples (a client knows no other). Source: FedE's and FedR's codes.
+
+    Args:
+        encode: of a place in the stack, its input rows and what else a snapshot holds (None: as things are), the rows that
+            its model scores; None where models have no encoder.
     """
 
-    def __init__(self, graph: FederatedGraph, stack: ClientStack, options: KgeOptions, pooled: bool) -> None:
+    def __init__(
+        self,
+        graph: FederatedGraph,
+        stack: ClientStack,
+        options: KgeOptions,
+        pooled: bool,
+        encode: Callable[[int, Mapping[str, Tensor], Mapping[str, Tensor] | None], ClientTables] | None = None,
+    ) -> None:
         self._stack = stack
         self._options = options
         self._graph = graph
+        self._encode = encode
         self._rows: list[tuple[Tensor, Tensor] | None] = [None] * len(graph.clients)
         if pooled:
             whole = stack.graphs[0]
@@ -64,7 +87,7 @@ class Evaluator:
         ]
 
     def client_tables(self, client: int, tables: Mapping[str, Tensor] | None = None) -> ClientTables:
-        """The rows that the client would predict with, of these stacked tables; of the live ones when None."""
+        """The client's rows of these stacked tables; of the live ones when None."""
         whole, chosen = self._stack.tables if tables is None else tables, self._rows[client]
         entities, relations = whole["entities"].detach(), whole["relations"].detach()
         if chosen is None:
@@ -72,19 +95,29 @@ class Evaluator:
             return ClientTables(entities[spans[0]], relations[spans[1]])
         return ClientTables(entities[chosen[0]], relations[chosen[1]])
 
+    def predictor(self, client: int, snapshot: Mapping[str, Tensor] | None = None) -> tuple[KgeModel, ClientTables]:
+        """The model that the client predicts with, and its rows: those of `client_tables`, or what an encoder makes of them."""
+        if self._encode is None:
+            return self._stack.model, self.client_tables(client, snapshot)
+        whole, chosen = self._stack.tables if snapshot is None else snapshot, self._rows[client]
+        place = client if chosen is None else 0
+        rows = {table: whole[table].detach()[self._stack.span(table, place)] for table in ("entities", "relations")}
+        encoded = self._encode(place, rows, snapshot)
+        if chosen is not None:
+            encoded = replace(encoded, entities=encoded.entities[chosen[0]], relations=encoded.relations[chosen[1]])
+        return self._options.decoder(encoded), encoded
+
     def ranks(self, split: str, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
-        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`, as `client_tables` has them.
+        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`, as `predictor` has them.
 
         Raises `TrainingError` on NaN.
         """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
-            own = self.client_tables(client, tables)
+            model, own = self.predictor(client, tables)
             try:
                 ranks.append(
-                    filtered_ranks(
-                        self._stack.model, own.entities, own.relations, getattr(graph, split), self._known[client]
-                    )
+                    filtered_ranks(model, own.entities, own.relations, getattr(graph, split), self._known[client])
                 )
             except FloatingPointError as error:
                 raise TrainingError(f"client {graph.name}: {error}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation import packing
 from fkgsec.federation.result import RunResult
 from fkgsec.kge.local.evaluation import ClientTables, utility
+from fkgsec.kge.models import KgeModel
 from fkgsec.kge.options import KgeOptions
 
-MODELS = ("tables", "trained", "private")
+MODELS = ("tables", "trained", "private", "encoded", "trained_encoded")
 RANKS = ("test_ranks", "shared_test_ranks")
 
 
@@ -37,6 +38,7 @@ class KgeResult(RunResult):
             models are judged.
         private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
             its ranks, and `shared_test_ranks` those of the shared model.
+        encoded, trained_encoded: what each client's encoder makes of `tables` and of `trained`, where the model has one.
     """
 
     graph: FederatedGraph
@@ -46,6 +48,17 @@ class KgeResult(RunResult):
     test_ranks: list[np.ndarray]
     private: list[ClientTables] = field(default_factory=list)
     shared_test_ranks: list[np.ndarray] = field(default_factory=list)
+    encoded: list[ClientTables] = field(default_factory=list)
+    trained_encoded: list[ClientTables] = field(default_factory=list)
+
+    def predictor(self, kind: Literal["tables", "trained", "private"], place: int) -> tuple[KgeModel, ClientTables]:
+        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them."""
+        if kind == "private":
+            return self.options.private_model(), self.private[place]
+        if not self.options.has_encoder:
+            return self.options.kge_model(), getattr(self, kind)[place]
+        encoded = self.encoded[place] if kind == "tables" else self.trained_encoded[place]
+        return self.options.decoder(encoded), encoded
 
     def headline(self) -> str:
         """Algorithm, model and dimension."""
@@ -62,7 +75,7 @@ class KgeResult(RunResult):
         """Embeddings and ranks, by place."""
         tree: dict[str, packing.Tree] = {
             kind: {
-                str(place): {"entities": one.entities, "relations": one.relations}
+                str(place): {"entities": one.entities, "relations": one.relations, "decoder": one.decoder}
                 for place, one in enumerate(getattr(self, kind))
             }
             for kind in MODELS
@@ -78,7 +91,11 @@ class KgeResult(RunResult):
         def tables(kind: str) -> list[ClientTables]:
             found = packing.below(f"{kind}.", tensors)
             return [
-                ClientTables(found[f"{place}.entities"], found[f"{place}.relations"])
+                ClientTables(
+                    found[f"{place}.entities"],
+                    found[f"{place}.relations"],
+                    packing.below(f"{place}.decoder.", found),
+                )
                 for place in range(num_clients)
                 if f"{place}.entities" in found and f"{place}.relations" in found
             ]

@@ -24,6 +24,7 @@ from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
+from fkgsec.kge.encoders.trainer import EncoderTrainer
 from fkgsec.kge.local.evaluation import ClientTables, Evaluator
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
@@ -40,6 +41,7 @@ class KgeTask:
 
     Attributes:
         stack: the tables whose rows are shared. private: those that clients keep to themselves, where the recipe has such.
+        trainer: of the clients' rows. encoders: the same one, where rows pass through a network of each client's own; else None.
         shared_evaluator: ranks with the former. evaluator: with the models that the recipe judges.
     """
 
@@ -58,7 +60,8 @@ class KgeTask:
         trained, keys = ([_pool(clients)], [POOLED_KEY]) if pooled else (clients, list(range(len(clients))))
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
-        self.trainer = LocalTrainer(self.stack, options, self.private)
+        self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
+        self.trainer = self.encoders or LocalTrainer(self.stack, options, self.private)
         self.shared_evaluator, self.evaluator = self.evaluators(self._wide)
         self.names: Sequence[str] = [client.name for client in trained]
         self.sizes: Sequence[int] = [len(client.train) for client in trained]
@@ -77,7 +80,8 @@ class KgeTask:
 
     def evaluators(self, graph: FederatedGraph) -> tuple[Evaluator, Evaluator]:
         """Of the shared models and of those that the recipe judges, on the triples of a graph with the same local ids."""
-        shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled)
+        encode = self.encoders.encoded if self.encoders else None
+        shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled, encode)
         return shared, Evaluator(graph, self.private, self.options, self.recipe.pooled) if self.private else shared
 
     def data(self, place: int) -> ClientGraph:
@@ -126,10 +130,14 @@ class KgeTask:
         return self.trainer.train_round(round, places, on_step)
 
     def validate(self) -> float | None:
+        if self.encoders:
+            self.encoders.fit_decoders()
         return self.evaluator.mrr("valid")
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
         kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}
+        if self.encoders and not shared_only:
+            kept |= self.encoders.local()
         if self.private and not shared_only:
             kept |= {f"{PRIVATE}{table}": self.private.tables[table].detach().clone() for table in TABLES}
         return kept
@@ -140,6 +148,8 @@ class KgeTask:
         for stack, prefix in (*stacks, (self.stack, "")):
             for table in TABLES:
                 stack.tables[table].detach().copy_(tensors[f"{prefix}{table}"])
+        if self.encoders:
+            self.encoders.restore_local(tensors)
 
     def trainer_state(self) -> dict[str, Tensor]:
         return self.trainer.tensors()
@@ -149,10 +159,10 @@ class KgeTask:
 
     def client_tables(self, evaluator: Evaluator, tables: Mapping[str, Tensor] | None = None) -> list[ClientTables]:
         """Copies of each client's embeddings, of a snapshot's tables or of the live ones."""
-        views = [evaluator.client_tables(client, tables) for client in range(len(self.graph.clients))]
-        return [ClientTables(view.entities.cpu().clone(), view.relations.cpu().clone()) for view in views]
+        return [evaluator.client_tables(client, tables).copied() for client in range(len(self.graph.clients))]
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
+        trained = {**final, **trained}  # what a client keeps to itself is as training left it
         judged = trained if self.options.evaluates_before_broadcast else final
         shared_ranks = self.shared_evaluator.ranks("test", judged)
         fields: dict[str, Any] = {
@@ -160,6 +170,11 @@ class KgeTask:
             "trained": self.client_tables(self.shared_evaluator, trained),
             "test_ranks": shared_ranks,
         }
+        if self.encoders:
+            fields |= {
+                kind: [self.evaluator.predictor(place, rows)[1].copied() for place in range(len(self.graph.clients))]
+                for kind, rows in (("encoded", final), ("trained_encoded", trained))
+            }
         if self.private:
             own = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
             fields |= {

@@ -178,7 +178,7 @@ def files(folder: Path, **contents: str | bytes) -> Path:
 
 BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["train", "--algorithm", "fedx"], "algorithm must be one of single, collective, fede, "),
-    (["train", "--model", "transh"], "model must be one of transe, rotate, distmult, complex; got 'transh'; did"),
+    (["train", "--model", "transh"], "model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'; did"),
     (["train", "--dim", "0"], "dim must be at least 1; got 0"),
     (["train", "--dim", "many"], "Invalid value for '--dim'"),
     (["train", "--learning-rate", "-1"], "learning_rate must be a positive number; got -1.0"),

@@ -28,7 +28,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("fkgsec train --model ", ["transe", "rotate", "distmult", "complex", "gin", "gcn", "sage"]),
+        ("fkgsec train --model ", ["transe", "rotate", "distmult", "complex", "noge", "kb-gat", "gin", "gcn", "sage"]),
         ("fkgsec train --algorithm fedl", ["fedlu"]),
         ("fkgsec attack --threat collusion+", ["collusion+entities"]),
         ("fkgsec train --defense psu,sec", ["psu,secagg"]),

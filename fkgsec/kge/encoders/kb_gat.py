@@ -1,0 +1,245 @@
+"""KB-GAT: two layers of attention over triples and over pairs of them that follow each other, then ConvKB.
+
+    KgeOptions(model="kb-gat", algorithm="fede", dim=50, local_epochs=10)
+
+A tail attends to what its triples (h, r, t) say of it, and to what two in a row say, (h, r1, m) and (m, r2, t), with r1 + r2. The
+encoder learns by TransE's distance; ConvKB, which scores, is trained afterwards on what the encoder gives.
+
+Source: Nathani et al. 2019, as in fedr.txt appendix D and the code beside it: one head, 50 dimensions, LeakyReLU 0.2, margin 5
+between L1 distances, a head and a tail corrupted for each triple; 500 epochs of the encoder a round and 150 of ConvKB at each
+evaluation, with 40 negatives. Each step passes over the whole graph, so many of them are for a GPU: `local_epochs`,
+`decoder_epochs` and `decoder_negatives` are far fewer unless given, and figures are not those of the paper.
+
+Differs: input rows are uploaded, where the code uploads what the encoder makes of them, of which the round's means are the next
+inputs; ConvKB trains its own parameters alone (code: its copy of the rows, too); what a client is left with adds up attention for
+all entities (code: for the tails of its last batch alone); gradients pass through the norm of input rows; first entity rows are
+`KgeModel.initial_rows` (code: zeros); of several paths between two entities the first by ids counts (code: the first that a
+breadth-first search finds); the learning rate stays as it is (code: ConvKB's is halved every 25 epochs).
+
+Legend: `N` entities, `M` relations, `E` edges, `D` dimension, `B` triples, `K` negatives of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu, leaky_relu, normalize, relu, softplus
+
+from fkgsec.data.graph import ClientGraph
+from fkgsec.gnn.models import dropout
+from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
+from fkgsec.kge.encoders.convkb import ConvKb, ConvKbModel
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.local.training import corrupting_entities
+from fkgsec.kge.models import MODELS, KgeModel, Side
+from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.options import KgeOptions
+
+MARGIN = 5.0
+SLOPE = 0.2
+DECODER_BATCH = 128
+DECODER_DECAY = 1e-5
+SOURCES_AT_ONCE = 256
+
+
+class Edges(NamedTuple):
+    """Who attends to whom, int64 `[E]` each: an entity, its neighbour, and their relations; `M` stands for no second one."""
+
+    target: Tensor
+    source: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def edges_of(triples: np.ndarray, num_entities: int, num_relations: int) -> Edges:
+    """Of a client's triples: from each tail to its head, and from each entity to those that two triples lead from, but not one.
+
+    Of several triples between two entities the first by relation counts on a path; of several paths the first by ids.
+    """
+    distinct = np.unique(triples[:, [0, 2, 1]], axis=0)  # head, tail, relation
+    linked = distinct[np.unique(distinct[:, :2], axis=0, return_index=True)[1]]
+    start = np.searchsorted(linked[:, 0], np.arange(num_entities + 1))
+    paths = [np.empty((0, 4), dtype=np.int64)]
+    for low in range(0, num_entities, SOURCES_AT_ONCE):
+        steps = linked[start[low] : start[min(low + SOURCES_AT_ONCE, num_entities)]]
+        count = start[steps[:, 1] + 1] - start[steps[:, 1]]
+        first = np.repeat(np.arange(len(steps)), count)
+        second = (
+            np.arange(len(first)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(start[steps[:, 1]], count)
+        )
+        head, tail = steps[first, 0], linked[second, 1]
+        ends = head * num_entities + tail
+        new = (head != tail) & ~np.isin(ends, steps[:, 0] * num_entities + steps[:, 1])
+        kept = np.nonzero(new)[0][np.unique(ends[new], return_index=True)[1]]
+        paths.append(np.stack([tail, head, steps[first, 2], linked[second, 2]], axis=1)[kept])
+    near = np.column_stack([triples[:, [2, 0, 1]], np.full(len(triples), num_relations)])
+    return Edges(*(torch.from_numpy(column.copy()) for column in np.concatenate([near, *paths]).T))
+
+
+class Attention(nn.Module):
+    """One head over edges: of each edge a vector c = A [target | source | relation], weighed by softmax(-LeakyReLU(a c)).
+
+    Source: Nathani et al. 2019, Eq. 5 to 8. Differs as the code does: the sign in the softmax.
+    """
+
+    def __init__(self, dim: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.parts = nn.Parameter(_xavier(rng, 3 * dim, dim, normal=True))  # of the target, the source and the relation
+        self.weigh = nn.Parameter(_xavier(rng, dim, 1, normal=True))
+
+    def forward(self, x: Tensor, relations: Tensor, edges: Edges, drop: Callable[[Tensor], Tensor]) -> Tensor:
+        """What each of `x` `[N, D]` gathers over its edges, `[N, D]`; zeros where it has none. `relations` is `[M, D]`."""
+        at_target, at_source, at_relation = self.parts.chunk(3)
+        by_relation = torch.cat([relations @ at_relation, relations.new_zeros(1, x.shape[1])])
+        vectors = (x @ at_target).index_select(0, edges.target) + (x @ at_source).index_select(0, edges.source)
+        vectors = vectors + by_relation.index_select(0, edges.first) + by_relation.index_select(0, edges.second)
+        powers = -leaky_relu(vectors @ self.weigh, SLOPE)[:, 0]
+        highest = torch.full((len(x),), -math.inf, device=x.device).scatter_reduce(
+            0, edges.target, powers.detach(), "amax"
+        )
+        weights = torch.exp(powers - highest[edges.target])
+        total = torch.zeros(len(x), device=x.device).index_add(0, edges.target, weights)
+        weights = drop(weights / total.index_select(0, edges.target))
+        return torch.zeros_like(x).index_add(0, edges.target, weights[:, None] * vectors)
+
+
+class KbGatNetwork(nn.Module):
+    """Two layers of attention, and the decoder. Input rows of width `D`, output rows of width `D` and length 1."""
+
+    def __init__(self, edges: Edges, dim: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.edges = edges
+        self.near, self.far = Attention(dim, rng), Attention(dim, rng)
+        self.of_relations = nn.Parameter(_xavier(rng, dim, dim))
+        self.of_entities = nn.Parameter(_xavier(rng, dim, dim))
+        self.decoder = ConvKb(dim, rng)
+
+    def forward(
+        self, entities: Tensor, relations: Tensor, drop: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> tuple[Tensor, Tensor]:
+        """Encoded entities `[N, D]` and relations `[M, D]`."""
+        entities = normalize(entities)
+        x = drop(elu(self.near(entities, relations, self.edges, drop)))
+        relations = relations @ self.of_relations
+        x = elu(self.far(x, relations, self.edges, drop))
+        return normalize(entities @ self.of_entities + x), relations
+
+
+def _xavier(rng: np.random.Generator, inputs: int, outputs: int, *, normal: bool = False) -> Tensor:
+    """First weights `[inputs, outputs]`, Xavier's with gain 1.414, as the code draws them."""
+    deviation = 1.414 * math.sqrt(2 / (inputs + outputs))
+    half = deviation * math.sqrt(3)
+    drawn = rng.normal(0, deviation, (inputs, outputs)) if normal else rng.uniform(-half, half, (inputs, outputs))
+    return torch.from_numpy(drawn.astype(np.float32))
+
+
+class KbGatEncoder(ClientEncoder):
+    """See the module."""
+
+    weight_decay = 5e-6
+
+    def __init__(self, graph: ClientGraph, triples: np.ndarray, options: KgeOptions, key: int) -> None:
+        super().__init__(graph, triples, options, key)
+        device = options.torch_device()
+        edges = edges_of(triples, graph.num_entities, graph.num_relations)
+        edges = Edges(*(one.to(device) for one in edges))
+        self._network = KbGatNetwork(edges, options.kge_model().dim, self.rng("initial network")).to(device)
+        self.network = self._network
+        self._dropout = options.encoder_setting("dropout")
+        candidates = corrupting_entities(graph, options)
+        self._sampler = NegativeSampler(triples, num_relations=graph.num_relations, candidates=candidates)
+        self._sides: tuple[Side, ...] = ("tail",) if options.negative_sides == "tail" else ("head", "tail")
+
+    @property
+    def num_steps(self) -> int:
+        return self.options.local_epochs * -(-len(self.triples) // self.options.batch_size)
+
+    def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
+        losses: list[float] = []
+        for epoch in range(self.options.local_epochs):
+            order = self.rng("shuffle", round, epoch).permutation(len(self.triples))
+            draws, drops = self.rng("negatives", round, epoch), self.rng("dropout", round, epoch)
+            for number, low in enumerate(range(0, len(order), self.options.batch_size)):
+                entities, relations = self._network(
+                    rows["entities"], rows["relations"], lambda x, rng=drops: dropout(x, self._dropout, rng)
+                )
+                chosen = order[low : low + self.options.batch_size]
+                loss = self._distance_loss(entities, relations, chosen, draws)
+                losses.append(self.checked(float(loss.detach()), round, epoch, number))
+                loss.backward()
+                step()
+                on_step()
+        return float(np.mean(losses))
+
+    def _distance_loss(
+        self, entities: Tensor, relations: Tensor, chosen: np.ndarray, rng: np.random.Generator
+    ) -> Tensor:
+        """Mean of max(0, 5 + |h + r - t| - that of a corrupted triple), L1 norms, over two negatives of each triple."""
+        head, relation, tail = torch.from_numpy(self.triples[chosen]).to(entities.device).unbind(1)
+        h, r, t = entities.index_select(0, head), relations.index_select(0, relation), entities.index_select(0, tail)
+        true = (h + r - t).abs().sum(1)
+        losses = []
+        for side in (self._sides * 2)[:2]:
+            drawn = self._sampler.sample(chosen, 1, side, rng)[:, 0].long().to(entities.device)
+            false = entities.index_select(0, drawn.clamp_min(0))
+            distance = (h + r - false if side == "tail" else false + r - t).abs().sum(1)
+            losses.append(relu(MARGIN + true - distance)[drawn >= 0])
+        found = torch.cat(losses)
+        return found.sum() / max(1, len(found))
+
+    def fit_decoder(self, rows: Rows, round: int) -> None:
+        """Train ConvKB on encoded rows as they are: mean of log(1 + e^(-y s)), y = 1 for a triple and -1 for a corrupted one."""
+        encoded = self.encode(rows, self.network.state_dict())
+        decoder = self._network.decoder
+        adam = torch.optim.Adam(
+            decoder.parameters(), lr=self.options.learning_rate, weight_decay=DECODER_DECAY, fused=True
+        )
+        model = ConvKbModel(self.options.model, self.options.kge_model().dim, decoder=dict(decoder.named_parameters()))
+        for epoch in range(self.options.encoder_setting("decoder_epochs")):
+            order = self.rng("decoder shuffle", round, epoch).permutation(len(self.triples))
+            draws = self.rng("decoder negatives", round, epoch)
+            for number, low in enumerate(range(0, len(order), DECODER_BATCH)):
+                with torch.enable_grad():
+                    loss = self._decoder_loss(model, encoded, order[low : low + DECODER_BATCH], draws)
+                    self.checked(float(loss.detach()), round, epoch, number)
+                    loss.backward()
+                adam.step()
+                adam.zero_grad()
+
+    def _decoder_loss(
+        self, model: KgeModel, encoded: ClientTables, chosen: np.ndarray, rng: np.random.Generator
+    ) -> Tensor:
+        triples = torch.from_numpy(self.triples[chosen]).to(encoded.entities.device)
+        num_negatives, losses = self.options.encoder_setting("decoder_negatives"), []
+        for place, side in enumerate(self._sides):
+            count = num_negatives // len(self._sides) + (place < num_negatives % len(self._sides))
+            drawn = self._sampler.sample(chosen, count, side, rng).long().to(triples.device)
+            anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+            queries = model.query(encoded.entities[triples[:, anchor]], encoded.relations[triples[:, 1]], side)
+            candidates = torch.cat([triples[:, candidate, None], drawn], dim=1)
+            scores = model.pair_scores(queries[:, None], encoded.entities[candidates.clamp_min(0)])
+            if place == 0:
+                losses.append(softplus(-scores[:, 0]))
+            losses.append(softplus(scores[:, 1:])[drawn >= 0])
+        return torch.cat(losses).mean()
+
+    @torch.no_grad()
+    def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
+        both = rows["entities"], rows["relations"]
+        entities, relations = torch.func.functional_call(self._network, dict(state), both)
+        decoder = {name: state[f"decoder.{name}"].detach() for name, _ in self._network.decoder.named_parameters()}
+        return ClientTables(entities, relations, decoder)
+
+
+def _decoder(model: KgeModel, encoded: ClientTables) -> KgeModel:
+    return ConvKbModel(model.name, model.dim, model.gamma, model.init_epsilon, encoded.decoder)
+
+
+KB_GAT = EncoderModel(
+    MODELS["transe"], KbGatEncoder, {"dropout": 0.3, "decoder_epochs": 5, "decoder_negatives": 10}, _decoder
+)

@@ -1,0 +1,163 @@
+"""NoGE: a graph convolution over entities and relations that co-occur in triples, QuatE's scores of all entities.
+
+    KgeOptions(model="noge", algorithm="fede", dim=128, learning_rate=0.01, batch_size=1024)
+
+A node for each entity and each relation of the client. What it knows of the graph is which of them stand together in a triple
+(`cooccurrence`). One layer: tanh(batch norm(A X W)), with A the row-normalised weights and self-loops.
+
+Source: Nguyen et al. 2022, as in fedr.txt appendix B.2 and the NoGE folders of FedR's code.
+Differs: their code does not let received rows into training but where an evaluation wrote them into the model (`trains_from`); it
+tests the best round's embeddings with the *last* round's network, ours are of one round; clients of its Local train on and rank
+all entities of the federation, those of its FedR their own (`entity_scope`); it takes entities of the train split as nodes, ours
+are all the client's, those of valid and test alone without an edge; first rows are `KgeModel.initial_rows` (Xavier normal).
+
+Legend: `N` entities, `M` relations, `D` width, `B` queries.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from fkgsec.data.graph import ClientGraph
+from fkgsec.gnn.geometric import layers
+from fkgsec.gnn.models import dropout
+from fkgsec.kge import kernels
+from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
+from fkgsec.kge.encoders.one_to_all import one_to_all_loss
+from fkgsec.kge.encoders.quaternions import QUATE
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import Side
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeOptions
+
+MAX_GRADIENT_NORM = 0.5  # of all gradients together. Source: NoGE's code.
+
+
+def cooccurrence(triples: np.ndarray, num_entities: int, num_relations: int) -> sparse.csr_array:
+    """The weights between nodes, float64 `[N + M, N + M]`, entities first; each row sums to 1.
+
+    The three parts of a triple stand together pairwise. Of a node w and another c that stand together n(w, c) times, w with
+    all n(w) times, and all nodes n times: the weight is n(w, c) / n(w) between entities, n(w, c) / n where one is a relation.
+    Every node has a loop of weight 1; then rows are divided by their sums. A triple that stands twice counts twice.
+
+    Source: Nguyen et al. 2022, section 3; NoGE's code.
+    """
+    size = num_entities + num_relations
+    nodes = triples[:, [0, 2, 1]] + np.array([0, 0, num_entities])
+    pairs = np.concatenate([nodes[:, [i, j]] for i in range(3) for j in range(3) if i != j])
+    counts = sparse.coo_array((np.ones(len(pairs)), pairs.T), shape=(size, size)).tocsr().tocoo()
+    word, context = counts.coords
+    entities = (word < num_entities) & (context < num_entities)
+    totals = np.where(entities, counts.sum(axis=1)[word], counts.sum())
+    weights = sparse.coo_array((counts.data / totals, (word, context)), shape=(size, size)) + sparse.eye_array(size)
+    return sparse.csr_array(weights.multiply(1 / weights.sum(axis=1)[:, None]))
+
+
+class NogeNetwork(nn.Module):
+    """One graph convolution with batch norm: rows `[N + M, D]` to rows in (-1, 1) of the same shape.
+
+    Args:
+        adjacency: as `cooccurrence` gives it. rng: draws the first weights, uniform in +-1 / sqrt(D).
+    """
+
+    def __init__(self, adjacency: sparse.csr_array, dim: int, rng: np.random.Generator, device: torch.device) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")  # no concern of users
+            self.adjacency = torch.sparse_csr_tensor(
+                torch.from_numpy(adjacency.indptr.astype(np.int64)),
+                torch.from_numpy(adjacency.indices.astype(np.int64)),
+                torch.from_numpy(adjacency.data.astype(np.float32)),
+                size=adjacency.shape,
+                device=device,
+            )
+        self.convolution = layers().GCNConv(dim, dim, normalize=False, bias=False).to(device)
+        half = dim**-0.5
+        drawn = rng.uniform(-half, half, size=(dim, dim)).astype(np.float32)
+        self.convolution.lin.weight.data.copy_(torch.from_numpy(drawn))
+        self.norm = nn.BatchNorm1d(dim).to(device)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.convolution(rows, self.adjacency)))
+
+
+class NogeEncoder(ClientEncoder):
+    """See the module."""
+
+    def __init__(self, graph: ClientGraph, triples: np.ndarray, options: KgeOptions, key: int) -> None:
+        super().__init__(graph, triples, options, key)
+        adjacency = cooccurrence(triples, graph.num_entities, graph.num_relations)
+        self.network = NogeNetwork(
+            adjacency, options.kge_model().dim, self.rng("initial network"), options.torch_device()
+        )
+        self._model = options.kge_model()
+        self._dropout, self._smoothing = options.encoder_setting("dropout"), options.encoder_setting("label_smoothing")
+        # Candidates are what stands in the client's train split, its first rows; in scope "all", every row that it keeps.
+        own = options.entity_scope == "own"
+        self._num_candidates = graph.num_trained_entities if own else graph.num_entities
+        sides: tuple[Side, ...] = ("tail",) if options.negative_sides == "tail" else ("tail", "head")
+        self._targets: dict[Side, KnownTriples] = {
+            side: KnownTriples.build(triples, side, graph.num_relations) for side in sides
+        }
+
+    @property
+    def num_steps(self) -> int:
+        epochs = range(self.options.local_epochs)
+        return max(sum(len(at) for epoch in epochs for _, at in self._sides(first + epoch)) for first in (0, 1))
+
+    def _sides(self, turn: int) -> list[tuple[Side, range]]:
+        """The sides of an epoch, and where batches of their queries begin: where both are trained in turn, one an epoch."""
+        found: list[tuple[Side, KnownTriples]] = list(self._targets.items())
+        if self.options.negative_sides == "both":
+            found = [found[turn % 2]]
+        return [(side, range(0, len(known.keys), self.options.batch_size)) for side, known in found]
+
+    def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
+        losses: list[float] = []
+        self.network.train()
+        for epoch in range(self.options.local_epochs):
+            for side, starts in self._sides(round + epoch):
+                order = self.rng("shuffle", round, epoch, side).permutation(len(self._targets[side].keys))
+                rng = self.rng("dropout", round, epoch, side)
+                for number, low in enumerate(starts):
+                    loss = self._backward(rows, side, order[low : low + self.options.batch_size], rng)
+                    losses.append(self.checked(loss, round, epoch, number))
+                    self._clip(rows)
+                    step()
+                    on_step()
+        return float(np.mean(losses))
+
+    def _backward(self, rows: Rows, side: Side, groups: np.ndarray, rng: np.random.Generator) -> float:
+        """Add the gradient of the mean loss of some (anchor, relation); returns that loss."""
+        known, N = self._targets[side], self.graph.num_entities
+        encoded = self.network(torch.cat([rows["entities"], rows["relations"]]))
+        anchor, relation = np.divmod(known.keys[groups], known.num_relations)
+        queries = self._model.query(encoded[torch.from_numpy(anchor)], encoded[torch.from_numpy(N + relation)], side)
+        queries, candidates = dropout(queries, self._dropout, rng), encoded[: self._num_candidates]
+        found = one_to_all_loss(queries, candidates, *known.expand(groups), label_smoothing=self._smoothing)
+        torch.autograd.backward([queries, candidates], [found.query_gradient, found.entity_gradient])
+        return found.loss
+
+    def _clip(self, rows: Rows) -> None:
+        """Scale all gradients so that their common norm is at most `MAX_GRADIENT_NORM`."""
+        gradients = [one.grad for one in (*rows.values(), *self.network.parameters()) if one.grad is not None]
+        norm = sum(kernels.ordered_sum(one.square().flatten()) for one in gradients) ** 0.5
+        if norm > MAX_GRADIENT_NORM:
+            for one in gradients:
+                one.mul_(MAX_GRADIENT_NORM / norm)
+
+    @torch.no_grad()
+    def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
+        self.network.eval()
+        both = torch.cat([rows["entities"], rows["relations"]])
+        encoded = torch.func.functional_call(self.network, dict(state), (both,))
+        return ClientTables(*encoded.split([len(rows["entities"]), len(rows["relations"])]))
+
+
+NOGE = EncoderModel(QUATE, NogeEncoder, {"dropout": 0.5, "label_smoothing": 0.1})

@@ -1,0 +1,64 @@
+"""The loss of queries against all entities at once (1-N scores), with its explicit gradient.
+
+    targets = KnownTriples.build(graph.train, "tail", graph.num_relations)      # a query for each (head, relation)
+    outcome = one_to_all_loss(queries, entities, *targets.expand(groups), label_smoothing=0.1)
+    outcome.loss, outcome.query_gradient, outcome.entity_gradient
+
+Labels are never written down: with p = sigmoid(s), cross-entropy is log(1 + e^s) - y s, its slope p - y, and y is the same
+small number but at the few entities that complete a query.
+
+Legend: `B` queries, `N` entities, `W` width, `P` positives.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+BLOCK_BYTES = 4 * 2**20  # bound on scores held at once, so that they stay in the cache
+
+
+class OneToAllLoss(NamedTuple):
+    """The mean loss over all `B N` scores, and its gradient to queries `[B, W]` and entities `[N, W]`."""
+
+    loss: float
+    query_gradient: Tensor
+    entity_gradient: Tensor
+
+
+@torch.no_grad()
+def one_to_all_loss(
+    queries: Tensor, entities: Tensor, position: np.ndarray, member: np.ndarray, *, label_smoothing: float
+) -> OneToAllLoss:
+    """Binary cross-entropy of sigmoid(queries @ entities.T), mean over all scores.
+
+    Args:
+        queries: float `[B, W]`. entities: float `[N, W]`.
+        position, member: int64 `[P]` both: entity `member` completes query `position`; ascending by position, each pair once.
+        label_smoothing: a label y becomes (1 - label_smoothing) y + 1 / N; 0 leaves labels as they are.
+
+    Source: NoGE's code. It smooths by 1 / N, whatever `label_smoothing` is.
+    """
+    B, N = len(queries), len(entities)
+    everywhere = 1 / N if label_smoothing else 0.0
+    scale = 1 / (B * N)
+    query_gradient, entity_gradient = torch.empty_like(queries), torch.zeros_like(entities)
+    total, step = 0.0, max(1, BLOCK_BYTES // (entities.element_size() * N))
+    for low in range(0, B, step):
+        part = slice(low, min(low + step, B))
+        first, last = np.searchsorted(position, (part.start, part.stop))
+        row, column = (torch.from_numpy(ids[first:last]).to(queries.device) for ids in (position, member))
+        row = row - low
+        scores = queries[part] @ entities.T
+        positive = scores[row, column].double().sum()
+        smooth = everywhere * scores.sum(1).double().sum() if everywhere else 0.0
+        total += float(softplus(scores).sum(1).double().sum() - (1 - label_smoothing) * positive - smooth)
+        slope = scores.sigmoid_().sub_(everywhere).mul_(scale)
+        slope[row, column] -= (1 - label_smoothing) * scale
+        query_gradient[part] = slope @ entities
+        entity_gradient.addmm_(slope.T, queries[part])
+    return OneToAllLoss(total * scale, query_gradient, entity_gradient)

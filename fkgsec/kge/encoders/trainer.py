@@ -1,0 +1,185 @@
+"""Local training of clients that have an encoder: one client after the other, alone the same bits as in any federation.
+
+    trainer = EncoderTrainer(stack, options)
+    losses = trainer.train_round(1, [0, 2])          # rows in the stack move, and each client's own network
+    trainer.encoded(0, stack rows, trainer.local())  # what client 0 predicts with
+
+It stands where `fkgsec.kge.local.training.LocalTrainer` stands for models without an encoder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fkgsec.federation import packing
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.encoders.client import ClientEncoder, Rows
+from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.local.rule import LocalRule
+from fkgsec.kge.local.stack import ClientStack
+from fkgsec.kge.local.training import TABLES, TrainingSubset
+from fkgsec.kge.models import ENCODERS
+from fkgsec.kge.options import KgeOptions
+
+LOCAL = "local"
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch computes with one thread: how it adds up a column of many rows depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class EncoderTrainer:
+    """The clients' encoders with the Adam that trains each with its rows.
+
+    Args:
+        stack: the input rows of all clients, which are what is shared.
+
+    Attributes:
+        rule: an algorithm's part in local training, which adds nothing here: those that do are refused by `KgeOptions`.
+    """
+
+    def __init__(self, stack: ClientStack, options: KgeOptions) -> None:
+        self.rule = LocalRule(options)
+        self._stack, self._options, self._recipe = stack, options, RECIPES[options.algorithm]
+        self._encoders: list[ClientEncoder] = [
+            ENCODERS[options.model].make(graph, graph.train, options, key)
+            for graph, key in zip(stack.graphs, stack.keys, strict=True)
+        ]
+        # Rows as a client trains them, apart from those in the stack, which received rows replace.
+        self._rows = [
+            {table: stack.rows(table, place).detach().clone().requires_grad_() for table in TABLES}
+            for place in range(len(stack.graphs))
+        ]
+        self._last_round = [0] * len(stack.graphs)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._adams = [
+            torch.optim.Adam(
+                [*rows.values(), *encoder.network.parameters()],
+                lr=self._options.learning_rate,
+                weight_decay=encoder.weight_decay,
+                fused=True,
+            )
+            for rows, encoder in zip(self._rows, self._encoders, strict=True)
+        ]
+
+    def train_on(self, client: int, subset: TrainingSubset) -> None:
+        """Let a client train on this from now on, as if it were all that it has."""
+        graph, key = self._stack.graphs[client], self._stack.keys[client]
+        triples = subset.triples[subset.rows]
+        self._encoders[client] = ENCODERS[self._options.model].make(graph, triples, self._options, key)
+        self._reset()
+
+    def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
+        """Rows are taken over when the client next trains, see `_start`."""
+
+    def begin_round(self) -> None:
+        """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
+        if not self._recipe.keep_optimizer:
+            self._reset()
+
+    def num_steps(self, clients: Sequence[int]) -> int:
+        """Steps of one round, client after client."""
+        return sum(self._encoders[client].num_steps for client in clients)
+
+    def train_round(
+        self, round: int, clients: Sequence[int], on_step: Callable[[], None] = lambda: None
+    ) -> dict[int, float]:
+        """A round of the given clients; returns each one's mean loss. Raises `TrainingError` for one that is not finite."""
+        with one_thread():
+            return {client: self._train(round, client, on_step) for client in clients}
+
+    def _train(self, round: int, client: int, on_step: Callable[[], None]) -> float:
+        rows, adam = self._rows[client], self._adams[client]
+        if self._takes_over(client, round):
+            self._copy(self._stack_rows(client), rows)
+
+        def step() -> None:
+            adam.step()
+            adam.zero_grad()
+
+        with torch.enable_grad():
+            loss = self._encoders[client].train(rows, step, round, on_step)
+        self._last_round[client] = round
+        self._copy(rows, self._stack_rows(client))
+        return loss
+
+    def _takes_over(self, client: int, round: int) -> bool:
+        """Whether the client trains on from the rows that it received since its last round, or from its own."""
+        if self._options.trains_from in (None, "received") or not self._last_round[client]:
+            return True
+        checks = range(self._last_round[client], round)
+        return self._options.trains_from == "checks" and any(one % self._options.eval_every == 0 for one in checks)
+
+    def _stack_rows(self, client: int) -> dict[Table, Tensor]:
+        return {table: self._stack.rows(table, client).detach() for table in TABLES}
+
+    @torch.no_grad()
+    def _copy(self, source: Rows, target: Rows) -> None:
+        for table in TABLES:
+            target[table].copy_(source[table])
+
+    def fit_decoders(self) -> None:
+        """Before models are judged: train what some encoders' models score with, on the rows that each client now has."""
+        with one_thread():
+            for client, encoder in enumerate(self._encoders):
+                encoder.fit_decoder(self._stack_rows(client), self._last_round[client])
+
+    def encoded(self, client: int, rows: Rows, state: Mapping[str, Tensor] | None) -> ClientTables:
+        """What the client predicts with from these input rows.
+
+        Args:
+            state: of all networks, as in `local`; None: as they are.
+        """
+        encoder = self._encoders[client]
+        own = encoder.network.state_dict() if state is None else packing.below(f"{LOCAL}.{client}.", state)
+        with one_thread():
+            return encoder.encode(rows, own)
+
+    def local(self) -> dict[str, Tensor]:
+        """Copies of the networks by name: what a client's model has beside its rows."""
+        return {
+            f"{LOCAL}.{client}.{name}": tensor.detach().clone()
+            for client, encoder in enumerate(self._encoders)
+            for name, tensor in encoder.network.state_dict().items()
+        }
+
+    def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `local` gave."""
+        for client, encoder in enumerate(self._encoders):
+            encoder.network.load_state_dict(packing.below(f"{LOCAL}.{client}.", tensors))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint between two rounds must hold beside rows and networks, by name."""
+        tree: dict[str, packing.Tree | Tensor] = {"last_round": torch.tensor(self._last_round)}
+        if self._options.trains_from not in (None, "received"):
+            tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
+        for client, adam in enumerate(self._adams if self._recipe.keep_optimizer else []):
+            tree[f"adam.{client}"] = {str(place): state for place, state in adam.state_dict()["state"].items()}
+        return packing.pack(tree)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave."""
+        self._last_round = tensors["last_round"].tolist()
+        for client, rows in enumerate(self._rows):
+            if own := packing.below(f"rows.{client}.", tensors):
+                self._copy(own, rows)
+        for client, adam in enumerate(self._adams):
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in packing.below(f"adam.{client}.", tensors).items():
+                place, name = key.split(".")
+                state.setdefault(int(place), {})[name] = tensor
+            if state:
+                adam.load_state_dict(adam.state_dict() | {"state": state})
