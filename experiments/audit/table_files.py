@@ -23,6 +23,9 @@ import gzip
 import hashlib
 import pickle
 import tempfile
+import warnings
+import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +39,11 @@ from torch import Tensor
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import must_write, put_in_place
-from fkgsec.data.formats.folders import can_name_a_file, client_folders, read_text
+from fkgsec.data.formats.folders import can_name_a_file, client_folders, read_id, read_text
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ModelName
+from fkgsec.text import printable, shown
 
 SCHEMA = "fkgsec/tables/1"
 MANIFEST_FILE = "manifest.json"
@@ -47,6 +51,8 @@ SINGLE_FILE = ".safetensors"
 TABLES: tuple[Table, ...] = ("entities", "relations")
 UPLOADED: dict[Table, str] = {table: f"uploaded_{table}" for table in TABLES}
 KEYS = (*TABLES, *UPLOADED.values())
+_WIDE = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}  # torch has no wider numbers
+MOST_PACKED = 100  # times that a packed file may grow; names of entities pack to a fifth or a tenth
 TRAINERS = (
     "entities.npy and relations.npy",
     "DGL-KE's *_entity.npy and *_relation.npy",
@@ -253,12 +259,17 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
 
 def _read_npy(path: Path) -> Tensor:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"{path}: not an array that can be read ({error})") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
-        raise RunError(f"{path}: expected an array of floats, found {getattr(array, 'dtype', 'an archive')}")
-    return _checked(torch.from_numpy(array), str(path))
+        with path.open("rb") as file:
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                raise ValueError("it does not begin as numpy's files do")  # np.load would open an archive, or a pickle
+        # Mapped, so that a header that claims more than the file holds is found before memory is taken for it.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # what numpy raises on a damaged header is whatever its parser stumbles over
+        raise RunError(f"{path}: not an array that can be read ({_reason(error)})") from error
+    if array.dtype.kind not in "fc":
+        raise RunError(f"{path}: expected an array of floats, found {array.dtype}")
+    native = array.dtype.newbyteorder("=")
+    return _checked(torch.from_numpy(array.astype(_WIDE.get(native, native))), str(path))
 
 
 def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
@@ -268,12 +279,17 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
             with safe_open(path, framework="pt") as handle:
                 state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (not a dict)
         else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            _check_unpacked(path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
+                state = torch.load(path, map_location="cpu", weights_only=True)
+    except RunError:
+        raise
     except pickle.UnpicklingError as error:
         raise RunError(f"{path}: holds more than weights, which could execute anything: {_EXPORT}") from error
     except Exception as error:  # what torch raises on a damaged file is whatever its reader stumbles over
-        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split()) or type(error).__name__})") from error
-    if isinstance(state, dict) and isinstance(state.get("model"), list | tuple):
+        raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
+    if isinstance(state, dict) and isinstance(state.get("model"), list | tuple) and state["model"]:
         state = state["model"][0]  # a checkpoint of LibKGE, cleared of its configuration
     tables: dict[str, Tensor] = {}
     for table in TABLES:
@@ -301,6 +317,12 @@ def _as_complex(rows: Tensor, key: str, model: ModelName) -> Tensor:
 
 def _checked(rows: Tensor, what: str) -> Tensor:
     """The rows as float32 or complex64 `[n, width]`."""
+    if rows.layout != torch.strided or rows.is_quantized or rows.device.type != "cpu":
+        raise RunError(
+            f"{what}: expected dense floats, found a tensor of layout {rows.layout} on {rows.device}, {rows.dtype}"
+        )
+    if rows.numel() * rows.element_size() > rows.untyped_storage().nbytes():
+        raise RunError(f"{what}: shape {list(rows.shape)} has more numbers than the file holds")
     if rows.ndim != 2 or not rows.numel() or not (rows.is_floating_point() or rows.is_complex()):
         raise RunError(f"{what}: expected floats [rows, width], found {rows.dtype} {list(rows.shape)}")
     rows = rows.detach().to(torch.complex64 if rows.is_complex() else torch.float32)
@@ -335,16 +357,40 @@ def read_names(path: Path) -> list[str]:
         RunError: a malformed line, or ids that are not 0 to n - 1 (`file:line`).
     """
     try:
-        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else read_text(path)
-    except (OSError, EOFError, UnicodeDecodeError, DataError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
+        text = _unpack(path) if path.suffix == ".gz" else read_text(path)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, DataError) as error:
+        raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
     lines = text.rstrip("\n").split("\n")
     header = int(lines[0].startswith("id\t"))
     names: dict[int, str] = {}
     for place, line in enumerate(lines[header:], start=header + 1):
         number, tab, name = line.partition("\t")
-        if not (tab and name and number.isdecimal() and int(number) < len(lines) - header) or int(number) in names:
+        row = read_id(number, len(lines) - header)
+        if not (tab and name) or row is None or row in names:
             allowed = f"id<TAB>name, each id of 0..{len(lines) - header - 1} once"
-            raise RunError(f"{path}:{place}: expected {allowed}; found {line!r}")
-        names[int(number)] = name
+            raise RunError(f"{path}:{place}: expected {allowed}; found {shown(line)}")
+        names[row] = name
     return [names[number] for number in range(len(names))]
+
+
+def _unpack(path: Path) -> str:
+    """The text in a gzip file. Raises `RunError` where it is much larger than names are, `OSError` and others where damaged."""
+    most = path.stat().st_size * MOST_PACKED
+    with gzip.open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
+    return content.decode()
+
+
+def _check_unpacked(path: Path) -> None:
+    """Raises `RunError` for a torch file that unpacks to more than it holds; torch itself writes its archives unpacked."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > path.stat().st_size * MOST_PACKED:
+            raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
+
+
+def _reason(error: Exception) -> str:
+    return printable(" ".join(str(error).split()) or type(error).__name__, 200)

@@ -15,9 +15,12 @@ import numpy as np
 import pandas as pd
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph, KnowledgeGraph
+from fkgsec.data.normalise import respelled
 from fkgsec.errors import DataError
+from fkgsec.text import shown
 
 Place = Callable[[int], str]
+_RESPELLED = "name that is another but for its Unicode form, and counted apart from it"
 
 
 class NamedTriples(NamedTuple):
@@ -165,6 +168,11 @@ class _Vocabularies:
             chain.from_iterable(chain.from_iterable(zip(p.heads, p.tails, strict=True)) for p in parts)
         )
         used_relations = dict.fromkeys(chain.from_iterable(p.relations for p in parts))
+        for what, used in (("entities", used_entities), ("relations", used_relations)):
+            if (wrong := _not_text(used)) is not None:
+                raise DataError(
+                    f"{_first_place(parts, what, wrong)}: {shown(wrong)} is no text (a NUL or half a character)"
+                )
         self.entities = entities.names if entities else tuple(used_entities)
         self.relations = relations.names if relations else tuple(used_relations)
         self._entity_ids = {name: id_ for id_, name in enumerate(self.entities)}
@@ -173,13 +181,16 @@ class _Vocabularies:
         for listed, used in ((entities, used_entities), (relations, used_relations)):
             if listed:
                 unused = [name for name in listed.names if name not in used]
-                first = f"{listed.source} ({unused[0]!r})" if unused else ""
+                first = f"{listed.source} ({shown(unused[0])})" if unused else ""
                 findings.add("names", len(unused), "listed name in no triple", "listed names in no triple", first)
         for what, used in (("entities", used_entities), ("relations", used_relations)):
             padded = [name for name in used if name != name.strip()]
             if padded:
-                first = f"{_first_place(parts, what, padded[0])} ({padded[0]!r})"
+                first = f"{_first_place(parts, what, padded[0])} ({shown(padded[0])})"
                 findings.add(what, len(padded), "name with outer spaces", "names with outer spaces", first)
+            if twice := respelled(used):
+                first = f"{_first_place(parts, what, twice[0])} ({shown(twice[0])}); --normalise nfc makes one of them"
+                findings.add(what, len(twice), _RESPELLED, _RESPELLED.replace("name that is", "names that are"), first)
 
     def number_splits(
         self, splits: Mapping[str, NamedTriples], findings: Findings, empty: str
@@ -211,8 +222,18 @@ class _Vocabularies:
                 (tail, "entity", self._entity_ids, entities),
             ):
                 if listed and name not in index:
-                    return DataError(f"{triples.place(row)}: {what} {name!r} is not listed in {listed.source}")
+                    return DataError(f"{triples.place(row)}: {what} {shown(name)} is not listed in {listed.source}")
         raise AssertionError("called without an unlisted name")
+
+
+def _not_text(names: Iterable[str]) -> str | None:
+    """The first name that UTF-8 cannot hold, or that holds the NUL which separates names where they are hashed."""
+    try:
+        if b"\0" not in "".join(names).encode():
+            return None
+    except UnicodeEncodeError:
+        pass
+    return next(name for name in names if "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name))
 
 
 def _first_place(parts: Iterable[NamedTriples], what: str, name: str) -> str:

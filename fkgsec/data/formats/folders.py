@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import unicodedata
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import numpy as np
 from fkgsec.data.assembly import NamedTriples, NameList, build_federation, build_graph, natural_order
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
+from fkgsec.text import shown
 
 _TRIPLE_FIELDS = ("head", "relation", "tail")
 _DICT_FIELDS = ("id", "name")
+_MOST_DIGITS = 19  # leading zeros aside no id has as many; int() of thousands of digits is an error
 _LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes come behind
 
 
@@ -82,10 +85,10 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
     for what, names in (("entity", federated.entities), ("relation", federated.relations)):
         for written in names:
             if not written.strip() or any(letter in written for letter in "\t\n\r\0"):
-                raise DataError(f"{folder}: {what} {written!r} cannot stand in a tab-separated file")
+                raise DataError(f"{folder}: {what} {shown(written)} cannot stand in a tab-separated file")
     for client in federated.clients:
         if not can_name_a_file(client.name):
-            raise DataError(f"{folder}: client name {client.name!r} cannot be a folder's name")
+            raise DataError(f"{folder}: client name {shown(client.name)} cannot be a folder's name")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
@@ -99,10 +102,13 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
 def can_name_a_file(name: str) -> bool:
     """Whether a client's name can stand in a path: it neither leaves its folder nor hides in it, and fits with a suffix.
 
+    Control characters cannot either: whoever lists the folder would send them to a terminal.
+
     >>> can_name_a_file("hospital-1"), can_name_a_file("../x"), can_name_a_file("a/b"), can_name_a_file(".x")
     (True, False, False, False)
     """
-    plain = bool(name.strip()) and not name.startswith(".") and not any(sign in name for sign in "/\\\0")
+    refused = any(letter in "/\\" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
+    plain = bool(name.strip()) and not name.startswith(".") and not refused
     return plain and len(name.encode(errors="replace")) <= _LONGEST_NAME
 
 
@@ -116,6 +122,16 @@ def client_folders(folder: Path) -> list[Path]:
     """The subfolders that are not hidden, in no order. Raises `DataError` when there is no such folder."""
     _check_folder(folder)
     return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def read_id(text: str, count: int) -> int | None:
+    """The number that a text is, from 0 to `count` - 1; None where it is none.
+
+    >>> read_id("12", 20), read_id("12", 12), read_id("-1", 20), read_id("9" * 5000, 20), read_id("\u0661", 20)
+    (12, None, None, None, None)
+    """
+    digits = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return number if digits and (number := int(text)) < count else None
 
 
 def read_text(path: Path) -> str:
@@ -162,13 +178,14 @@ def _read_dict(path: Path) -> NameList | None:
     by_id: dict[int, str] = {}
     lines: dict[str, int] = {}
     for line, (id_, name) in enumerate(zip(ids, names, strict=True), start=1):
-        if not (id_.isascii() and id_.isdigit() and int(id_) < len(ids)):
-            raise DataError(f"{path}:{line}: id {id_!r} must be a number from 0 to {len(ids) - 1}")
-        if int(id_) in by_id:
-            raise DataError(f"{path}:{line}: id {id_} is listed twice")
+        number = read_id(id_, len(ids))
+        if number is None:
+            raise DataError(f"{path}:{line}: id {shown(id_)} must be a number from 0 to {len(ids) - 1}")
+        if number in by_id:
+            raise DataError(f"{path}:{line}: id {number} is listed twice")
         if name in lines:
-            raise DataError(f"{path}:{line}: name {name!r} is listed twice (first in line {lines[name]})")
-        by_id[int(id_)] = name
+            raise DataError(f"{path}:{line}: name {shown(name)} is listed twice (first in line {lines[name]})")
+        by_id[number] = name
         lines[name] = line
     return NameList(str(path), tuple(by_id[id_] for id_ in range(len(by_id))))
 

@@ -21,6 +21,7 @@ import numpy as np
 from fkgsec.data.assembly import Findings, inspect_splits
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
+from fkgsec.text import shown
 
 # A vocabulary has a name for every id up to the largest: one absurd id must not take all memory.
 LARGEST_ID = 2**24 - 1
@@ -263,4 +264,4 @@ def _describe(value: object) -> str:
 
 
 def _describe_key(key: object) -> str:
-    return repr(key)[:40] if isinstance(key, str | int) else _describe(key)
+    return shown(key, 40) if isinstance(key, str | int) else _describe(key)

@@ -10,12 +10,14 @@ from fkgsec.data.assembly import NamedTriples, build_graph
 from fkgsec.data.formats.folders import read_text
 from fkgsec.data.graph import KnowledgeGraph
 from fkgsec.errors import DataError
+from fkgsec.text import printable
 
 if TYPE_CHECKING:
     from rdflib.term import Node
 
 # What relative IRIs resolve against, so that names do not hang on where the file lies.
 BASE_IRI = "file:///"
+_LONGEST_REASON = 160
 
 
 def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
@@ -71,7 +73,6 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
 
 def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
     """Statements in file order and where each stands. Line by line, because rdflib's own errors name no line."""
-    from rdflib.exceptions import ParserError
     from rdflib.plugins.parsers.ntriples import W3CNTriplesParser
 
     recorder = _Recorder()
@@ -81,7 +82,7 @@ def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str
         parser.line = text
         try:
             parser.parseline()
-        except (ParserError, ValueError) as error:
+        except Exception as error:  # rdflib's parsers fail on some texts by whatever error they come to
             raise DataError(f"{path}:{line}: not an N-Triples statement ({_one_line(error)})") from error
         if len(recorder.statements) > len(places):
             places.append(f"{path}:{line}")
@@ -91,7 +92,6 @@ def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str
 def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
     """Statements in file order, duplicates included, and where each stands."""
     import rdflib
-    from rdflib.exceptions import ParserError
     from rdflib.plugins.parsers.notation3 import BadSyntax
 
     recorder = _Recorder()
@@ -107,8 +107,10 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
         RecordingGraph().parse(data=read_text(path), format="turtle", publicID=BASE_IRI)
     except BadSyntax as error:
         reason = str(error).partition("Bad syntax (")[2].partition(") at ^")[0]
-        raise DataError(f"{path}:{error.lines + 1}: not Turtle ({reason})") from error
-    except (ParserError, ValueError) as error:
+        raise DataError(f"{path}:{error.lines + 1}: not Turtle ({printable(reason, _LONGEST_REASON)})") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: not Turtle that can be read (nested too deeply)") from error
+    except Exception as error:  # as above: assertions, overflows, plain exceptions
         raise DataError(f"{path}: not Turtle ({_one_line(error)})") from error
     return recorder.statements, [f"{path} statement {number + 1}" for number in range(len(recorder.statements))]
 
@@ -124,4 +126,4 @@ class _Recorder:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split()) or type(error).__name__, _LONGEST_REASON)

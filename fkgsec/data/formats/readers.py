@@ -17,6 +17,7 @@ from fkgsec.data.formats.rdf import read_rdf
 from fkgsec.data.formats.tables import read_triple_table
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
+from fkgsec.text import printable
 
 __all__ = [
     "read_client_folders",
@@ -47,10 +48,16 @@ def read_path(path: Path | str) -> KnowledgeGraph | FederatedGraph:
         DataError: nothing there, no layout that fits, or what the reader raises.
     """
     path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+    try:
+        there = path.exists()
+    except OSError as error:  # a name longer than file systems take, a folder that may not be entered
+        raise DataError(f"{printable(str(path), 80)}: cannot be read ({error.strerror or error})") from error
+    if not there:
+        raise DataError(f"{printable(str(path), 400)}: no such file or folder")
     if path.is_dir():
         return _read_folder(path)
+    if not path.is_file():
+        raise DataError(f"{path}: neither a folder nor a plain file (a pipe or a device)")
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv", ".parquet", ".pq"):
         return read_triple_table(path)

@@ -15,6 +15,7 @@ from fkgsec.data.assembly import NamedTriples, build_federation, build_graph, na
 from fkgsec.data.formats.folders import read_text
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
+from fkgsec.text import printable, shown
 
 # What tools call the splits, in lower case.
 SPLIT_NAMES = {
@@ -26,6 +27,8 @@ SPLIT_NAMES = {
     "test": "test",
 }
 _PARQUET_SUFFIXES = (".parquet", ".pq")
+_MOST_SHOWN = 20  # columns that an error names
+MOST_ROWS = 100_000_000  # a few bytes of Parquet can claim more rows than any memory holds
 
 
 class _Table(NamedTuple):
@@ -105,7 +108,7 @@ def _group_rows(
     for row in range(num_rows):
         split = SPLIT_NAMES.get(splits[row].lower()) if splits else "train"
         if split is None:
-            raise DataError(f"{place(row)}: split {splits and splits[row]!r} is none of {', '.join(SPLIT_NAMES)}")
+            raise DataError(f"{place(row)}: split {shown(splits and splits[row])} is none of {', '.join(SPLIT_NAMES)}")
         groups.setdefault((clients[row] if clients else "", split), []).append(row)
     return groups
 
@@ -115,7 +118,9 @@ def _select(path: Path, header: Sequence[str], wanted: Iterable[str], optional: 
     chosen = [*wanted, *(column for column in optional if column in header)]
     missing = [column for column in chosen if column not in header]
     if missing:
-        raise DataError(f"{path}: no column {', '.join(missing)} (the table has: {', '.join(header)})")
+        there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
+        more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
+        raise DataError(f"{path}: no column {', '.join(missing)} (the table has: {there}{more})")
     twice = [column for column in chosen if header.count(column) > 1]
     if twice:
         raise DataError(f"{path}: more than one column {', '.join(twice)}")
@@ -159,10 +164,15 @@ def _read_parquet(path: Path, wanted: Iterable[str], optional: Iterable[str]) ->
     try:
         with pq.ParquetFile(path) as file:
             chosen = [column for column, _ in _select(path, file.schema_arrow.names, wanted, optional)]
+            if file.metadata.num_rows > MOST_ROWS:
+                raise DataError(f"{path}: {file.metadata.num_rows:,} rows; at most {MOST_ROWS:,} are read")
             table = file.read(columns=chosen)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from error
-    columns = {column: _as_text(path, column, table.column(column)) for column in chosen}
+            columns = {column: _as_text(path, column, table.column(column)) for column in chosen}
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: holds text that is not UTF-8") from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path}: cannot be read as Parquet ({printable(reason, 200)})") from error
     return _check_filled(_Table(columns, lambda row: f"{path} row {row + 1}"))
 
 

@@ -1,0 +1,38 @@
+"""Text from outside (names in data, values in files) as messages and terminals may show it: no control characters, not at length.
+
+    >>> printable("hospital\\x1b[2J")
+    'hospital\\\\x1b[2J'
+    >>> shown("x" * 100_000, most=12)
+    "'xxxxxxxx..."
+
+Names stay as they are in graphs, records and files. What escapes a terminal's commands does so where text is shown.
+"""
+
+from __future__ import annotations
+
+_MOST_BITS = 256
+_BIDIRECTIONAL = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they reorder the line around them
+_CONTROL = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_BIDIRECTIONAL, *range(0xD800, 0xE000))
+_ESCAPES = {code: ascii(chr(code))[1:-1] for code in _CONTROL}
+_ESCAPES_IN_LINES = {code: escape for code, escape in _ESCAPES.items() if chr(code) not in "\n\t"}
+
+
+def printable(text: str, most: int | None = None, *, lines: bool = False) -> str:
+    """A text whose control characters are escaped as Python writes them.
+
+    Args:
+        most: characters of it that are shown; None: all.
+        lines: whether line ends and tabs stay.
+    """
+    if most is not None and len(text) > most:
+        text = f"{text[: most - 3]}..."
+    return text.translate(_ESCAPES_IN_LINES if lines else _ESCAPES)
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as a message quotes it: its `repr`, cut where it is long."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python refuses to write thousands of digits
+        return f"a number of {value.bit_length():,} bits"
+    text = repr(value[:most] if isinstance(value, str | bytes) else value)
+    cut = len(text) > most or (isinstance(value, str | bytes) and len(value) > most)
+    return printable(f"{text[: most - 3]}..." if cut else text)
