@@ -2,6 +2,7 @@
 
 from attacks import update_recovery
 from attacks.graphs import membership as graph_membership
+from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
@@ -9,5 +10,5 @@ from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVER
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
-for one in (graph_membership.ATTACK,):
+for one in (graph_membership.ATTACK, gradient_inversion.ATTACK):
     ATTACKS.register(one.name, one)

@@ -131,7 +131,7 @@ FLAGS: dict[str, Flag] = {
     "attack": Flag(
         ("--attack",),
         "which to run, list says of each what it is on and needs; repeatable; default: reconstruction and update-recovery; "
-        "of graphs graph-membership",
+        "of graphs graph-membership, gradient-inversion",
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),

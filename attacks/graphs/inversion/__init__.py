@@ -1,0 +1,1 @@
+"""Gradient inversion: the graphs of one local step, from the gradient that a client uploads."""

@@ -1,0 +1,203 @@
+"""From building blocks to graphs: how often each block occurs, then which wiring of so many nodes shows each its surroundings.
+
+    for counts in block_counts(columns, classes, balance, observed, noise, rng):     # by class, int64 [c]
+        for wiring in Wirings(kinds, counts, rings, rng).found(20): ...          # Wiring(labels, edges)
+
+A network of L convolutions gives equal gradients for graphs whose nodes have equal surroundings to depth L: where more than one
+wiring remains, nothing in a gradient tells them apart, and the rings of public graphs say which is likely.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog, nnls
+
+CORNERS = 12
+STEPS = 3_000  # of one search for a wiring
+
+
+def block_counts(
+    columns: np.ndarray,
+    classes: np.ndarray,
+    balance: np.ndarray,
+    observed: np.ndarray,
+    noise: np.ndarray,
+    rng: np.random.Generator,
+) -> Iterator[np.ndarray]:
+    """How often blocks of each class occur, int64 `[c]`: whole numbers whose sum of columns is what was observed.
+
+    First those of least squares. Where classes differ by less than noise several sums agree: then the corners of all nonnegative
+    solutions that give every edge two ends, in random directions, which are whole for the most part.
+
+    Args:
+        columns: what one node of each class adds, `[n, c]`. classes: of each block, int64 `[k]`.
+        balance: `[e, k]`, rows whose sum over all nodes is zero. observed: `[n]`. noise: its standard errors, `[n]`.
+    """
+    columns, observed = columns / noise[:, None], observed / noise
+    tried: set[bytes] = set()
+    solutions = itertools.chain([nnls(columns, observed)[0]], _corners(columns, classes, balance, observed, rng))
+    for solution in solutions:
+        counts = np.round(solution).astype(np.int64)
+        if counts.tobytes() in tried:
+            continue
+        tried.add(counts.tobytes())
+        if np.linalg.norm(columns @ counts - observed) < 5 * len(observed) ** 0.5:  # about the size of the noise
+            yield counts
+
+
+def _corners(
+    columns: np.ndarray, classes: np.ndarray, balance: np.ndarray, observed: np.ndarray, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Solutions of linear programs over blocks, of which several may be of one class."""
+    left, sizes, right = np.linalg.svd(columns, full_matrices=False)
+    kept = sizes > 30  # the others are decided by noise
+    rows, seen = right[kept][:, classes], (left.T @ observed)[kept] / sizes[kept]
+    spread = np.minimum(6 / sizes[kept] + 1e-6, 0.2)
+    for _ in range(CORNERS):
+        found = linprog(
+            rng.random(len(classes)),
+            A_ub=np.concatenate([rows, -rows]),
+            b_ub=np.concatenate([seen + spread, spread - seen]),
+            A_eq=balance,
+            b_eq=np.zeros(len(balance)),
+        )
+        if found.x is None:
+            return
+        yield np.bincount(classes, found.x, minlength=columns.shape[1])
+
+
+class Kind(NamedTuple):
+    """A way to be a node of a class: its label, what its neighbours see it as, and as what it sees them."""
+
+    label: int
+    own: int
+    needs: tuple[int, ...]
+
+
+class Wiring(NamedTuple):
+    """A graph: the label of each node, and its edges (lower, higher)."""
+
+    labels: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+
+
+@dataclass(eq=False)
+class _Node:
+    kind: Kind
+    missing: list[int]
+    joined: list[int] = field(default_factory=list)
+
+
+class Wirings:
+    """Graphs with so many nodes of each class, each with the neighbours that its kind needs.
+
+    A search goes depth-first, node after node in the order in which they were found. It draws the order of its choices, of
+    closed rings with those likely first that are frequent, and starts over after `STEPS`.
+
+    Args:
+        kinds, counts: by class. ring_weight: of a ring of so many nodes.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[int, Sequence[Kind]],
+        counts: Mapping[int, int],
+        ring_weight: Callable[[int], float],
+        rng: np.random.Generator,
+    ) -> None:
+        self.kinds, self.ring_weight, self.rng = kinds, ring_weight, rng
+        self.counts = dict(counts)
+        self.steps = 0
+        self.nodes: list[_Node] = []
+
+    def found(self, searches: int) -> Iterator[Wiring]:
+        """The first wiring of each of so many searches that finds one; graphs may come more than once."""
+        for _ in range(searches):
+            self.steps, counts = STEPS, dict(self.counts)
+            wiring = next(self._completed(), None)
+            self.counts, self.nodes = counts, []
+            if wiring is not None:
+                yield wiring
+
+    def _completed(self) -> Iterator[Wiring]:
+        self.steps -= 1
+        if self.steps < 0:
+            return
+        place = next((number for number, node in enumerate(self.nodes) if node.missing), None)
+        if place is not None:
+            yield from self._with_neighbour(place)
+        elif any(self.counts.values()):
+            # All that was begun is whole: another component, which some node of the rarest class left is in.
+            number = min((number for number, count in self.counts.items() if count), key=lambda one: self.counts[one])
+            for kind in self._shuffled(self.kinds[number]):
+                yield from self._added(number, kind, None)
+        else:
+            edges = [(one, other) for one, node in enumerate(self.nodes) for other in node.joined if one < other]
+            yield Wiring(tuple(node.kind.label for node in self.nodes), tuple(edges))
+
+    def _shuffled(self, items: Sequence[Kind]) -> list[Kind]:
+        return [items[place] for place in self.rng.permutation(len(items))]
+
+    def _with_neighbour(self, place: int) -> Iterator[Wiring]:
+        """Give a node the first neighbour that it is missing: one that is there already, or another."""
+        node = self.nodes[place]
+        wanted, own = node.missing[0], node.kind.own
+        distances = self._distances(place)
+        closing = [
+            other
+            for other in range(place + 1, len(self.nodes))
+            if other not in node.joined and self.nodes[other].kind.own == wanted and own in self.nodes[other].missing
+        ]
+        adding = [
+            (number, kind)
+            for number, count in self.counts.items()
+            for kind in (self.kinds[number] if count else ())
+            if kind.own == wanted and own in kind.needs
+        ]
+        choices: list[tuple[float, int | tuple[int, Kind]]] = [
+            (self.ring_weight(distances[other] + 1) if other in distances else 1.0, other) for other in closing
+        ]
+        choices += [(1.0 * self.counts[one[0]], one) for one in adding]
+        # The order of draws without replacement, by weight: an exponential race.
+        race = self.rng.exponential(size=len(choices)) / np.array([weight for weight, _ in choices])
+        for rank in np.argsort(race, kind="stable").tolist():
+            chosen = choices[rank][1]
+            if isinstance(chosen, int):
+                yield from self._joined(place, chosen)
+            else:
+                number, kind = chosen
+                yield from self._added(number, kind, place)
+
+    def _distances(self, start: int) -> dict[int, int]:
+        """Of the nodes that can be reached, in edges."""
+        known, frontier = {start: 0}, [start]
+        for one in frontier:
+            for other in self.nodes[one].joined:
+                if other not in known:
+                    known[other] = known[one] + 1
+                    frontier.append(other)
+        return known
+
+    def _joined(self, place: int, other: int) -> Iterator[Wiring]:
+        one, there = self.nodes[place], self.nodes[other]
+        before = list(one.missing), list(there.missing)
+        one.missing.remove(there.kind.own)
+        there.missing.remove(one.kind.own)
+        one.joined.append(other)
+        there.joined.append(place)
+        yield from self._completed()
+        one.joined.pop()
+        there.joined.pop()
+        one.missing, there.missing = before
+
+    def _added(self, number: int, kind: Kind, place: int | None) -> Iterator[Wiring]:
+        self.counts[number] -= 1
+        self.nodes.append(_Node(kind, list(kind.needs)))
+        yield from self._completed() if place is None else self._joined(place, len(self.nodes) - 1)
+        self.nodes.pop()
+        self.counts[number] += 1

@@ -1,0 +1,219 @@
+"""Gradient inversion as an attack on a run: which of its parts apply to an upload, and the figures.
+
+    options = GraphAttackOptions(attack=("gradient-inversion",))
+    run_attacks(result, options).figures             # all  exact  0.80 [0.58, 0.92]  baseline 0.01
+
+Threat model: "server+graphs", an honest-but-curious server that knows the broadcast, a client's upload, the public settings, and
+graphs of the data set that nobody trains on. An upload is a gradient where a client makes one step of plain gradient descent
+(`optimizer=sgd`, `local_epochs=1`, `local_steps=1`): what more can be read depends on what is shared.
+
+| metric | needs, beside that |
+|---|---|
+| `distinct` | GIN; the convolutions suffice, with dropout and any number of graphs in the step |
+| `neighbourhoods` | the layer of features shared, too (`share=all`), and nodes with one label each |
+| `exact`, `similarity` | and one graph in the step (`batch_size=1`), no dropout, `readout=sum` |
+
+Where the layer of features is a client's own, its embeddings of labels are unknown, and no more is tried here than to count: that
+is no proof that nothing more can be had. A first step of Adam uploads the signs of a gradient, further ones a mixture; neither
+keeps its row space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.graphs.inversion.inference import Inverted, Step, invert
+from attacks.graphs.inversion.similarity import LabelledGraph, similarity
+from attacks.graphs.models import PublicSettings
+from attacks.graphs.view import GraphVictim, GraphView
+from attacks.registry import Attack, Needs, Truth
+from attacks.view import ALL, GRAPH
+from fkgsec.estimate import exact, proportion
+from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.training import batch_order
+from fkgsec.graphs.features import feature_kind
+from fkgsec.graphs.sets import GraphSet
+from fkgsec.graphs.twins import twin_groups
+
+NAME = "gradient-inversion"
+GRADIENTS = (
+    "fedavg",
+    "fedgcn",
+    "fedper",
+    "fedprox-gc",
+)  # one step of these moves by the gradient; fedprox's term is zero
+DRAWS = 200  # of graphs from the known ones, for baselines
+METRICS = {
+    "exact": "share of graphs recovered up to isomorphism",
+    "similarity": "share of nodes recovered with their surroundings, mean over depths 0 to 2",
+    "neighbourhoods": "labels of a node and its neighbours: those found or there, the share of both",
+    "distinct": "share of uploads that tell how many different neighbourhoods are in them",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Of one upload: what was recovered, and by metric why not."""
+
+    inverted: Inverted
+    distinct: int
+    reasons: Mapping[str, str]
+
+
+def claim(view: GraphView, rng: np.random.Generator) -> dict[str, Claim]:
+    """By victim what its upload tells."""
+    return {victim.name: _claim(view.settings, victim, rng) for victim in view.victims}
+
+
+def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generator) -> Claim:
+    assert victim.auxiliary is not None  # `Needs` says so of all three
+    assert victim.broadcast is not None
+    assert victim.upload is not None
+    reasons = _obstacles(settings, victim.num_graphs, victim.auxiliary, "pre.weight" in victim.broadcast)
+    if "distinct" in reasons:
+        return Claim(Inverted(frozenset()), 0, reasons)
+    step = Step.between(victim.broadcast, victim.upload, settings.learning_rate, settings.weight_decay)
+    found = Inverted(frozenset())
+    if "neighbourhoods" not in reasons:
+        found = invert(step, settings.layers, victim.auxiliary, rng, whole="exact" not in reasons)
+    return Claim(found, step.layer(0).last.rank(), reasons)
+
+
+def _obstacles(settings: PublicSettings, num_graphs: int | None, known: GraphSet, layer: bool) -> dict[str, str]:
+    """By metric why there is nothing to attack.
+
+    Args:
+        layer: whether the layer of features is shared.
+    """
+    num_steps = settings.local_epochs
+    if num_graphs is not None:
+        batches = -(-num_graphs // settings.batch_size)
+        num_steps *= min(batches, settings.local_steps or batches)
+    all_metrics = (
+        (settings.algorithm not in GRADIENTS, f"what {settings.algorithm} uploads is no step of gradient descent"),
+        (settings.optimizer != "sgd", "clients train with Adam, whose first step tells the signs of a gradient alone"),
+        (num_steps != 1, f"an upload is of {num_steps} local steps, no gradient of one"),
+        (settings.model != "gin", f"{settings.model} is not attacked, gin is"),
+        (feature_kind(known) == "attributes", "nodes have attributes, which are not from a finite alphabet"),
+    )
+    of_labels = (
+        (not layer, "the layer that reads features is each client's own"),
+        (feature_kind(known) != "labels" or len(known.num_labels) != 1, "nodes do not have one label each"),
+    )
+    of_graphs = (
+        (settings.batch_size != 1, f"a step is over {settings.batch_size} graphs; single ones are recovered alone"),
+        (settings.dropout > 0, "dropout hides what all but the first convolution read"),
+        (settings.readout != "sum", f"the readout is {settings.readout}; graphs are recovered from sums"),
+    )
+    reasons: dict[str, str] = {}
+    for metrics, obstacles in (
+        (tuple(METRICS), all_metrics),
+        (tuple(METRICS)[:3], of_labels),
+        (tuple(METRICS)[:2], of_graphs),
+    ):
+        for metric in metrics:
+            first = next((reason for applies, reason in obstacles if applies), None)
+            if first is not None:
+                reasons.setdefault(metric, first)
+    return reasons
+
+
+def stepped_graphs(result: GnnResult, name: str, round: int) -> GraphSet:
+    """The graphs of a client's first step in a round."""
+    client = next(client for client in result.graph.clients if client.name == name)
+    order = batch_order(result.options, len(client.train), name, round, 0)[: result.options.batch_size]
+    return client.graphs.subset(client.train[order])
+
+
+def score(claims: Mapping[str, Claim], truth: Truth) -> list[Figure]:
+    """Each metric of each victim, and over all victims that could be attacked."""
+    figures: list[Figure] = []
+    measured: dict[str, list[tuple[float, float]]] = {metric: [] for metric in METRICS}
+    for victim in truth.view.victims:
+        if victim.name not in claims:
+            continue
+        found = claims[victim.name]
+        for metric, reason in found.reasons.items():
+            figures.append(truth.figure(metric, victim.name, NOT_ATTACKED, reason=reason))
+        graphs = stepped_graphs(truth.result, victim.name, truth.view.round)
+        for metric in METRICS:
+            if metric not in found.reasons:
+                value, chance = MEASURES[metric](found, graphs, victim.auxiliary, truth.rng)
+                measured[metric].append((value, chance))
+                figures.append(_figure(truth, metric, victim.name, [(value, chance)]))
+    for metric, values in measured.items():
+        if values:
+            figures.append(_figure(truth, metric, ALL, values))
+    return figures
+
+
+def _figure(truth: Truth, metric: str, victim: str, values: Sequence[tuple[float, float]]) -> Figure:
+    reached, chances = (np.array(one) for one in zip(*values, strict=True))
+    return truth.figure(
+        metric, victim, proportion(min(float(reached.sum()), len(values)), len(values)),
+        baseline=exact(float(chances.mean()), len(values)), attainable=1.0, num_attacked=len(values),
+    )  # fmt: skip
+
+
+def _labelled(graphs: GraphSet) -> list[LabelledGraph]:
+    return [LabelledGraph.of(graphs, number) for number in range(len(graphs))]
+
+
+def _exact(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+    """Whether the graph is isomorphic; baseline: the share of known graphs that are."""
+    guess = [] if found.inverted.graph is None else [LabelledGraph(*found.inverted.graph).like(graphs)]
+    groups = twin_groups(graphs, known, *guess)
+    return float(bool(guess) and groups[-1] == groups[0]), float((groups[1 : 1 + len(known)] == groups[0]).mean())
+
+
+def _similarity(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+    """Of the graph; baseline: the mean of known graphs'. Where none was found: 0."""
+    (true,), guess = _labelled(graphs), found.inverted.graph
+    others = _labelled(known.subset(rng.permutation(len(known))[:DRAWS]))
+    value = 0.0 if guess is None else similarity(true, LabelledGraph(*guess))
+    return value, float(np.mean([similarity(true, other) for other in others]))
+
+
+def _neighbourhoods(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+    """Jaccard index; baseline: the mean of as many known graphs'."""
+    true = _all_neighbourhoods(graphs)
+
+    def jaccard(guess: set[tuple[int, ...]]) -> float:
+        return len(true & guess) / len(true | guess)
+
+    others = [jaccard(_all_neighbourhoods(_drawn(known, len(graphs), rng))) for _ in range(DRAWS)]
+    return jaccard(set(found.inverted.neighbourhoods)), float(np.mean(others))
+
+
+def _distinct(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+    """Whether the number is right; baseline: the share of as many known graphs that have it."""
+    true = len(_all_neighbourhoods(graphs))
+    others = [len(_all_neighbourhoods(_drawn(known, len(graphs), rng))) == true for _ in range(DRAWS)]
+    return float(found.distinct == true), float(np.mean(others))
+
+
+def _all_neighbourhoods(graphs: GraphSet) -> set[tuple[int, ...]]:
+    return set().union(*(one.neighbourhoods() for one in _labelled(graphs)))
+
+
+def _drawn(known: GraphSet, count: int, rng: np.random.Generator) -> GraphSet:
+    return known.subset(rng.permutation(len(known))[:count])
+
+
+MEASURES = {"exact": _exact, "similarity": _similarity, "neighbourhoods": _neighbourhoods, "distinct": _distinct}
+
+ATTACK = Attack(
+    NAME,
+    "recovers graphs from the gradient of one local step",
+    Needs(single_uploads=("parameters",), server=True, auxiliary=True),
+    METRICS,
+    claim,
+    score,
+    threats=("server+graphs",),
+    items=dict.fromkeys(METRICS, "uploads"),
+    task=GRAPH,
+)

@@ -1,0 +1,87 @@
+"""How alike two graphs are: the share of nodes with equal surroundings.
+
+    similarity(LabelledGraph.of(graphs, 3), found)      # 1 for isomorphic graphs
+
+Depth 0 compares labels, depth 1 these and the neighbours' labels, and so on, as multisets over nodes.
+
+Source: after GSM (Drencheva et al. 2025, section 5). Differs: there nodes are matched one to one and features of networks are
+compared; here surroundings are equal or not, so that no matching is to be found and no network chosen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fkgsec.graphs.sets import GraphSet
+
+DEPTHS = 3
+
+
+class LabelledGraph(NamedTuple):
+    """The label of each node and undirected edges, each once."""
+
+    labels: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, graphs: GraphSet, number: int) -> LabelledGraph:
+        """One of a set; several labels of a node are one, and a node without any has its degree. Edges lose their direction."""
+        low, high = graphs.node_ptr[number : number + 2]
+        edges = {(min(one, other), max(one, other)) for one, other in graphs.edges(number).tolist() if one != other}
+        labels = graphs.degrees[low:high]
+        if graphs.num_labels:
+            labels = np.asarray(np.ravel_multi_index(tuple(graphs.labels[low:high].T), graphs.num_labels))
+        return cls(tuple(labels.tolist()), tuple(sorted(edges)))
+
+    def like(self, graphs: GraphSet) -> GraphSet:
+        """The graph as a set of one, in the vocabulary of `graphs`, whose nodes have one label, and of the first class."""
+        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        return GraphSet.from_edges(
+            graphs.name,
+            np.array([len(self.labels)]),
+            np.concatenate([edges, edges[:, ::-1]]),
+            np.zeros(1, dtype=np.int64),
+            np.array(self.labels, dtype=np.int64),
+            np.zeros((len(self.labels), graphs.attributes.shape[1]), dtype=np.float32),
+            num_classes=graphs.num_classes,
+            num_labels=graphs.num_labels,
+            max_degree=graphs.max_degree,
+        )
+
+    def neighbours(self) -> list[list[int]]:
+        """Of each node."""
+        found: list[list[int]] = [[] for _ in self.labels]
+        for one, other in self.edges:
+            found[one].append(other)
+            found[other].append(one)
+        return found
+
+    def neighbourhoods(self) -> set[tuple[int, ...]]:
+        """Ascending labels of a node and its neighbours, each that occurs."""
+        return {
+            tuple(sorted([self.labels[node], *(self.labels[other] for other in around)]))
+            for node, around in enumerate(self.neighbours())
+        }
+
+
+def similarity(one: LabelledGraph, other: LabelledGraph) -> float:
+    """Mean over depths 0, 1, 2 of the nodes that both have, as a share of those of the larger graph."""
+    known: dict[object, int] = {}
+    colours: list[Sequence[int]] = [one.labels, other.labels]
+    around = [one.neighbours(), other.neighbours()]
+    shares = []
+    for _ in range(DEPTHS):
+        common = (Counter(colours[0]) & Counter(colours[1])).total()
+        shares.append(common / max(len(one.labels), len(other.labels)))
+        colours = [
+            [
+                known.setdefault((own[node], tuple(sorted(own[near] for near in nearby))), len(known))
+                for node, nearby in enumerate(neighbours)
+            ]
+            for own, neighbours in zip(colours, around, strict=True)
+        ]
+    return float(np.mean(shares))
