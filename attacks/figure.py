@@ -95,10 +95,13 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def headline(figures: Iterable[Figure]) -> list[Figure]:
-    """The figures that verdicts and summaries go by: of an attack's metric the strongest variant's; all where it has no such."""
+    """The figures that verdicts and summaries go by: of an attack's metric the strongest variant's; all where it has no such.
+
+    One without a variant stands for a victim that was not attacked in any.
+    """
     listed = list(figures)
     chosen = {(one.attack, one.metric) for one in listed if one.variant == STRONGEST}
-    return [one for one in listed if one.variant == STRONGEST or (one.attack, one.metric) not in chosen]
+    return [one for one in listed if one.variant in (STRONGEST, "") or (one.attack, one.metric) not in chosen]
 
 
 def over_victims(figures: Iterable[Figure]) -> list[Figure]:

@@ -6,9 +6,12 @@ from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
+from attacks.uploads import degrees, edges
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
+for one in (edges.ATTACK, degrees.ATTACK):
+    ATTACKS.register(one.name, one)
 for one in (graph_membership.ATTACK, gradient_inversion.ATTACK):
     ATTACKS.register(one.name, one)

@@ -57,7 +57,12 @@ def _rearranged(victim: VictimView, entities: np.ndarray | None, relations: np.n
         )
     if relations is not None and victim.relations is not None:
         victim = replace(victim, relations=victim.relations[torch.from_numpy(relations)])
-    return victim
+    orders = {"entities": entities, "relations": relations}
+    received = {
+        table: rows if (order := orders[table]) is None else rows[torch.from_numpy(order)]
+        for table, rows in victim.received.items()
+    }
+    return replace(victim, received=received)
 
 
 def _renumbered(client: ClientGraph, entities: np.ndarray | None, relations: np.ndarray | None) -> ClientGraph:

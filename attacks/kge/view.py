@@ -79,6 +79,8 @@ class VictimView(Victim):
         claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
             `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
         models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
+        received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
+            `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
     """
 
     entities: Tensor | None
@@ -87,6 +89,7 @@ class VictimView(Victim):
     origin: str
     claims: dict[Table, Claims] = field(default_factory=dict)
     models: Mapping[str, ClientModel] = field(default_factory=dict)
+    received: Mapping[Table, Tensor] = field(default_factory=dict)
 
     def why_none(self, part: str) -> str | None:
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
@@ -175,7 +178,13 @@ def _victim_view(
         rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
     told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
     names = None if told is None else np.array(told, dtype=object)
-    victim = VictimView(client.name, rows, relations, names, origin)
+    sent = {
+        table: _received(result, upload)
+        for table in ("entities", "relations")
+        if (upload := uploads.get((party, table)))
+    }
+    received = {table: found for table, found in sent.items() if found is not None}
+    victim = VictimView(client.name, rows, relations, names, origin, received=received)
     own = {table: found[party] for table, found in claims.items() if party in found}
     if "entities" in own:
         victim = replace(
@@ -195,6 +204,22 @@ def _uploaded(
         return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
     message = uploads.get((party, table))
     return message.unpack() if message else None
+
+
+def _received(result: FederationResult, upload: Rows) -> Tensor | None:
+    """What the server had last sent of the rows of an upload, in their order; None where it was not kept or had other rows."""
+    entries = result.transcript.entries
+    sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)
+    number = max((round for round in sent if round < upload.round), default=-1)
+    messages = [*result.transcript.messages(0), *result.transcript.messages(number)]
+    own = [one for one in messages if one.table == upload.table and upload.sender in (one.sender, one.receiver)]
+    held = next((len(one.names) for one in own if isinstance(one, Alignment)), None)
+    broadcast = next(
+        (one for one in own if isinstance(one, Rows) and (one.round, one.sender) == (number, SERVER)), None
+    )
+    if broadcast is None or broadcast.num_rows != held:
+        return None
+    return broadcast.unpack()[: upload.num_rows]
 
 
 def _secure_table(

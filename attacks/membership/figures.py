@@ -29,7 +29,6 @@ from fkgsec.estimate import Estimate
 
 Direction = Literal["remembered", "over-forgotten"]
 MAX_FPR = (0.01, 0.001)
-_Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 _RESAMPLED_AT_ONCE = 2_000_000  # numbers held at once while resampling
 
 
@@ -95,7 +94,7 @@ def measure_membership(
     and Newcombe 1998 (method 10) for the advantage. Differs: both directions, the threshold from other triples.
     """
     members, controls = _groups("statistic", statistic, forgotten)
-    auc = _auc(_placements(members, controls))
+    auc = _auc(placements(members, controls))
     direction = "remembered" if auc.low > 0.5 else "over-forgotten" if auc.high < 0.5 else None
     low, high = max(0.5, auc.low, 1 - auc.high), max(auc.high, 1 - auc.low)  # the interval folded at 0.5
     m, c = len(members), len(controls)
@@ -111,7 +110,7 @@ def measure_membership(
         # The mean absolute deviation of a normal variable with Mann and Whitney's variance.
         distinguishability_baseline=0.5 + math.sqrt(2 / math.pi * (m + c + 1) / (12 * m * c)),
         low_fpr=tuple(
-            _tpr_at_fpr(sign * members, sign * controls, max_fpr, way) for way, sign in both_ways for max_fpr in MAX_FPR
+            tpr_at_fpr(sign * members, sign * controls, max_fpr, way) for way, sign in both_ways for max_fpr in MAX_FPR
         ),
         advantage=_advantage(members, controls, rng),
     )
@@ -130,49 +129,61 @@ def compare_auc(statistic: np.ndarray, reference: np.ndarray, forgotten: np.ndar
     Source: DeLong et al. 1988 for the correlation of the two, Zou 2007 (MOVER) for the interval of the difference.
     """
     both = (("statistic", statistic), ("reference", reference))
-    placements = [_placements(*_groups(name, values, forgotten)) for name, values in both]
+    placed = [placements(*_groups(name, values, forgotten)) for name, values in both]
     covariance = np.zeros((2, 2))
-    for shares in zip(*placements, strict=True):
+    for shares in zip(*placed, strict=True):
         covariance += np.cov(shares) / len(shares[0])
     scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
     correlation = covariance[0, 1] / scale if scale > 0 else 0.0
-    first, second = (_auc(model) for model in placements)
+    first, second = (_auc(model) for model in placed)
     return _difference(first, second, correlation, first.n, "mover-delong")
 
 
-class _Placements(NamedTuple):
+class Placements(NamedTuple):
     """The share of controls below each forgotten triple `[m]`, and of forgotten triples above each control `[c]`; ties half."""
 
     members: np.ndarray
     controls: np.ndarray
 
 
-def _placements(members: np.ndarray, controls: np.ndarray) -> _Placements:
+def placements(members: np.ndarray, controls: np.ndarray) -> Placements:
+    """Of scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
+
     def share_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
         below, up_to = (np.searchsorted(np.sort(others), values, side=side) for side in ("left", "right"))
         return (below + up_to) / (2 * len(others))
 
-    return _Placements(share_below(members, controls), 1 - share_below(controls, members))
+    return Placements(share_below(members, controls), 1 - share_below(controls, members))
 
 
-def _auc(placements: _Placements) -> Estimate:
-    auc = float(placements.members.mean())
-    m, c = len(placements.members), len(placements.controls)
-    low, high = _newcombe_interval(auc, m, c)
-    variance = placements.members.var(ddof=1) / m + placements.controls.var(ddof=1) / c
+def _auc(placed: Placements, *, compared: int = 1) -> Estimate:
+    variance = placed.members.var(ddof=1) / len(placed.members) + placed.controls.var(ddof=1) / len(placed.controls)
+    return estimate_auc(placed, float(variance), "delong+newcombe", compared=compared)
+
+
+def estimate_auc(placed: Placements, variance: float, method: str, *, compared: int = 1) -> Estimate:
+    """AUC with the wider one, at each end, of Newcombe's interval and that of a variance on the logit scale.
+
+    Args:
+        compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
+    """
+    auc, z = float(placed.members.mean()), estimate.critical_value(compared)
+    m, c = len(placed.members), len(placed.controls)
+    low, high = _newcombe_interval(auc, m, c, z)
     if 0 < auc < 1 and variance > 0:
-        half = _Z95 * math.sqrt(variance) / (auc * (1 - auc))
+        half = z * math.sqrt(variance) / (auc * (1 - auc))
         low, high = min(low, float(expit(logit(auc) - half))), max(high, float(expit(logit(auc) + half)))
-    return Estimate(auc, min(low, auc), max(high, auc), m + c, "delong+newcombe")
+    method = method if compared == 1 else f"{method}, best of {compared}"
+    return Estimate(auc, min(low, auc), max(high, auc), m + c, method)
 
 
-def _newcombe_interval(auc: float, m: int, c: int) -> tuple[float, float]:
+def _newcombe_interval(auc: float, m: int, c: int, z: float) -> tuple[float, float]:
     """Where (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
     others = (m + c) / 2 - 1
 
     def excess(t: float) -> float:
         variance = t * (1 - t) * (1 + others * (1 - t) / (2 - t) + others * t / (1 + t)) / (m * c)
-        return (t - auc) ** 2 - _Z95**2 * variance
+        return (t - auc) ** 2 - z**2 * variance
 
     tiny = 1e-12  # beside the root t = auc that 0 and 1 have
     low = root_scalar(excess, bracket=(0.0, auc - tiny)).root if auc > 0 else 0.0
@@ -180,7 +191,17 @@ def _newcombe_interval(auc: float, m: int, c: int) -> tuple[float, float]:
     return low, high
 
 
-def _tpr_at_fpr(members: np.ndarray, controls: np.ndarray, max_fpr: float, direction: Direction) -> TprAtFpr:
+def auc_of(members: np.ndarray, controls: np.ndarray, *, compared: int = 1) -> Estimate:
+    """Chance that one of the former scores `[m]` lies above one of the latter `[c]`, ties half; at least two of each.
+
+    Args:
+        compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
+    """
+    return _auc(placements(members, controls), compared=compared)
+
+
+def tpr_at_fpr(members: np.ndarray, controls: np.ndarray, max_fpr: float, direction: Direction) -> TprAtFpr:
+    """The share of the former scores `[m]` above a threshold that at most `max_fpr` of the latter `[c]` exceed."""
     allowed = math.floor(max_fpr * len(controls) + 1e-9)  # controls that may be taken for a forgotten triple
     if allowed < 1:
         reason = f"an FPR of {max_fpr:.1%} needs at least {math.ceil(1 / max_fpr)} controls; there are {len(controls)}"

@@ -173,8 +173,9 @@ def flatten() -> Flatten:
         if view.colluder:
             arrays |= {f"colluder {name}": np.asarray(value) for name, value in vars(view.colluder).items()}
         for victim in view.victims:
-            for name, value in vars(victim).items():
-                arrays[f"{victim.name} {name}"] = np.asarray("absent" if value is None else value)
+            parts = vars(victim) | {f"received {table}": rows for table, rows in victim.received.items()}
+            for name, value in parts.items():
+                arrays[f"{victim.name} {name}"] = np.asarray("absent" if value is None or name == "received" else value)
         return arrays
 
     return flat

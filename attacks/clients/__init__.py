@@ -1,0 +1,1 @@
+"""What a client learns of others from the broadcasts that it receives."""

@@ -1,0 +1,1 @@
+"""What a server learns from a victim's uploaded rows."""

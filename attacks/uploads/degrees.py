@@ -1,0 +1,124 @@
+"""How many triples does an entity, or a relation, of a victim stand in? Told by a server alone from the victim's rows.
+
+    found = run_attacks(result, AttackOptions(attack=("degrees",)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate)          # hospital-2  degree  0.72 [0.70, 0.75]
+
+Threat model: "server". `degree`, of entities: Spearman's correlation of the number of the victim's training triples at each with
+what the row's `norm` suggests (rows of hubs are short where scores are distances, long where they are products), and how near its
+ten nearest `neighbours` lie (`attacks.uploads.pairs.closeness`). `volume`, where relations are shared: the same of the number of
+triples of each, by how far its row moved between what the server sent and what came back. In first rounds rows with many triples
+move most (`movement`), later these have settled and move least (`stillness`).
+
+Baseline 0, an adversary that orders them at random; 1 is the most. Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import KgeView, VictimView
+from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.pairs import closeness, local_ids
+from attacks.uploads.rank_correlation import LEAST, spearman
+from attacks.uploads.ways import by_ways
+from fkgsec.estimate import Estimate, exact
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import KgeModel
+
+DEGREES = "degrees"
+METRICS = {
+    "degree": "rank correlation of an entity's number of triples with what its row suggests",
+    "volume": "rank correlation of a relation's number of triples with how far its row moved",
+}
+TABLES = {"degree": "entities", "volume": "relations"}
+NEIGHBOURS = 10
+BLOCK = 512  # rows compared at once
+Ways = Mapping[str, np.ndarray]
+
+
+def claim(view: KgeView, rng: np.random.Generator) -> dict[str, dict[str, Ways | str]]:
+    """By victim and metric the scores `[n]` of its rows by each way, NaN where a row never crossed; or why there are none."""
+    return {
+        victim.name: {"degree": _degrees(view.model, victim), "volume": _volumes(victim)} for victim in view.victims
+    }
+
+
+def _degrees(model: KgeModel, victim: VictimView) -> Ways | str:
+    if victim.entities is None:
+        return "no entity embedding of it crossed"
+    rows, seen = victim.entities.float(), ~victim.entities.isnan().any(dim=1)
+    sign = -1.0 if model.margin else 1.0
+    near = np.full(len(rows), np.nan)
+    near[seen.numpy()] = nearness(model, rows[seen])
+    return {"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}
+
+
+def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
+    """Mean closeness of each row `[n, W]` to the `NEIGHBOURS` nearest others, float64 `[n]`."""
+    count, found = min(NEIGHBOURS, len(rows) - 1), []
+    for start in range(0, len(rows), BLOCK):
+        near = closeness(model, rows[start : start + BLOCK], rows)
+        own = np.arange(len(near))
+        near[own, start + own] = -np.inf
+        found.append(-np.sort(np.partition(-near, max(count - 1, 0), axis=1)[:, :count], axis=1).mean(axis=1))
+    return np.concatenate([np.empty(0), *found]).astype(np.float64)
+
+
+def _volumes(victim: VictimView) -> Ways | str:
+    if victim.relations is None:
+        return "no relation embedding of it crossed"
+    if "relations" not in victim.received:
+        return (
+            "its relations crossed in a sum only" if "relations" in victim.claims else "what it was sent was not kept"
+        )
+    moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
+    return {"movement": moved, "stillness": -moved}
+
+
+def score(claims: Mapping[str, Mapping[str, Ways | str]], truth: Truth) -> list[Figure]:
+    """Correlations of every victim, of the tables that the algorithm shares."""
+    shared = RECIPES[truth.result.options.algorithm].shared
+    figures = []
+    for victim in truth.view.victims:
+        for metric, ways in claims.get(victim.name, {}).items():
+            if TABLES[metric] in shared or not shared:
+                figures += _figures(truth, victim, metric, ways)
+    return figures
+
+
+def _figures(truth: Truth, victim: VictimView, metric: str, ways: Ways | str) -> list[Figure]:
+    if isinstance(ways, str):
+        return [truth.figure(metric, victim.name, NOT_ATTACKED, reason=ways)]
+    columns = [0, 2] if metric == "degree" else [1]
+    degree = np.bincount(truth.client(victim.name).train[:, columns].ravel())
+    ids = local_ids(truth, victim, TABLES[metric])
+    held = (ids >= 0) & np.isfinite(np.stack(list(ways.values()))).all(axis=0)
+    if held.sum() < LEAST:
+        reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
+        return [truth.figure(metric, victim.name, NOT_ATTACKED, reason=reason)]
+    measures = {
+        way: partial(_correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.items()
+    }
+    return by_ways(truth, metric, victim.name, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
+
+
+def _correlation(compared: int, scores: np.ndarray, values: np.ndarray) -> Estimate:
+    return spearman(scores, values, compared=compared)
+
+
+ATTACK = Attack(
+    DEGREES,
+    "orders a victim's entities, or relations, by how many triples they stand in",
+    Needs(server=True),
+    METRICS,
+    claim,
+    score,
+    threats=("server",),
+    items={"degree": "entities of a victim", "volume": "relations of a victim"},
+)

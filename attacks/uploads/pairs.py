@@ -1,0 +1,171 @@
+"""Pairs of a victim's rows in the order in which an adversary takes them for linked, and how good that order is.
+
+    pairs = candidate_pairs(len(rows), rng)
+    scores = closeness(model, rows[pairs.rows], rows)          # float32 [h, n], larger for pairs that a short relation links
+    RankingAuc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs).estimate()
+
+Pairs are unordered: nothing here tells head from tail. Pairs that share a row are not independent; intervals count with that.
+
+Legend: `n` rows of a victim, `h` of them whose pairs are ranked, `W` width, `P` pairs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.membership.figures import estimate_auc, placements
+from attacks.registry import Truth
+from attacks.view import Victim
+from fkgsec.estimate import Estimate
+from fkgsec.kge import kinds
+from fkgsec.kge.models import KgeModel
+
+MAX_PAIRS = 4_000_000  # of more, those of a sample of rows are ranked
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Unordered pairs of different rows, each once.
+
+    Attributes:
+        rows: int64 `[h]`, ascending, those whose pairs with all rows are candidates.
+        mask: bool `[h, n]`, the candidates. first, second: int64 `[P]`, their rows, in the order of `mask`.
+    """
+
+    rows: np.ndarray
+    mask: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+
+def candidate_pairs(count: int, rng: np.random.Generator, max_pairs: int = MAX_PAIRS) -> Pairs:
+    """All pairs of `count` rows, or those of a random sample of rows where these are more than `max_pairs`."""
+    rows = np.arange(count)
+    if count * (count - 1) // 2 > max_pairs:
+        rows = np.sort(rng.choice(count, size=max(1, max_pairs // count), replace=False))
+    sampled = np.zeros(count, dtype=bool)
+    sampled[rows] = True
+    mask = ~sampled[None, :] | (np.arange(count)[None, :] > rows[:, None])
+    place, second = np.nonzero(mask)
+    return Pairs(rows, mask, rows[place], second)
+
+
+def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
+    """How near rows `[h, W]` lie to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
+
+    TransE and other distances: minus the L1 distance, since relation rows are short. RotatE: minus the L1 distance of the moduli,
+    which no relation changes. DistMult and ComplEx: the length of the relation vector that fits the pair best, |conj(h) t|,
+    which is the largest score that a relation of length 1 gives it.
+
+    Source: ours; the first is the server's inference of links from FedE's rows by distance.
+    """
+    if model.similarity == kinds.MODULUS or (model.similarity == kinds.DOT and model.function.entity_numbers == 2):
+        some, rows = (torch.hypot(*one.chunk(2, dim=1)) for one in (some, rows))
+    if model.similarity == kinds.DOT:
+        return ((some**2) @ (rows**2).T).sqrt().numpy()
+    return (-torch.cdist(some, rows, p=1)).numpy()
+
+
+def attraction(some: Tensor, rows: Tensor, chosen: np.ndarray, received: Tensor) -> np.ndarray:
+    """How straight the training of a round moved two rows towards each other, float32 `[h, n]`.
+
+    The cosine of each one's change to the way to the other, both summed: the gradient of a linked pair's loss has that direction.
+
+    Args:
+        some `[h, W]`, rows `[n, W]`: as uploaded. chosen: int64 `[h]`, which of `rows` the former are.
+        received: `[n, W]`, the rows that training began from.
+    """
+    changes = torch.nn.functional.normalize(rows - received, dim=1)
+    own = changes[torch.from_numpy(chosen)]
+    there = own @ rows.T - (own * some).sum(dim=1)[:, None]
+    back = some @ changes.T - (changes * rows).sum(dim=1)[None, :]
+    return ((there + back) / torch.cdist(some, rows).clamp_min(1e-9)).numpy()
+
+
+def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values `[h, n]` less the mean of each one's row and column, over their deviation, both summed: `[h, n]`.
+
+    A hub is near to everything; what counts is whether a pair is nearer than its two rows usually are. A row's pair with itself
+    (at `rows`) counts for nothing.
+    """
+    found = values.astype(np.float32, copy=True)
+    found[np.arange(len(rows)), rows] = np.nan
+    with warnings.catch_warnings():  # the column of a row that is alone in the sample has no values
+        warnings.simplefilter("ignore", RuntimeWarning)
+        parts = [
+            (found - np.nanmean(found, axis=axis, keepdims=True))
+            / np.maximum(np.nanstd(found, axis=axis, keepdims=True), 1e-9)
+            for axis in (1, 0)
+        ]
+    return np.nan_to_num(parts[0]) + np.nan_to_num(parts[1])
+
+
+class RankingAuc:
+    """Chance that a linked pair lies above another one, ties half.
+
+    The variance counts that pairs which share a row vary together: with e the influence of a pair on the AUC, it is the sum over
+    rows of the squared sum of their pairs' e, less the sum of e squared, which that counts twice.
+
+    Args:
+        scores `[P]`, linked: bool `[P]`, at least two of either.
+
+    Source: DeLong et al. 1988 for the influence, Aronow, Samii and Assenova 2015 for the variance over dyads.
+    """
+
+    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs) -> None:
+        self.placed = placements(scores[linked], scores[~linked])
+        auc = self.placed.members.mean()
+        influence = np.empty(len(scores))
+        influence[linked] = (self.placed.members - auc) / len(self.placed.members)
+        influence[~linked] = (self.placed.controls - auc) / len(self.placed.controls)
+        first, second = (
+            np.bincount(ends, influence, minlength=pairs.mask.shape[1]) for ends in (pairs.first, pairs.second)
+        )
+        by_row = first + second
+        single = float(influence @ influence)
+        self.variance = max(single, float((by_row**2).sum()) - single)
+
+    def estimate(self, compared: int = 1) -> Estimate:
+        """With its interval, at the level of one among so many that are compared."""
+        return estimate_auc(self.placed, self.variance, "dyadic+newcombe", compared=compared)
+
+
+def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:
+    """How many of the first `count` of the pairs `[P]` are linked; of those that tie at the end as many as are expected."""
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above, tied = scores > least, scores == least
+    return float(linked[above].sum() + (count - above.sum()) * linked[tied].mean())
+
+
+def local_ids(truth: Truth, victim: Victim, table: str = "entities") -> np.ndarray:
+    """Which local id of `truth.client` each row that the adversary has of a victim is of, int64 `[n]`; -1: of none.
+
+    Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
+    """
+    client = truth.client(victim.name)
+    ids, count = (
+        (client.entity_ids, client.num_trained_entities)
+        if table == "entities"
+        else (client.relation_ids, client.num_trained_relations)
+    )
+    claims = getattr(victim, "claims", {})
+    if table not in claims:
+        rows = np.arange(len(getattr(victim, table)))
+        return np.where(rows < count, rows, -1)
+    names = np.array(getattr(truth.graph, table), dtype=object)[ids[:count]]
+    place = {name: number for number, name in enumerate(names)}
+    return np.array([place.get(truth.result.row_names[table][row], -1) for row in claims[table].rows], dtype=np.int64)
+
+
+def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:
+    """Which pairs some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
+    ends = np.sort(triples[:, [0, 2]], axis=1)
+    span = int(max(ends.max(initial=0), ids.max(initial=0))) + 1
+    first, second = (ids[rows] for rows in (pairs.first, pairs.second))
+    codes = np.minimum(first, second) * span + np.maximum(first, second)
+    return np.isin(codes, ends[:, 0] * span + ends[:, 1]) & (first >= 0) & (second >= 0)

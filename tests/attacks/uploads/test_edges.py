@@ -1,0 +1,61 @@
+"""Linked pairs ranked by the server alone: planted ones, at random rows, and what defenses change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attacks import ATTACKS
+from attacks.view import THREAT_MODELS
+from fkgsec.federation.options import FederationOptions
+
+SERVER, VICTIM = "server", "victim"
+
+
+def test_planted_pairs_are_found(near_pairs, attacked) -> None:
+    found = attacked(near_pairs(), "edges")
+    auc, precision = found[SERVER, VICTIM, "auc"], found[SERVER, VICTIM, "precision"]
+    assert auc.estimate.value > 0.99
+    assert auc.counts == {"pairs": 120 * 119 // 2, "linked": 60}
+    assert (auc.baseline.value, auc.leak, auc.colluder) == (0.5, None, None)
+    assert precision.estimate.value == precision.attainable == 0.6  # of the first 100, 60 are linked at all
+    assert precision.baseline.value == 60 / auc.counts["pairs"]
+
+
+def test_at_shuffled_rows_it_is_chance(near_pairs, attacked) -> None:
+    values = [attacked(near_pairs(shuffled=True, seed=seed), "edges")[SERVER, VICTIM, "auc"] for seed in range(5)]
+    assert 0.4 < np.mean([one.estimate.value for one in values]) < 0.6
+    assert sum(one.estimate.low <= 0.5 <= one.estimate.high for one in values) >= 4
+
+
+@pytest.mark.parametrize("defense", ["", "secagg", "psu,secagg", "robust:rule=clip"])
+def test_what_sums_and_robust_rules_cannot_stop(federate, attacked, defense: str) -> None:
+    """The mean that the server publishes itself has the links, and it knows or guesses who holds which row."""
+    found = attacked(federate(defense), "edges")
+    for victim in ("hospital-2", "hospital-3"):
+        assert found[SERVER, victim, "auc"].estimate.low > 0.55
+
+
+def test_noise_stops_it(federate, attacked) -> None:
+    found = attacked(federate("dp:unit=row,clip=0.1,epsilon=8"), "edges")
+    for victim in ("hospital-2", "hospital-3"):
+        one = found[SERVER, victim, "auc"]
+        assert one.estimate.low < 0.5 < one.estimate.value + 0.1 < 0.7
+
+
+def test_with_names_the_guess_by_names_is_a_base(near_pairs, attacked) -> None:
+    """The colluder holds the first 30 of the victim's 60 triples: a reader of names puts these pairs first."""
+    found = attacked(near_pairs(shuffled=True), "edges", "identifiers", leak=(1.0,))
+    one = found["identifiers", VICTIM, "precision"]
+    assert set(one.guesses) == {"chance", "names"}
+    assert one.guesses["names"].value == one.baseline.value == 0.3
+    assert one.estimate.value >= 0.3
+    assert (one.leak, one.colluder) == (1.0, "colluder")
+
+
+def test_where_no_entities_cross_it_says_so(federate, attacked) -> None:
+    found = attacked(federate(algorithm="fedr"), "edges")
+    assert {one.reason for one in found.values()} == {"no entity embedding of it crossed"}
+    needs = ATTACKS["edges"].needs
+    assert needs.never("fedr", THREAT_MODELS[SERVER]) == "no entity embedding crosses in fedr"
+    assert needs.never(FederationOptions().algorithm, THREAT_MODELS[SERVER]) is None

@@ -1,0 +1,162 @@
+"""Pairs of rows: candidates, closeness by naive loops, and the interval of an AUC over dependent pairs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.uploads.pairs import (
+    RankingAuc,
+    attraction,
+    candidate_pairs,
+    closeness,
+    linked_pairs,
+    right_of_first,
+    standardised,
+)
+from attacks.uploads.rank_correlation import spearman
+from attacks.uploads.ways import by_ways
+from fkgsec import KgeModel
+from fkgsec.estimate import exact
+
+RNG = np.random.default_rng(0)
+
+
+def test_every_pair_once_and_of_many_those_of_a_sample() -> None:
+    whole = candidate_pairs(5, RNG)
+    assert list(zip(whole.first, whole.second, strict=True)) == list(itertools.combinations(range(5), 2))
+    some = candidate_pairs(40, np.random.default_rng(1), max_pairs=200)
+    found = [frozenset(pair) for pair in zip(some.first, some.second, strict=True)]
+    assert len(some.rows) == 5
+    wanted = {frozenset((row, other)) for row in some.rows for other in range(40) if other != row}
+    assert len(found) == len(wanted)
+    assert set(found) == wanted
+
+
+@pytest.mark.parametrize("name", ["transe", "rotate", "distmult", "complex"])
+def test_closeness_does_not_see_the_relation_and_fits_a_naive_loop(name: str) -> None:
+    model = KgeModel(name, 6)
+    rows = torch.from_numpy(RNG.normal(size=(4, model.entity_width)).astype(np.float32))
+    found = closeness(model, rows[:2], rows)
+    for i, j in itertools.product(range(2), range(4)):
+        if name == "transe":
+            expected = -(rows[i] - rows[j]).abs().sum()
+        elif name == "rotate":  # the best score that any phases give
+            expected = -(torch.hypot(*rows[i].chunk(2)) - torch.hypot(*rows[j].chunk(2))).abs().sum()
+        else:
+            expected = model.best_relation(rows[i], rows[j]).norm()
+        assert found[i, j] == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+    if name in ("rotate", "complex"):  # turned by some phases, a row is as near as before
+        phases = torch.from_numpy(RNG.uniform(-3, 3, (1, 6)).astype(np.float32))
+        turned = KgeModel("rotate", 6).query(rows, phases / (torch.pi / KgeModel("rotate", 6).initial_range), "tail")
+        np.testing.assert_allclose(closeness(model, turned[:2], rows), found, rtol=1e-4, atol=1e-5)
+
+
+def test_standardised_by_a_naive_loop() -> None:
+    values, rows = RNG.normal(size=(2, 5)).astype(np.float32), np.array([1, 3])
+    found = standardised(values, rows)
+    for i, j in itertools.product(range(2), range(5)):
+        if j == rows[i]:
+            continue
+        own = np.delete(values[i], rows[i])
+        column = np.array([values[k, j] for k in range(2) if rows[k] != j])
+        expected = (values[i, j] - own.mean()) / own.std()
+        expected += (values[i, j] - column.mean()) / column.std() if len(column) > 1 else 0
+        assert found[i, j] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_rows_that_were_moved_towards_each_other_attract() -> None:
+    before = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    after = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]])  # the first two meet, the third goes away
+    found = attraction(after, after, np.arange(3), before)
+    assert found[0, 1] == found[1, 0] == pytest.approx(2.0)
+    assert found[0, 2] < 0.0
+
+
+def test_linked_pairs_either_way_round() -> None:
+    pairs = candidate_pairs(4, RNG)
+    linked = linked_pairs(np.array([(2, 0, 1), (0, 1, 0)]), pairs, np.array([0, 2, 1, -1]))
+    found = {(int(a), int(b)) for a, b, one in zip(pairs.first, pairs.second, linked, strict=True) if one}
+    assert found == {(1, 2)}
+
+
+def test_ties_at_the_end_count_as_expected() -> None:
+    scores, linked = np.array([3.0, 1.0, 1.0, 1.0, 0.0]), np.array([True, True, False, False, True])
+    assert right_of_first(scores, linked, 2) == pytest.approx(1 + 1 / 3)
+    assert right_of_first(scores, linked, 5) == pytest.approx(3)
+
+
+def test_auc_and_its_dyadic_variance_by_a_naive_loop() -> None:
+    pairs = candidate_pairs(9, RNG)
+    linked = RNG.random(len(pairs.first)) < 0.3
+    scores = np.round(RNG.normal(size=len(linked)) + linked, 1)  # with ties
+    found = RankingAuc(scores, linked, pairs)
+    wins = (scores[linked][:, None] > scores[~linked]) + 0.5 * (scores[linked][:, None] == scores[~linked])
+    assert found.estimate().value == pytest.approx(wins.mean())
+    influence = np.empty(len(linked))
+    influence[linked] = (wins.mean(axis=1) - wins.mean()) / linked.sum()
+    influence[~linked] = (wins.mean(axis=0) - wins.mean()) / (~linked).sum()
+    ends = [{int(a), int(b)} for a, b in zip(pairs.first, pairs.second, strict=True)]
+    variance = sum(
+        influence[p] * influence[q] for p, q in itertools.product(range(len(ends)), repeat=2) if ends[p] & ends[q]
+    )
+    assert found.variance == pytest.approx(max(variance, (influence**2).sum()))
+    assert found.estimate(4).low < found.estimate().low < wins.mean() < found.estimate().high
+
+
+def test_the_interval_covers_where_pairs_share_rows() -> None:
+    """Rows with effects of their own on all their pairs: taken for independent, pairs would give an interval far too narrow."""
+    covered, widths = 0, []
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        pairs = candidate_pairs(40, rng)
+        effect = rng.normal(size=40)
+        linked = rng.random(len(pairs.first)) < 0.1
+        scores = effect[pairs.first] + effect[pairs.second] + rng.normal(size=len(linked))
+        found = RankingAuc(scores, linked, pairs).estimate()
+        covered += found.low <= 0.5 <= found.high
+        widths.append(found.high - found.low)
+    assert covered >= 53
+    assert np.mean(widths) < 0.4
+
+
+def test_spearman_is_scipys_and_its_interval_covers() -> None:
+    from scipy.stats import spearmanr
+
+    scores, values = RNG.normal(size=30), RNG.integers(0, 5, 30)
+    assert spearman(scores, values).value == pytest.approx(spearmanr(scores, values).statistic)
+    assert spearman(np.zeros(10), np.arange(10)).value == 0.0
+    assert spearman(np.arange(10), np.arange(10)).value == pytest.approx(1.0)
+    rng, covered = np.random.default_rng(3), 0
+    for _ in range(300):
+        found = spearman(rng.normal(size=25), rng.normal(size=25))
+        covered += found.low <= 0 <= found.high
+    assert 275 <= covered <= 297
+    with pytest.raises(ValueError, match="at least 4; got 3 and 3"):
+        spearman(np.arange(3), np.arange(3))
+
+
+def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None:
+    class Truth:
+        def figure(self, metric, victim, estimate, **details):
+            from attacks import Figure
+
+            return Figure("x", metric, "server", victim, estimate, **details)
+
+    from fkgsec.estimate import proportion
+
+    ways = {"a": lambda m: proportion(30, 100, compared=m), "b": lambda m: proportion(50, 100, compared=m)}
+    *_, best = by_ways(Truth(), "m", "v", ways, {"chance": exact(0.1, 100), "names": exact(0.4, 100)})
+    assert (best.by, best.compared, best.variant, best.estimate) == (
+        "b",
+        3,
+        "strongest",
+        proportion(50, 100, compared=3),
+    )
+    assert best.baseline == exact(0.4, 100)
+    *_, best = by_ways(Truth(), "m", "v", ways, {"chance": exact(0.6, 100)})
+    assert (best.by, best.compared, best.estimate.value) == ("chance", 2, 0.6)
+    assert best.estimate.low <= 0.6 <= best.estimate.high
