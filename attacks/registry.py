@@ -37,6 +37,7 @@ from attacks.view import (
 )
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.registry import Registry
@@ -56,6 +57,7 @@ class Needs:
         models: those that clients are left with. server: what the server sees.
         auxiliary: graphs of the victims' data sets that nobody trains on.
         candidates: graphs of which some are the victims', to be told; a graph view has them for attacks that need them alone.
+        first_round: what crossed in the first round of uploads, instead of the last one up to the kept round.
     """
 
     colluder: bool = False
@@ -66,6 +68,7 @@ class Needs:
     server: bool = False
     auxiliary: bool = False
     candidates: bool = False
+    first_round: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
         """Whether a threat model gives it."""
@@ -103,6 +106,7 @@ class Needs:
         given = (
             ("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models),
             ("a server", self.server), ("auxiliary graphs", self.auxiliary), ("candidates", self.candidates),
+            ("the first round", self.first_round),
         )  # fmt: skip
         parts += [word for word, needed in given if needed]
         return ", ".join(parts) or "nothing"
@@ -241,7 +245,13 @@ def check_attacks(names: Iterable[str]) -> None:
         ATTACKS[name]
 
 
-def run_attacks(result: RunResult, options: BaseAttackOptions, *, leak_draws: int = LEAK_DRAWS) -> Attacked:
+def run_attacks(
+    result: RunResult,
+    options: BaseAttackOptions,
+    *,
+    leak_draws: int = LEAK_DRAWS,
+    train: Callable[..., Any] = run_federation,
+) -> Attacked:
     """Run the attacks of the options on a finished run, each under every threat model and leak ratio that it is to be run under.
 
     An attack skips threat models that lack what it needs while others give it, and runs once where nobody colludes.
@@ -249,6 +259,7 @@ def run_attacks(result: RunResult, options: BaseAttackOptions, *, leak_draws: in
     Args:
         options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
         leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.kge.leak_draws`.
+        train: how attacks on graph classification train federations of their own, such as `run_federation` with an observer.
 
     Raises:
         SpecError: options or an attack of another task.
@@ -259,12 +270,12 @@ def run_attacks(result: RunResult, options: BaseAttackOptions, *, leak_draws: in
     if not isinstance(options, task.options):
         raise SpecError(f"options: a run of {algorithm} takes {task.options.__name__}; got {type(options).__name__}")
     check_attackable(result.graph, algorithm, options.colluder)
-    chosen = [ATTACKS[one] for one in options.attack or task.default]
+    chosen = [ATTACKS[one] for one in options.attack or task.default(algorithm)]
     for one in chosen:
         if one.task != name:
             fitting = ", ".join(attacks_of(name))
             raise SpecError(f"attack {one.name!r} is one on runs of the task {one.task!r}; on {algorithm}: {fitting}")
-    made = [found for one in chosen for found in task.cases(one, result, options, leak_draws)]
+    made = [found for one in chosen for found in task.cases(one, result, options, leak_draws, train)]
     scores = [items for _, of_case in made for items in of_case]
     return Attacked(
         [figure for figures, _ in made for figure in figures],

@@ -1,8 +1,9 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
 from attacks import update_recovery
-from attacks.graphs import membership as graph_membership
+from attacks.graphs import degree_support
 from attacks.graphs.inversion import evaluation as gradient_inversion
+from attacks.graphs.membership import membership as graph_membership
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
@@ -13,5 +14,5 @@ ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
 for one in (edges.ATTACK, degrees.ATTACK):
     ATTACKS.register(one.name, one)
-for one in (graph_membership.ATTACK, gradient_inversion.ATTACK):
+for one in (graph_membership(), degree_support.ATTACK, gradient_inversion.ATTACK):
     ATTACKS.register(one.name, one)

@@ -37,7 +37,7 @@ class ThreatModel:
         victim_entities: the victims' entity embeddings, without names, reached the server by another way.
         models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
         server: the server is an adversary; else a colluder knows what it was sent, and no more.
-        auxiliary: the adversary has graphs of the victims' data sets that nobody trains on.
+        auxiliary: the adversary has graphs of the victims' data sets that nobody trains on: the validation graphs.
     """
 
     name: str
@@ -91,8 +91,15 @@ THREAT_MODELS = {
             server=False,
         ),
         ThreatModel(
+            "models+graphs",
+            {GRAPH: "whoever holds the clients' models, and graphs of their data sets that nobody trains on"},
+            models=True,
+            server=False,
+            auxiliary=True,
+        ),
+        ThreatModel(
             "server+graphs",
-            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on: the validation graphs"},
+            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
             auxiliary=True,
         ),
         ThreatModel(
@@ -109,7 +116,7 @@ def threat_models(task: str) -> dict[str, ThreatModel]:
     """Those that apply to a task, by name.
 
     >>> list(threat_models("graph"))
-    ['server', 'collusion', 'models', 'server+graphs', 'client']
+    ['server', 'collusion', 'models', 'models+graphs', 'server+graphs', 'client']
     """
     return {name: model for name, model in THREAT_MODELS.items() if task in model.lines}
 
@@ -156,18 +163,18 @@ class AttackedTask:
 
     Attributes:
         options: the struct of its attacks' options.
-        default: the attacks to run where none is named.
+        default: the attacks to run on an algorithm where none is named.
         default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
         build_view: see `build_view`.
         cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
-            draws of what is drawn as are asked for.
+            draws of what is drawn as are asked for; and how federations are trained for it.
     """
 
     options: type[BaseAttackOptions]
-    default: tuple[str, ...]
+    default: Callable[[str], tuple[str, ...]]
     default_threats: Callable[[str], tuple[str, ...]]
     build_view: Callable[..., View]
-    cases: Callable[[Attack, Any, Any, int], list[Case]]
+    cases: Callable[[Attack, Any, Any, int, Callable[..., Any]], list[Case]]
 
 
 ATTACKED: Registry[AttackedTask] = Registry(

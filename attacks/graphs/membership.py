@@ -1,48 +1,137 @@
-"""Which graphs did a client train on? Asked of the models that it is left with.
+"""Which graphs did a client train on? Asked of the models that it is left with, or of what it uploaded.
 
-    found = run_attacks(result, GraphAttackOptions(attack=("graph-membership",), threat=("models",)))
-    for one in found.figures:
-        print(one.victim, one.variant, one.metric, one.estimate)        # MUTAG  local, loss  auc  0.61 [0.42, 0.77]
+    options = GraphAttackOptions(attack=("graph-membership",), threat=("models+graphs",), shadows=16)
+    for one in run_attacks(result, options).figures:
+        print(one.victim, one.variant, one.metric, one.estimate)        # MUTAG  local, lira  auc  0.61 [0.42, 0.77]
 
-Threat model: "models", whoever holds the models that clients are left with. A candidate with a small loss is taken for one that
-the client trained on. Candidates: `attacks.graphs.candidates`.
+A candidate (`attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
 
-Source: Yeom et al. 2018 (loss); for graph networks Wu et al. 2021 (TrustworthyGNN/MIA-GNN).
+- "models", "models+graphs": the models that clients are left with, "global" and "local". By their loss; with graphs also less the
+  loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations (`attacks.graphs.shadows`)
+  by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
+- "server", "server+graphs", "collusion": the upload of a victim, or what a sum of uploads opened to. By its loss, and less the
+  loss of the broadcast that it was trained from.
+- "client": what the last broadcast left the colluder with. By its loss.
+
+Uploads are seldom a whole network: a client's first and last layers are its own. A colluder of the same data set puts its own in
+their place; who has graphs of the data set trains some on these, with the uploaded layers as they are; the server alone can tell
+nothing unless all layers cross.
+
+Source: Yeom et al. 2018 (loss), Watson et al. 2022 (calibrated), Carlini et al. 2022 (lira); for graph networks Wu et al. 2021
+(TrustworthyGNN/MIA-GNN), who hold one model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.view import GraphView
+from attacks.graphs.models import GraphModel, parameter_names, train_layers
+from attacks.graphs.options import GraphAttackOptions
+from attacks.graphs.shadows import train_reference, train_shadows
+from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from attacks.membership.figures import measure_membership
 from attacks.membership.inference import METRICS, measures
-from attacks.membership.statistics import loss_threshold
+from attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH, MODELS
 from fkgsec.estimate import exact
+from fkgsec.graphs.sets import GraphSet
 from fkgsec.randomness import generator
 
 NAME = "graph-membership"
+OWN_VARIANCE = 32  # shadows, from which on each candidate has a variance of its own
+NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
 
 
-def claim(view: GraphView, rng: np.random.Generator) -> dict[str, Scores]:
-    """By victim and way of telling, the score of each candidate, float64 `[n]`, larger for those taken for members."""
+def claim(view: GraphView, rng: np.random.Generator, *, num_shadows: int) -> dict[str, Scores | str]:
+    """By victim and way of telling the score of each candidate, float64 `[n]`, larger for those taken for members; or why none.
+
+    Args:
+        num_shadows: federations that the adversary trains, where it has graphs to train them on.
+    """
+    if view.threat_model.models:
+        return _of_models(view, rng, num_shadows if view.threat_model.auxiliary else 0)
     return {
-        victim.name: {
-            f"{name}, loss": loss_threshold(model.losses(victim.candidates)) for name, model in victim.models.items()
-        }
+        victim.name: _of_shared(view, victim, victim.candidates, rng)
         for victim in view.victims
         if victim.candidates is not None
     }
 
 
-def score(claims: Mapping[str, Scores], truth: Truth) -> list[Figure]:
+def _of_models(view: GraphView, rng: np.random.Generator, num_shadows: int) -> dict[str, Scores | str]:
+    """Of the models that clients are left with."""
+    shadows = train_shadows(view, num_shadows, rng) if num_shadows else None
+    reference = train_reference(view, rng) if view.threat_model.auxiliary and not shadows else {}
+    found: dict[str, Scores | str] = {}
+    for victim in view.victims:
+        if victim.candidates is None:
+            continue
+        scores: dict[str, np.ndarray] = {}
+        for name, model in victim.models.items():
+            losses = model.losses(victim.candidates)
+            scores[f"{name}, loss"] = loss_threshold(losses)
+            if shadows and victim.name in shadows.inside:
+                own, others = model.logits(victim.candidates), shadows.logits[victim.name][name]
+                inside = shadows.inside[victim.name]
+                scores[f"{name}, calibrated"] = calibrated(own, others, inside)
+                alone = num_shadows >= OWN_VARIANCE
+                variance: Variance = "per_triple" if alone else "pooled"
+                scores[f"{name}, lira"] = likelihood_ratio(own, others, inside, variance=variance)
+                if alone:  # with one variance for all, the order is that of "calibrated"
+                    scores[f"{name}, lira offline"] = likelihood_ratio(
+                        own, others, inside, mode="offline", variance=variance
+                    )
+            elif victim.name in reference:
+                scores[f"{name}, calibrated"] = reference[victim.name][name].losses(victim.candidates) - losses
+        found[victim.name] = scores
+    return found
+
+
+def _of_shared(view: GraphView, victim: GraphVictim, asked: GraphSet, rng: np.random.Generator) -> Scores | str:
+    """Of the shared parameters that the adversary saw, made whole with layers of its own."""
+    shared: Tensors | None
+    before: Tensors | None = None
+    if not view.threat_model.server:
+        assert view.colluder is not None
+        name, shared = "broadcast", view.colluder.received
+    elif victim.summed and view.summed is not None:
+        name, shared, before = "sum", view.summed.mean, victim.broadcast
+    elif reason := victim.why_none(PARAMETERS):
+        return reason
+    else:
+        name, shared, before = "upload", victim.upload, victim.broadcast
+    assert shared is not None
+    layers = _layers(view, victim, shared, rng)
+    if layers is None:
+        return NO_LAYERS
+    losses = GraphModel(view.settings, {**layers, **shared}).losses(asked)
+    scores = {f"{name}, loss": loss_threshold(losses)}
+    if before is not None:
+        scores[f"{name}, calibrated"] = GraphModel(view.settings, {**layers, **before}).losses(asked) - losses
+    return scores
+
+
+def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.random.Generator) -> Tensors | None:
+    """What makes shared parameters a whole network for graphs of the victim's data set; None where nothing can."""
+    assert victim.candidates is not None
+    lacking = [name for name in parameter_names(view.settings, victim.candidates) if name not in shared]
+    if not lacking:
+        return {}
+    if view.colluder is not None and view.colluder.data_set == victim.data_set:
+        return {name: view.colluder.model.parameters[name] for name in lacking}
+    if victim.auxiliary is None:
+        return None
+    return train_layers(view.settings, shared, victim.auxiliary, seed=int(rng.integers(2**31)))
+
+
+def score(claims: Mapping[str, Scores | str], truth: Truth) -> list[Figure]:
     """AUC, members found at few false alarms, and advantage, of each victim by each way of telling, and of all together.
 
     Of all together a candidate goes by its share of ranks among those of its client, since losses of models differ.
@@ -50,16 +139,20 @@ def score(claims: Mapping[str, Scores], truth: Truth) -> list[Figure]:
     figures: list[Figure] = []
     parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for place, client in enumerate(truth.graph.clients):
-        if client.name not in claims:
+        scores = claims.get(client.name)
+        if scores is None:
+            continue
+        if isinstance(scores, str):
+            figures += truth.not_attacked(client.name, scores)
             continue
         asked = draw_candidates(truth.graph, place, truth.seed)
         assert asked is not None  # its victim had candidates
-        for variant, scores in claims[client.name].items():
-            figures += _figures(truth, client.name, variant, scores, asked.member)
-            parts.setdefault(variant, []).append((_ranks(scores), asked.member))
+        for variant, of_variant in scores.items():
+            figures += _figures(truth, client.name, variant, of_variant, asked.member)
+            parts.setdefault(variant, []).append((_ranks(of_variant), asked.member))
     for variant, of_all in parts.items():
-        scores, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
-        figures += _figures(truth, ALL, variant, scores, member, num_attacked=len(of_all))
+        together, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
+        figures += _figures(truth, ALL, variant, together, member, num_attacked=len(of_all))
     return figures
 
 
@@ -83,14 +176,21 @@ def _figures(
     ]  # fmt: skip
 
 
-ATTACK = Attack(
+def membership(options: GraphAttackOptions | None = None) -> Attack:
+    """The attack under these options."""
+    num_shadows = options.shadows if options else 0
+    return replace(_ATTACK, run=partial(claim, num_shadows=num_shadows))
+
+
+_ATTACK = Attack(
     NAME,
     "tells the graphs that a client trained on from others like them",
-    Needs(models=True, candidates=True),
+    Needs(candidates=True),
     METRICS,
-    claim,
+    partial(claim, num_shadows=0),
     score,
-    threats=(MODELS,),
+    threats=(MODELS, "server+graphs"),
     items=dict.fromkeys(METRICS, "matched graphs"),
+    configured=membership,
     task=GRAPH,
 )

@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import asdict
 from torch import Tensor
+from torch.nn import functional
 
 from fkgsec.federation.recipes import RECIPES, Recipe
+from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.rule import GraphRule
 from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 
+LAYER_EPOCHS, LAYER_RATE = (
+    100,
+    0.005,
+)  # of layers that an adversary trains itself: few graphs, one or two batches an epoch
 _NOT_PUBLIC = ("seed", "protocol_seed", "device", "defense")
 
 
@@ -62,13 +69,57 @@ class GraphModel:
 
     def probabilities(self, graphs: GraphSet) -> np.ndarray:
         """Of each class of graphs of the data set that it was trained for, float64 `[n, C]`."""
-        every = np.arange(len(graphs))
-        asked = ClientGraphs("asked", graphs, every, every[:0], every[:0])
-        options = self.settings.options(seed=0)  # draws first values, which the parameters replace
-        rule = (self.settings.recipe.local or GraphRule)(options)
-        return ClientTrainer(asked, options, rule, rule.shared).classify(every, self.parameters).values
+        trainer = _trainer(self.settings, graphs, seed=0)  # draws first values, which the parameters replace
+        return trainer.classify(trainer.client.train, self.parameters).values
 
     def losses(self, graphs: GraphSet) -> np.ndarray:
         """Cross entropy of each graph's class, float64 `[n]`."""
-        true = self.probabilities(graphs)[np.arange(len(graphs)), graphs.classes]
-        return -np.log(np.maximum(true, np.finfo(np.float64).tiny))
+        return -np.log(np.maximum(self._of_classes(graphs), np.finfo(np.float64).tiny))
+
+    def logits(self, graphs: GraphSet) -> np.ndarray:
+        """Of the probability of each graph's class, float64 `[n]`: the scale on which LiRA takes them for normal."""
+        right = np.clip(self._of_classes(graphs), 1e-15, 1 - 1e-15)
+        return np.log(right) - np.log1p(-right)
+
+    def _of_classes(self, graphs: GraphSet) -> np.ndarray:
+        return self.probabilities(graphs)[np.arange(len(graphs)), graphs.classes]
+
+
+def parameter_names(settings: PublicSettings, graphs: GraphSet) -> list[str]:
+    """Of a client's network on such graphs."""
+    return [name for name, _ in _trainer(settings, graphs, seed=0).model.named_parameters()]
+
+
+def train_layers(
+    settings: PublicSettings, shared: Mapping[str, Tensor], graphs: GraphSet, *, seed: int, epochs: int | None = None
+) -> dict[str, Tensor]:
+    """The parameters that are not shared, trained on some graphs while the shared ones stay as they are.
+
+    Args:
+        seed: of first values, batches and dropout.
+    """
+    trainer = _trainer(settings, graphs, seed=seed)
+    own = dict(trainer.model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in shared.items():
+            own[name].copy_(tensor)
+    layers = [parameter for name, parameter in own.items() if name not in shared]
+    optimizer = torch.optim.Adam(layers, lr=LAYER_RATE, weight_decay=settings.weight_decay)
+
+    def step(batch: Batch, rng: np.random.Generator) -> float:
+        trainer.model.zero_grad()
+        loss = functional.cross_entropy(trainer.model(batch, rng), batch.classes)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    trainer.epochs(0, LAYER_EPOCHS if epochs is None else epochs, lambda: None, "layers", step)
+    return {name: one.detach() for name, one in trainer.model.state_dict().items() if name not in shared}
+
+
+def _trainer(settings: PublicSettings, graphs: GraphSet, seed: int) -> ClientTrainer:
+    """A client that trains on all of these graphs."""
+    every = np.arange(len(graphs))
+    options = settings.options(seed=seed, local_steps=None)
+    rule = (settings.recipe.local or GraphRule)(options)
+    return ClientTrainer(ClientGraphs("adversary", graphs, every, every[:0], every[:0]), options, rule, rule.shared)

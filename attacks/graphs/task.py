@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import graph_view
 from attacks.registry import Attack, Case, Truth, attack_view
@@ -10,7 +13,10 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.result import GnnResult
 from fkgsec.randomness import generator
 
-DEFAULT = ("graph-membership",)
+
+def default_attacks(algorithm: str) -> tuple[str, ...]:
+    """Membership, and what an algorithm gives away beside it."""
+    return ("graph-membership", "degree-support") if algorithm == "fedstar" else ("graph-membership",)
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
@@ -18,17 +24,31 @@ def default_threats(algorithm: str) -> tuple[str, ...]:
     return ("server", MODELS) if RECIPES[algorithm].shared else (MODELS,)
 
 
-def cases(attack: Attack, result: GnnResult, options: GraphAttackOptions, leak_draws: int) -> list[Case]:
+def cases(
+    attack: Attack,
+    result: GnnResult,
+    options: GraphAttackOptions,
+    leak_draws: int,
+    train: Callable[..., GnnResult],
+) -> list[Case]:
     """Figures and scores of one attack for each threat model. Nothing leaks by shares, so that nothing is drawn again."""
     attack = attack.configured(options) if attack.configured else attack
     who, seed = options.colluder or result.graph.clients[0].name, options.seed
     found = []
     for name in attack.fitting(options.threat, result.options.algorithm):
-        view = graph_view(result, THREAT_MODELS[name], colluder=who, seed=seed, candidates=attack.needs.candidates)
+        view = graph_view(
+            result,
+            THREAT_MODELS[name],
+            colluder=who,
+            seed=seed,
+            candidates=attack.needs.candidates,
+            first=attack.needs.first_round,
+        )
+        view = replace(view, train=train)
         truth = Truth(attack, view, result, who, seed, generator(seed, "score", attack.name, name))
         figures = attack_view(attack, view, truth, generator(seed, "attack", attack.name, name))
         found.append((figures, [items.assign(threat_model=name) for items in truth.scores]))
     return found
 
 
-ATTACKED.register(GRAPH, AttackedTask(GraphAttackOptions, DEFAULT, default_threats, graph_view, cases))
+ATTACKED.register(GRAPH, AttackedTask(GraphAttackOptions, default_attacks, default_threats, graph_view, cases))

@@ -13,8 +13,9 @@ candidates of an attack that is to tell them (`attacks.graphs.candidates`), unma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +24,16 @@ from torch import Tensor
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.models import GraphModel, PublicSettings
 from attacks.view import ThreatModel, Victim, View
-from fkgsec.errors import RunError
+from fkgsec.exchange.tensors import factors
+from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised
-from fkgsec.federation.messages import SERVER, Alignment, AnyMessage, QuantisedRows, Rows, client_party
+from fkgsec.exchange.tensors.truncated_svd import CORRECTION
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
 from fkgsec.gnn.layout import Layout
+from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult
-from fkgsec.graphs.sets import GraphSet
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.randomness import generator
 
 PARAMETERS = "parameters"
@@ -44,19 +49,23 @@ class GraphVictim(Victim):
     """What the adversary holds of one client.
 
     Attributes:
-        num_graphs: that it trains on; None where uploads were summed.
+        data_set: where its labels and classes come from. num_graphs: that it trains on; None where uploads were summed.
         broadcast: the shared parameters that it trained from in the attacked round; None where none is known.
         upload: those that it sent after it; None where it sent none in that round, or in a sum.
+        correction: what CEFGL's clients send besides with `upload=both`, by the names of the shared parameters.
         summed: whether its upload crossed in a sum.
         models: those that it is left with, where the threat model gives them: "global", after the kept round's broadcast;
             "local", before it.
-        auxiliary: graphs of its data set that nobody trains on, where the threat model gives any.
+        auxiliary: graphs of its data set that it does not train on: those that nobody does, where the threat model gives them; a
+            colluder's own.
         candidates: graphs of its data set, of which it trained on some; where the attack needs them.
     """
 
+    data_set: str = ""
     num_graphs: int | None = None
     broadcast: Tensors | None = None
     upload: Tensors | None = None
+    correction: Tensors | None = None
     summed: bool = False
     models: Mapping[str, GraphModel] = field(default_factory=dict)
     auxiliary: GraphSet | None = None
@@ -68,20 +77,21 @@ class GraphVictim(Victim):
         if self.summed:
             return f"its {part} crossed in a sum only"
         if self.upload is None:
-            return f"no {part} of it crossed up to the kept round"
+            return f"no {part} of it crossed in the attacked round"
         return None if self.broadcast is not None else "what it trained from is not known"
 
 
 @dataclass(frozen=True, eq=False)
 class GraphColluder:
-    """What a client hands over: its graphs, those that it trains on first among them, and its model.
+    """What a client hands over: its graphs and its model.
 
     Attributes:
-        train: numbers of the graphs that it trains on.
+        data_set: where its labels and classes come from. train: numbers of the graphs that it trains on.
         model: as the last broadcast left it. received: the shared parameters of that broadcast.
     """
 
     name: str
+    data_set: str
     graphs: GraphSet
     train: np.ndarray
     model: GraphModel
@@ -111,6 +121,7 @@ class GraphView(View):
         layout: of the shared parameters in rows. settings: what is known to all.
         victims: every client but the colluder; where models are held, every client.
         summed: of the attacked round, where uploads were summed.
+        train: how the adversary trains federations of its own; `run_federation`, or what shows its progress besides.
     """
 
     victims: tuple[GraphVictim, ...]
@@ -118,20 +129,33 @@ class GraphView(View):
     settings: PublicSettings
     colluder: GraphColluder | None = None
     summed: GraphSum | None = None
+    train: Callable[[FederatedGraphs, GnnOptions], GnnResult] = run_federation
 
 
 def graph_view(
-    result: GnnResult, threat_model: ThreatModel, *, colluder: str, seed: int, candidates: bool = False
+    result: GnnResult,
+    threat_model: ThreatModel,
+    *,
+    colluder: str,
+    seed: int,
+    candidates: bool = False,
+    first: bool = False,
 ) -> GraphView:
     """The view of `threat_model` on a finished run, at its kept round: of uploads, the last ones up to it.
 
     Args:
         result: the run. colluder: the client that colludes, where one does.
         seed: of the attack. candidates: whether victims come with graphs to tell.
+        first: attack the first round of uploads instead, in which the clients' optimisers are new.
     """
     settings, clients = PublicSettings.of(result.options), result.graph.clients
     layout = _layout(result)
-    traffic = _Traffic(result, layout)
+    traffic = _Traffic(result, layout, first=first)
+    traitor = next(client for client in clients if client.name == colluder)
+
+    def of_colluder(client: ClientGraphs) -> GraphSet | None:
+        return traitor.graphs if threat_model.colluder and client.vocabulary == traitor.vocabulary else None
+
     victims = []
     for place, client in enumerate(clients):
         if client.name == colluder and threat_model.colluder:
@@ -140,64 +164,67 @@ def graph_view(
         victims.append(
             GraphVictim(
                 client.name,
-                **(traffic.of(client.name, uploads=threat_model.server) if not threat_model.models else {}),
-                models=_models(result, place, settings) if threat_model.models else {},
-                auxiliary=_auxiliary(result, place, seed) if threat_model.auxiliary else None,
+                client.vocabulary,
+                **(traffic.of(client.name) if threat_model.server else {}),
+                models=models_of(result, place, settings) if threat_model.models else {},
+                auxiliary=_auxiliary(result, place, seed) if threat_model.auxiliary else of_colluder(client),
                 candidates=asked.graphs if asked else None,
             )
         )
-    place = [client.name for client in clients].index(colluder)
     return GraphView(
         threat_model=threat_model,
-        round=result.best_round if threat_model.models else traffic.round,
+        round=traffic.round if threat_model.server else result.best_round,
         victims=tuple(victims),
         layout=layout,
         settings=settings,
-        colluder=_colluder(result, place, settings, layout) if threat_model.colluder else None,
+        colluder=_colluder(result, traitor, settings, layout) if threat_model.colluder else None,
         summed=traffic.summed if threat_model.server else None,
     )
 
 
 class _Traffic:
-    """What crossed in the last round of uploads up to the kept one."""
+    """What crossed in the last round of uploads up to the kept one, or in the first of all."""
 
-    def __init__(self, result: GnnResult, layout: Layout) -> None:
+    def __init__(self, result: GnnResult, layout: Layout, *, first: bool) -> None:
         transcript, self._layout = result.transcript, layout
-        self._names: dict[str, list[str]] = {}
-        self._weights: dict[str, int] = {}
-        for message in transcript.messages(0):
-            if isinstance(message, Alignment):
-                self._names[message.sender], self._weights[message.sender] = message.names, message.weight
+        self._alignments = {one.sender: one for one in transcript.messages(0) if isinstance(one, Alignment)}
         self._server_names = result.row_names.get(PARAMETERS, layout.names)
-        self.round = max(transcript.latest_uploads(result.best_round), default=result.best_round)
-        self._uploads: dict[str, Tensors] = {}
+        last = max(transcript.latest_uploads(result.best_round), default=result.best_round)
+        crossed = (one.round for one in transcript.entries if one.direction == "up" and one.round > 0)
+        self.round = min(crossed, default=last) if first else last
+        self._uploads: dict[str, Tensor] = {}
         self._broadcasts: dict[str, Tensors] = {}
         for number in sorted(transcript.frames):
             for message in transcript.messages(number):
                 if not isinstance(message, Rows | QuantisedRows) or message.table != PARAMETERS:
                     continue
                 if message.sender == SERVER and number < self.round:
-                    self._broadcasts[message.receiver] = self._tensors(message.receiver, message)
+                    names = self._names(message.receiver, sent=True)
+                    self._broadcasts[message.receiver] = _named(layout, names, unpacked(message, names))
                 elif message.receiver == SERVER and number == self.round:
-                    self._uploads[message.sender] = self._tensors(message.sender, message)
+                    self._uploads[message.sender] = unpacked(message, self._names(message.sender))
         self.hidden = bool(result.inputs.get(PARAMETERS)) or bool(transcript.opened(self.round))
         self.summed = self._sum(result) if self.hidden else None
 
-    def of(self, name: str, *, uploads: bool) -> dict:
-        """The fields of a victim; without uploads what every client was sent."""
+    def of(self, name: str) -> dict[str, Any]:
+        """The fields of a victim that a server sees."""
         party = client_party(name)
-        if not uploads:
-            return {"broadcast": self._broadcasts.get(party)}
+        names, rows, aligned = self._names(party), self._uploads.get(party), self._alignments.get(party)
+        corrected = rows is not None and f"{CORRECTION}{self._layout.names[0]}" in names
         return {
-            "num_graphs": None if self.hidden else self._weights.get(party),
+            "num_graphs": None if self.hidden or aligned is None else aligned.weight,
             "broadcast": self._broadcasts.get(party),
-            "upload": self._uploads.get(party),
+            "upload": None if rows is None else _named(self._layout, names, rows),
+            "correction": _named(self._layout, names, rows, CORRECTION) if corrected and rows is not None else None,
             "summed": self.summed is not None and party in self.summed.parties,
         }
 
-    def _tensors(self, party: str, message: Rows | QuantisedRows) -> Tensors:
-        names = self._names.get(party, self._server_names)
-        return _named(self._layout, names, unpacked(message))
+    def _names(self, party: str, *, sent: bool = False) -> list[str]:
+        """Of the rows that a party uploads, or of those that it is sent."""
+        aligned = self._alignments.get(party)
+        if aligned is None:  # with a private union of names all are sent the server's rows
+            return self._server_names
+        return aligned.names[: len(aligned.names) - aligned.num_upwards] if sent else aligned.names
 
     def _sum(self, result: GnnResult) -> GraphSum | None:
         notes = [one for one in result.transcript.opened(self.round) if one.table == PARAMETERS and one.total]
@@ -209,19 +236,19 @@ class _Traffic:
         return GraphSum(_named(self._layout, self._server_names, mean), parties, int(holders.max()), notes[-1].error)
 
 
-def unpacked(message: AnyMessage) -> Tensor:
-    """The rows of a message, float32 `[n, width]`. Raises `RunError` for one that has none."""
-    if isinstance(message, QuantisedRows):
-        return Quantised(*message.unpack()).values()
+def unpacked(message: Rows | QuantisedRows, names: Sequence[str]) -> Tensor:
+    """The rows of a message, float32 `[n, width]`; names: of the rows, which say which of them are factors of one matrix."""
     if isinstance(message, Rows):
         return message.unpack()
-    raise RunError(f"message of {message.sender} in round {message.round}: {message.label} has no rows")
+    rows = Quantised(*message.unpack()).values()
+    return factors.unpack(rows, message.ranks, tensor_places(names)) if message.ranks else rows
 
 
-def _named(layout: Layout, names: Sequence[str], rows: Tensor) -> Tensors:
-    """Tensors by name, of rows in another order."""
+def _named(layout: Layout, names: Sequence[str], rows: Tensor, prefix: str = "") -> Tensors:
+    """Tensors by name, of rows in another order; those whose names begin so."""
     place = {name: number for number, name in enumerate(names)}
-    return {name: one.clone() for name, one in layout.unpack(rows[[place[name] for name in layout.names]]).items()}
+    own = rows[[place[f"{prefix}{name}"] for name in layout.names]]
+    return {name: one.clone() for name, one in layout.unpack(own).items()}
 
 
 def _layout(result: GnnResult) -> Layout:
@@ -229,7 +256,7 @@ def _layout(result: GnnResult) -> Layout:
     return Layout.of(result.trained[0], result.options.width)
 
 
-def _models(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
+def models_of(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
     """Those that a client is left with."""
     whole = result.models[place]
     found = {"global": GraphModel(settings, whole), "local": GraphModel(settings, {**whole, **result.trained[place]})}
@@ -266,12 +293,9 @@ def joined_sets(parts: Sequence[GraphSet]) -> GraphSet:
     )
 
 
-def _colluder(result: GnnResult, place: int, settings: PublicSettings, layout: Layout) -> GraphColluder:
-    client, model = result.graph.clients[place], result.models[place]
+def _colluder(result: GnnResult, client: ClientGraphs, settings: PublicSettings, layout: Layout) -> GraphColluder:
+    model = result.models[result.graph.clients.index(client)]
+    received = {name: model[name] for name in layout.shapes}
     return GraphColluder(
-        client.name,
-        client.graphs,
-        client.train,
-        GraphModel(settings, model),
-        {name: model[name] for name in layout.shapes},
+        client.name, client.vocabulary, client.graphs, client.train, GraphModel(settings, model), received
     )

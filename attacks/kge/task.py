@@ -5,7 +5,7 @@ Attacks that depend on which entities leak are repeated on other draws of these 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -29,8 +29,14 @@ def default_threats(algorithm: str) -> tuple[str, ...]:
     return ("collusion", "collusion+entities") if shared else ("collusion",)
 
 
-def cases(attack: Attack, result: FederationResult, options: KgeAttackOptions, leak_draws: int) -> list[Case]:
-    """Figures and scores of one attack: for each threat model those of each leak ratio."""
+def cases(
+    attack: Attack,
+    result: FederationResult,
+    options: KgeAttackOptions,
+    leak_draws: int,
+    train: Callable[..., FederationResult],
+) -> list[Case]:
+    """Figures and scores of one attack: for each threat model those of each leak ratio. Registered attacks train nothing."""
     threats = attack.fitting(options.threat, result.options.algorithm)
     alone = [name for name in threats if not THREAT_MODELS[name].colluder]
     found: dict[tuple[str, float], Case] = {}
@@ -69,4 +75,4 @@ def _draw(
     return found
 
 
-ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, DEFAULT, default_threats, kge_view, cases))
+ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, lambda _: DEFAULT, default_threats, kge_view, cases))

@@ -119,4 +119,5 @@ FEDSTAR = Recipe(
     task="graph",
     keep_optimizer=True,
     local=FedStarRule,
+    keeps=(1,),  # in which optimisers' states are known, see Leakage
 )

@@ -1,0 +1,161 @@
+"""Which degrees do a client's graphs have? Read from the columns of a shared input layer.
+
+    found = run_attacks(result, GraphAttackOptions(attack=("degree-support",)))       # of a run of fedstar
+    for one in found.figures:
+        print(one.victim, one.estimate, one.baseline)                                 # BZR  1.0000 [0.8064, 1.0000]  0.7500
+
+FedStar shares a layer that reads one-hot degrees: a column for each. A degree that no training graph of a client has gives its
+column no gradient, so that the column moves by weight decay alone. The server knows where the column began, how many steps the
+client made and, in its first round, the state of its optimiser: it makes these steps itself and compares. A column that came out
+otherwise had a gradient; with plain SGD at a small rate, that of a rare degree may be lost in rounding. Where whole networks are
+shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
+
+Threat model: the server alone ("server"), in the first round; it needs a single upload in clear. Noise on uploads moves all
+columns, and all are claimed to be there.
+
+Figure `columns`: share of columns rightly told to be used or not. Baseline: the better of claiming all and claiming none, which
+already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.figure import Figure
+from attacks.graphs.models import PublicSettings
+from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
+from attacks.registry import Attack, Needs, Truth
+from attacks.view import ALL, GRAPH
+from fkgsec.algorithms.graphs.fedstar import STRUCTURE
+from fkgsec.estimate import Estimate, proportion
+from fkgsec.gnn.rule import GraphRule
+from fkgsec.graphs.features import node_features
+from fkgsec.graphs.sets import GraphSet
+
+NAME = "degree-support"
+STRUCTURE_INPUT, WHOLE_INPUT = f"{STRUCTURE}embedding.weight", "pre.weight"
+TOLERANCE = 8 * 2.0**-23  # of a number, or of a step of Adam: float32's rounding, as on another machine, no gradient
+GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
+Claims = Mapping[str, "np.ndarray | str"]
+
+
+def claim(view: GraphView, rng: np.random.Generator) -> dict[str, np.ndarray | str]:
+    """By victim, which columns its training graphs use, bool `[k]`; or why that cannot be told."""
+    return {victim.name: _used(view, victim) for victim in view.victims}
+
+
+def _used(view: GraphView, victim: GraphVictim) -> np.ndarray | str:
+    settings = view.settings
+    name = input_layer(settings)
+    rule = (settings.recipe.local or GraphRule)(settings.options(seed=0))
+    if name not in view.layout.shapes or not _columns(settings):
+        return "no layer that reads degrees or labels crosses"
+    if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
+        return f"how {settings.algorithm} trains is not replayed"
+    if victim.num_graphs is None or victim.broadcast is None or victim.upload is None:
+        return "how many steps it made is not known"
+    before, after = victim.broadcast[name], victim.upload[name]
+    alone = decayed(before, num_steps(settings, victim.num_graphs), settings)
+    allowed = TOLERANCE * (before.abs() + (settings.learning_rate if settings.optimizer == "adam" else 0.0))
+    return ((after - alone).abs() > allowed).any(dim=0).numpy()[_columns(settings)]
+
+
+def input_layer(settings: PublicSettings) -> str:
+    """The shared layer whose columns are inputs."""
+    return STRUCTURE_INPUT if settings.algorithm == "fedstar" else WHOLE_INPUT
+
+
+def _columns(settings: PublicSettings) -> slice | None:
+    """Those that stand for degrees or labels; None where there are none."""
+    if settings.algorithm != "fedstar":
+        return slice(None)
+    walks, degrees = settings.settings.num_walks, settings.settings.num_degrees
+    return slice(walks, walks + degrees) if degrees else None
+
+
+def num_steps(settings: PublicSettings, num_graphs: int) -> int:
+    """Of a client's optimiser in a round of FedAvg's training."""
+    batches = -(-num_graphs // settings.batch_size)
+    return settings.local_epochs * min(batches, settings.local_steps or batches)
+
+
+def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
+    """What a new optimiser makes of parameters that get no gradient but from weight decay."""
+    parameter = before.clone().contiguous().requires_grad_()
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
+    own = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    for _ in range(steps):
+        parameter.grad = torch.zeros_like(parameter)
+        own.step()
+    return parameter.detach()
+
+
+def score(claims: Claims, truth: Truth) -> list[Figure]:
+    """The share of columns that are told rightly, of each victim and of all together."""
+    figures, settings = [], truth.view.settings
+    right, guessed, total = 0, 0, 0
+    for name, claimed in claims.items():
+        if isinstance(claimed, str):
+            figures += truth.not_attacked(name, claimed)
+            continue
+        client = truth.client(name)
+        used = used_columns(client.graphs.subset(client.train), settings)
+        victim = next(one for one in truth.view.victims if one.name == name)
+        guesses = _guesses(used, victim.auxiliary, settings)
+        best = max(guesses.values(), key=lambda one: one.value)
+        right, guessed, total = right + (claimed == used).sum(), guessed + best.value * len(used), total + len(used)
+        counts = {"used": int(used.sum()), "claimed": int(claimed.sum())}
+        figures.append(
+            truth.figure(
+                "columns", name, proportion(int((claimed == used).sum()), len(used)), baseline=best, attainable=1.0,
+                guesses=guesses, counts=counts,
+            )
+        )  # fmt: skip
+    if total:
+        num_attacked = sum(not isinstance(one, str) for one in claims.values())
+        figures.append(
+            truth.figure(
+                "columns", ALL, proportion(int(right), total), baseline=proportion(round(guessed), total), attainable=1.0,
+                num_attacked=num_attacked,
+            )
+        )  # fmt: skip
+    return figures
+
+
+def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
+    """Which columns some node of the graphs has a number in, bool `[k]`: the truth."""
+    rule = (settings.recipe.local or GraphRule)(settings.options(seed=0))
+    features = node_features(rule.prepare(graphs))
+    if settings.algorithm == "fedstar":
+        features = features[:, features.shape[1] - settings.settings.num_walks - settings.settings.num_degrees :]
+    columns = _columns(settings)
+    assert columns is not None
+    return np.asarray((features != 0).any(axis=0)[columns])
+
+
+def _guesses(used: np.ndarray, auxiliary: GraphSet | None, settings: PublicSettings) -> dict[str, Estimate]:
+    """How many columns an adversary tells that saw no upload."""
+    most = max(int(used.sum()), int((~used).sum()))
+    found = {GUESS_COUNT: proportion(most, len(used))}
+    if auxiliary is not None:
+        found[GUESS_GRAPHS] = proportion(int((used_columns(auxiliary, settings) == used).sum()), len(used))
+    return found
+
+
+ATTACK = Attack(
+    NAME,
+    "tells which degrees, or node labels, a client's graphs have, by columns that move without a gradient",
+    Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
+    {"columns": "degrees (or node labels) rightly told to be there or not"},
+    claim,
+    score,
+    threats=("server",),
+    items={"columns": "columns of the input layer"},
+    task=GRAPH,
+)
