@@ -200,7 +200,10 @@ class _Traffic:
                     continue
                 if message.sender == SERVER and number < self.round:
                     names = self._names(message.receiver, sent=True)
-                    self._broadcasts[message.receiver] = _named(layout, names, unpacked(message, names))
+                    rows = unpacked(message, names)
+                    self._broadcasts.pop(message.receiver, None)
+                    if len(rows) == len(names):  # else they are rows of its peers, of which it makes its own
+                        self._broadcasts[message.receiver] = _named(layout, names, rows)
                 elif message.receiver == SERVER and number == self.round:
                     self._uploads[message.sender] = unpacked(message, self._names(message.sender))
         self.hidden = bool(result.inputs.get(PARAMETERS)) or bool(transcript.opened(self.round))
@@ -220,11 +223,13 @@ class _Traffic:
         }
 
     def _names(self, party: str, *, sent: bool = False) -> list[str]:
-        """Of the rows that a party uploads, or of those that it is sent."""
+        """Of the rows that a party uploads, or of those that it is sent; its own among peers' without its name."""
         aligned = self._alignments.get(party)
         if aligned is None:  # with a private union of names all are sent the server's rows
             return self._server_names
-        return aligned.names[: len(aligned.names) - aligned.num_upwards] if sent else aligned.names
+        own = f"{party.removeprefix(client_party(''))}:"
+        names = [name.removeprefix(own) for name in aligned.names]
+        return names[: len(names) - aligned.num_upwards] if sent else names
 
     def _sum(self, result: GnnResult) -> GraphSum | None:
         notes = [one for one in result.transcript.opened(self.round) if one.table == PARAMETERS and one.total]

@@ -18,6 +18,7 @@ from fkgsec.graphs.split import by_chance
 
 AS_FEDAVG = {"fedper", "fedgcn"}  # by tests of their own they train to its bits
 ALGORITHMS = tuple(sorted(set(algorithms_of("graph")) - AS_FEDAVG))
+QUICK = {"gcfl", "spreadgnn"}  # of twenty clients, whose server treats each as another
 SMALL = GnnOptions(width=8, rounds=4, batch_size=16, device="cpu", seed=6)
 CUT = {"epsilon1": 100.0, "epsilon2": 0.0, "first_cut": 0}
 EAGER: dict[str, dict[str, object]] = {
@@ -71,7 +72,9 @@ def test_two_clients_of_which_one_has_few_graphs_and_a_kill(
     assert resumed.transcript.frames == whole.transcript.frames
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in ALGORITHMS]
+)
 def test_twenty_clients_of_whom_some_take_part(
     algorithm: str, twenty: FederatedGraphs, tmp_path: Path, threads: Callable[[int], None]
 ) -> None:

@@ -26,6 +26,16 @@ def rows() -> torch.Tensor:
     return drawn
 
 
+def test_four_numbers_by_hand() -> None:
+    """3 bits hold -3..3: with the largest value 3 a step is 1; by the norm of (12, -5), 13, it is 13 / 8."""
+    found = quantise(torch.tensor([[3.0, -1.2], [0.6, 0.4]]), {"x": torch.arange(2)}, bits=3)
+    assert found.levels.tolist() == [[3, -1], [1, 0]]
+    assert found.steps.tolist() == [1.0, 1.0]
+    printed = quantise(torch.tensor([[12.0, -5.0]]), {"x": torch.tensor([0])}, bits=3, scale="l2")
+    assert printed.levels.tolist() == [[7, -3]]  # 12 / 1.625 = 7.4, 5 / 1.625 = 3.1
+    assert printed.values().tolist() == [[11.375, -4.875]]
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_nearest_by_the_largest_value(bits: int, rows: torch.Tensor) -> None:
     found = quantise(rows, PLACES, bits=bits)

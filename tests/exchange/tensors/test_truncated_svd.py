@@ -6,7 +6,7 @@ import torch
 
 from fkgsec.exchange import AGGREGATIONS, SharedTable, Upload
 from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.tensors.truncated_svd import rank_ratio, truncated
+from fkgsec.exchange.tensors.truncated_svd import CORRECTION, rank_ratio, truncated
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.randomness import generator
 
@@ -26,6 +26,20 @@ def test_small_singular_values_are_dropped_or_all_made_smaller() -> None:
     assert torch.equal(truncated(matrix, threshold=0.0), matrix)
     assert not truncated(matrix, threshold=9.0).any()
     assert rank_ratio(matrix, threshold=0.1) == 0.75
+
+
+@pytest.mark.parametrize(("correction", "left"), [("dual", 3.5 - 0.525 / 0.5), ("printed", 3.5 - 0.1 * 0.525)])
+def test_the_mean_of_corrections_is_taken_off_by_hand(correction: str, left: float) -> None:
+    """Weights 1 and 3: of W 2 and 4 the mean is 3.5, of h .3 and .6 it is .525; alpha is .5, the learning rate .1."""
+    settings = {"correction": correction, "alpha": 0.5, "upload": "both"}
+    options = GnnOptions(algorithm="cefgl", learning_rate=0.1, settings=settings)
+    table = SharedTable("parameters", names=["b/0", f"{CORRECTION}b/0"])
+    uploads = {
+        party: Upload(torch.arange(2), torch.tensor([[value], [h]]), weight)
+        for party, value, h, weight in (("a", 2.0, 0.3, 1), ("b", 4.0, 0.6, 3))
+    }
+    found = AGGREGATIONS["truncated-svd"](table, options).aggregate(1, torch.zeros(2, 1), Delivered((2, 1), uploads))
+    assert found[:, 0].tolist() == pytest.approx([left, 0.0])
 
 
 @pytest.mark.parametrize(("shrink", "threshold"), [("hard", 0.1), ("soft", 0.06)])
