@@ -260,10 +260,13 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
                 f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
             )
     last = Settings(our_settings=variant.our_settings) if variant else Settings()
+    # A variant's settings need not fit rows that it leaves out.
+    kept = _selected([f"{row} {column}" for row in rows for column in columns], variant.only if variant else "")
     cells = tuple(
         _cell(path, row, column, [document, column, row, row.exceptions.get(column.name, Settings()), last])
         for row in document.rows
         for column in document.columns
+        if f"{row.name} {column.name}" in kept
     )
     stated = [
         ("all cells", document),
@@ -283,7 +286,7 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         document.notes,
         document.attack,
         document.seeds,
-        tuple(select_cells(cells, variant.only)) if variant and variant.only else cells,
+        cells,
         tuple(one for where, level in stated for one in _stated(where, level)),
     )
 
@@ -346,18 +349,24 @@ def select_cells(cells: Sequence[Cell], only: str) -> list[Cell]:
     Raises:
         SpecError: nothing is left.
     """
-    names = {cell.name: cell.name.casefold() for cell in cells}
-    whole = {word for name in names.values() for word in name.split()}
+    kept = _selected([cell.name for cell in cells], only)
+    return [cell for cell in cells if cell.name in kept]
+
+
+def _selected(names: Sequence[str], only: str) -> set[str]:
+    """The names of cells that `select_cells` leaves."""
+    folded = {name: name.casefold() for name in names}
+    whole = {word for name in folded.values() for word in name.split()}
 
     def has(name: str, word: str) -> bool:
         return word in name.split() if word in whole else word in name
 
     alternatives = [part.split() for part in only.casefold().split(",") if part.strip()]
-    chosen = [
-        cell
-        for cell in cells
-        if not alternatives or any(all(has(names[cell.name], word) for word in words) for words in alternatives)
-    ]
+    chosen = {
+        name
+        for name in names
+        if not alternatives or any(all(has(folded[name], word) for word in words) for words in alternatives)
+    }
     if not chosen:
-        raise SpecError(f"only: no cell has {only!r}; cells are called {cells[0].name!r} to {cells[-1].name!r}")
+        raise SpecError(f"only: no cell has {only!r}; cells are called {names[0]!r} to {names[-1]!r}")
     return chosen
