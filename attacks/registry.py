@@ -55,7 +55,8 @@ class Needs:
         single_uploads: tables of which each victim's own rows must have crossed, not their sum alone.
         entities: entity rows of the victims by whatever way: uploaded, in a sum, or assumed known.
         models: those that clients are left with. server: what the server sees.
-        auxiliary: graphs of the victims' data sets that nobody trains on.
+        auxiliary: some of the victims' triples, or graphs of the victims' data sets that nobody trains on.
+        alone: a client's own knowledge and what it was sent, without any server.
         candidates: graphs of which some are the victims', to be told; a graph view has them for attacks that need them alone.
         first_round: what crossed in the first round of uploads, instead of the last one up to the kept round.
     """
@@ -67,6 +68,7 @@ class Needs:
     models: bool = False
     server: bool = False
     auxiliary: bool = False
+    alone: bool = False
     candidates: bool = False
     first_round: bool = False
 
@@ -75,6 +77,7 @@ class Needs:
         given = (
             (model.colluder, self.colluder), (model.identifiers, self.names), (model.models, self.models),
             (model.server, self.server), (model.auxiliary, self.auxiliary),
+            (model.colluder and not model.server, self.alone),
         )  # fmt: skip
         return all(gives >= needed for gives, needed in given)
 
@@ -92,6 +95,10 @@ class Needs:
             return "no element-embedding pair is known without a colluder"
         if self.names and not model.identifiers:
             return "names are hidden"
+        if self.alone and (model.server or not model.colluder):
+            return "it takes a client alone"
+        if self.auxiliary and not model.auxiliary:
+            return "no labelled data of the victims are known"
         if self.models and not model.models:
             return "no model of a client is known"
         if missing := [table for table in self.single_uploads if table not in recipe.shared]:
@@ -105,7 +112,8 @@ class Needs:
         parts = [f"each victim's {table}" for table in self.single_uploads]
         given = (
             ("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models),
-            ("a server", self.server), ("auxiliary graphs", self.auxiliary), ("candidates", self.candidates),
+            ("a server", self.server), ("auxiliary data", self.auxiliary), ("candidates", self.candidates),
+            ("a client alone", self.alone),
             ("the first round", self.first_round),
         )  # fmt: skip
         parts += [word for word, needed in given if needed]
@@ -153,7 +161,7 @@ class Truth:
         model = self.view.threat_model
         return Figure(
             self.attack.name, metric, model.name, victim, estimate, baseline,
-            leak=self.view.leak if model.colluder else None, colluder=self.colluder if model.colluder else None,
+            leak=self.view.leak if model.leaks else None, colluder=self.colluder if model.colluder else None,
             round=self.view.round, less_is_worse=metric in self.attack.errors, **details,
         )  # fmt: skip
 

@@ -1,18 +1,19 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
 from attacks import update_recovery
+from attacks.clients import passive
 from attacks.graphs import degree_support
 from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.graphs.membership import membership as graph_membership
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.uploads import degrees, edges
+from attacks.uploads import auxiliary, degrees, edges
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
-for one in (edges.ATTACK, degrees.ATTACK):
+for one in (edges.ATTACK, degrees.ATTACK, auxiliary.ATTACK, passive.ATTACK):
     ATTACKS.register(one.name, one)
 for one in (graph_membership(), degree_support.ATTACK, gradient_inversion.ATTACK):
     ATTACKS.register(one.name, one)

@@ -58,7 +58,7 @@ class _Changes(NamedTuple):
 
 def threats(asked: Sequence[str]) -> list[str]:
     """The server alone, and of the threat models asked for those that add what it knows of the round."""
-    adding = [name for name in asked if THREAT_MODELS[name].colluder and not THREAT_MODELS[name].victim_entities]
+    adding = [name for name in asked if THREAT_MODELS[name].leaks and not THREAT_MODELS[name].victim_entities]
     return list(dict.fromkeys(["server", *adding]))
 
 

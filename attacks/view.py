@@ -37,7 +37,8 @@ class ThreatModel:
         victim_entities: the victims' entity embeddings, without names, reached the server by another way.
         models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
         server: the server is an adversary; else a colluder knows what it was sent, and no more.
-        auxiliary: the adversary has graphs of the victims' data sets that nobody trains on: the validation graphs.
+        auxiliary: the adversary has labelled data beside: of knowledge graphs some of each victim's training triples, of graph
+            classification graphs of the victims' data sets that nobody trains on: the validation graphs.
     """
 
     name: str
@@ -48,6 +49,11 @@ class ThreatModel:
     models: bool = False
     server: bool = True
     auxiliary: bool = False
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
+        return self.colluder and self.server
 
     @property
     def about(self) -> str:
@@ -103,8 +109,17 @@ THREAT_MODELS = {
             auxiliary=True,
         ),
         ThreatModel(
+            "server+triples",
+            {KGE: "the server, which uses the names it was told, with some of each victim's triples"},
+            identifiers=True,
+            auxiliary=True,
+        ),
+        ThreatModel(
             "client",
-            {GRAPH: "one client alone: its graphs, its model, and the broadcasts that it received"},
+            {
+                KGE: "one client alone: its triples, its model, and the broadcasts that it received",
+                GRAPH: "one client alone: its graphs, its model, and the broadcasts that it received",
+            },
             colluder=True,
             server=False,
         ),

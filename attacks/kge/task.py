@@ -38,7 +38,7 @@ def cases(
 ) -> list[Case]:
     """Figures and scores of one attack: for each threat model those of each leak ratio. Registered attacks train nothing."""
     threats = attack.fitting(options.threat, result.options.algorithm)
-    alone = [name for name in threats if not THREAT_MODELS[name].colluder]
+    alone = [name for name in threats if not THREAT_MODELS[name].leaks]
     found: dict[tuple[str, float], Case] = {}
     for leak in options.leak:
         here = threats if leak == options.leak[0] else [name for name in threats if name not in alone]
@@ -64,7 +64,7 @@ def _draw(
     who, seed = options.colluder or result.graph.clients[0].name, options.seed
     found = {}
     for name in threats:
-        view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed)
+        view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
         clients: dict[str, ClientGraph] = {}
         if not attack.in_order:
             view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))

@@ -21,13 +21,15 @@ from torch import Tensor
 from attacks.membership.models import ClientModel, client_models
 from attacks.residual import Claims, SecureTable, claim_rows
 from attacks.view import ThreatModel, Victim, View
-from fkgsec.data.graph import ClientGraph
+from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
+
+AUXILIARY = 0.1  # share of a victim's triples
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class VictimView(Victim):
         models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
         received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
             `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
+        auxiliary: names of some of its training triples, object `[a, 3]`, where the threat model gives any.
     """
 
     entities: Tensor | None
@@ -90,6 +93,7 @@ class VictimView(Victim):
     claims: dict[Table, Claims] = field(default_factory=dict)
     models: Mapping[str, ClientModel] = field(default_factory=dict)
     received: Mapping[Table, Tensor] = field(default_factory=dict)
+    auxiliary: np.ndarray | None = None
 
     def why_none(self, part: str) -> str | None:
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
@@ -106,7 +110,15 @@ class KgeView(View):
     secure: dict[Table, SecureTable] = field(default_factory=dict)
 
 
-def kge_view(result: FederationResult, threat_model: ThreatModel, *, colluder: str, leak: float, seed: int) -> KgeView:
+def kge_view(
+    result: FederationResult,
+    threat_model: ThreatModel,
+    *,
+    colluder: str,
+    leak: float,
+    seed: int,
+    auxiliary: float = AUXILIARY,
+) -> KgeView:
     """The view of `threat_model` on a finished run, at its best round.
 
     Args:
@@ -114,8 +126,9 @@ def kge_view(result: FederationResult, threat_model: ThreatModel, *, colluder: s
             the threat model assumes to be known are taken from it.
         colluder: name of the client that colludes; every other client is a victim. Where models are held, all clients are.
         leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
-            subsets of the larger ones for the same seed.
+            subsets of the larger ones for the same seed. A client that is alone has all of its own.
         seed: of the attack: which share leaks, and who holds a row where that is left open.
+        auxiliary: share of each victim's distinct training triples that a server with auxiliary data has.
 
     Raises:
         ThreatModelError: a leak out of range.
@@ -124,15 +137,16 @@ def kge_view(result: FederationResult, threat_model: ThreatModel, *, colluder: s
     names = [client.name for client in clients]
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
-    view = partial(
-        KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round, leak=leak
-    )
+    view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round)
     if threat_model.models:
         held = [
             VictimView(client.name, None, None, None, "not uploaded", models=client_models(result, place))
             for place, client in enumerate(clients)
         ]
-        return view(victims=tuple(held))
+        return view(leak=leak, victims=tuple(held))
+    if not threat_model.server:
+        others = tuple(VictimView(name, None, None, None, "not seen") for name in names if name != colluder)
+        return view(leak=1.0, colluder=_colluder_knowledge(result, names.index(colluder), 1.0, seed), victims=others)
     uploads = {
         (message.sender, message.table): message
         for number in sorted(result.transcript.latest_uploads(result.best_round))
@@ -157,8 +171,14 @@ def kge_view(result: FederationResult, threat_model: ThreatModel, *, colluder: s
         for place, client in enumerate(clients)
         if client.name != colluder
     ]
+    if threat_model.auxiliary:
+        places = {name: place for place, name in enumerate(names)}
+        victims = [
+            replace(victim, auxiliary=_auxiliary(result.graph, places[victim.name], auxiliary, seed))
+            for victim in victims
+        ]
     knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
-    return view(colluder=knowledge, victims=tuple(victims), secure=secure)
+    return view(leak=leak, colluder=knowledge, victims=tuple(victims), secure=secure)
 
 
 def _victim_view(
@@ -273,6 +293,17 @@ def _secure_table(
         holdings,
         result.known.get(table, {}),
     )
+
+
+def _auxiliary(graph: FederatedGraph, place: int, share: float, seed: int) -> np.ndarray:
+    """Names of a random share of a client's distinct training triples, at least one, object `[a, 3]`."""
+    client = graph.clients[place]
+    train = np.unique(client.to_global(client.train), axis=0)
+    chosen = train[
+        generator(seed, "auxiliary", place).permutation(len(train))[: max(1, int(share * len(train) + 1e-9))]
+    ]
+    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
+    return np.stack([entities[chosen[:, 0]], relations[chosen[:, 1]], entities[chosen[:, 2]]], axis=1)
 
 
 def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> np.ndarray:

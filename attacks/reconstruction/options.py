@@ -27,6 +27,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             that fit. One name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
+        auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
     """
 
     task: ClassVar[str] = KGE
@@ -35,6 +36,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
+    auxiliary: float = 0.1
 
     def __post_init__(self) -> None:
         if isinstance(self.inference, str):
@@ -52,6 +54,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"metric must be one of {', '.join(get_args(Metric))}; got {self.metric!r}")
         if not self.leak:
             raise SpecError("leak needs at least one ratio")
+        if not 0 < self.auxiliary < 1:
+            raise SpecError(f"auxiliary must lie between 0 and 1, both excluded; got {self.auxiliary}")
         if self.unlinked_heads < 0:
             raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
 

@@ -147,6 +147,11 @@ FLAGS: dict[str, Flag] = {
     "unlinked_heads": Flag(
         ("--unlinked-heads",), "heads sampled for the attack without linked pairs; 0: none", ATTACK_OF_TASK["kge"]
     ),
+    "auxiliary": Flag(
+        ("--auxiliary",),
+        "share of each victim's triples that the server has under the threat model server+triples",
+        ATTACK_OF_TASK["kge"],
+    ),
     "shadows": Flag(
         ("--shadows",),
         "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",

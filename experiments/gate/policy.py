@@ -253,7 +253,7 @@ def _questions(
     return [
         Question(threat, leak, victim)
         for threat in threats
-        for leak in (leaks if THREAT_MODELS[threat].colluder else (None,))
+        for leak in (leaks if THREAT_MODELS[threat].leaks else (None,))
     ]
 
 

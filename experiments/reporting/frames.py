@@ -60,7 +60,7 @@ def figure_frame(runs: Mapping[str, Attacked], pick: Callable[[Sequence[Figure]]
 
 def attack_name(threat_model: str, leak: float | None) -> str:
     """`collusion, leak 0.5`; the leak has no meaning without a colluder."""
-    colluding = leak is not None and THREAT_MODELS[threat_model].colluder
+    colluding = leak is not None and THREAT_MODELS[threat_model].leaks
     return f"{threat_model}, leak {leak:g}" if colluding else threat_model
 
 

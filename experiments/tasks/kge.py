@@ -56,6 +56,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
+    auxiliary: float = 0.1
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
 

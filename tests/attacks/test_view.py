@@ -34,7 +34,7 @@ def knowledge(result: FederationResult, leak: float, seed: int = 0) -> ColluderK
     return known
 
 
-OF_MESSAGES = [name for name, model in threat_models(KGE).items() if not model.models]
+OF_MESSAGES = [name for name, model in threat_models(KGE).items() if model.server and not model.auxiliary]
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedr", "single"])

@@ -75,7 +75,7 @@ def held_in(view: View, rows: torch.Tensor) -> int:
     return sum(row.tobytes() in seen for row in np.asarray(rows, dtype=np.float32))
 
 
-OF_MESSAGES = [name for name, model in threat_models(KGE).items() if not model.models]
+OF_MESSAGES = [name for name, model in threat_models(KGE).items() if model.server and not model.auxiliary]
 CASES = [("fede", ""), ("fedr", ""), ("fede", "secagg"), ("fede", "psu,secagg"), ("fedr", "psu,secagg")]
 
 

@@ -179,7 +179,9 @@ def adversary(record: Record, row: Leakage) -> Adversary:
     tables = RECIPES[record.spec.algorithm].shared
     rows = " and ".join({"entities": "entity", "relations": "relation"}[table] for table in tables) + " embeddings"
     who, knows = "the server alone; it follows the protocol and is curious", "nothing"
-    if model.colluder:
+    if not model.server:
+        who = model.about
+    elif model.colluder:
         who = f"the server together with {row.colluder}, one of the clients"
         knows = (
             f"{100 * row.leak:g}{NO_BREAK}% of the entity-embedding pairs of {row.colluder}, and the relations of its triples "

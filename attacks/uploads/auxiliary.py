@@ -1,0 +1,165 @@
+"""Which triples did a victim train on? Asked of a server that was told some of them.
+
+    found = run_attacks(result, AttackOptions(attack=("server-aux",)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  auc  0.92 ...
+
+Threat model: "server+triples", a server that reads the names of rows and has labelled triples of each victim (`auxiliary`, by
+default a tenth of those that the victim trained on). From their rows it fits a vector for each relation, `fit_relations`, and
+scores any other triple by it. Nothing that stays at home is used: not the victim's relation rows.
+
+`fit`: the score on the victim's uploaded rows. `change`: by how much it is larger there than on the rows that the server had
+sent, where it knows them. `both`: their sum in deviations.
+
+Baseline: `names`, how often the head's and the tail's names stand in the relation in the auxiliary triples.
+
+Source: ours, after the server-initiated attack of Hu et al. 2023 (DP-FLames), whose threshold and statistic are not published.
+Figures: `attacks.uploads.questions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.figure import Figure
+from attacks.kge.view import KgeView, VictimView
+from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, named, question_figures
+from fkgsec.kge import kinds
+from fkgsec.kge.models import KgeModel
+
+SERVER_AUX = "server-aux"
+SMOOTHING = 0.1  # added to every count of a name in a relation
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """How one adversary scores triples of names, by way; `names`: without rows. `rows`: names of the rows that it has."""
+
+    ways: Mapping[str, Scorer]
+    names: Scorer
+    rows: frozenset[str]
+
+
+def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.ndarray, count: int) -> Tensor:
+    """A vector in which each relation acts, `[count, V']`, from pairs of rows `[a, W]` that it links (`relations` `[a]`).
+
+    TransE: the median of t - h, which has the least L1 error. Others: the mean of the vectors that fit each pair best, for
+    RotatE of unit modulus in each component, for DistMult and ComplEx of length 1. A relation without pairs gets that of all.
+    """
+    best = model.best_relation(heads, tails)
+
+    def fitted(chosen: Tensor) -> Tensor:
+        if model.similarity == kinds.L1:
+            return chosen.median(dim=0).values
+        mean = chosen.mean(dim=0)
+        if model.similarity == kinds.MODULUS:
+            real, imaginary = mean.chunk(2)
+            return mean / torch.hypot(real, imaginary).clamp_min(1e-9).repeat(2)
+        return mean / mean.norm().clamp_min(1e-9)
+
+    found = fitted(best).repeat(count, 1)
+    for number in np.unique(relations):
+        found[number] = fitted(best[torch.from_numpy(relations == number)])
+    return found
+
+
+def fit(view: KgeView, rng: np.random.Generator) -> dict[str, Fitted | str]:
+    """By victim how the adversary scores triples, or why it cannot."""
+    return {victim.name: _fit(view.model, victim) for victim in view.victims}
+
+
+def _fit(model: KgeModel, victim: VictimView) -> Fitted | str:
+    if victim.entities is None or victim.entity_names is None:
+        return "no entity embedding of it crossed"
+    if victim.auxiliary is None:
+        return "no triple of it is known"
+    seen = ~victim.entities.isnan().any(dim=1).numpy()
+    place = {name: row for row, name in enumerate(victim.entity_names) if seen[row] and name is not None}
+    told = [triple for triple in victim.auxiliary if triple[0] in place and triple[2] in place]
+    if not told:
+        return f"of {len(victim.auxiliary)} auxiliary triples none has rows that were seen"
+    kinds_of = {name: number for number, name in enumerate(sorted({triple[1] for triple in victim.auxiliary}))}
+    heads, tails = (torch.tensor([place[triple[end]] for triple in told]) for end in (0, 2))
+    relations = np.array([kinds_of[triple[1]] for triple in told])
+
+    def scorer(rows: Tensor) -> Scorer:
+        # The last one is for relations of no auxiliary triple.
+        vectors = fit_relations(model, rows[heads], rows[tails], relations, len(kinds_of) + 1)
+
+        def score(triples: np.ndarray) -> np.ndarray:
+            one, other = (rows[torch.tensor([place[name] for name in triples[:, end]])] for end in (0, 2))
+            acting = vectors[torch.tensor([kinds_of.get(name, -1) for name in triples[:, 1]])]
+            return model.pair_scores(model.function.query(one, acting, "tail"), other).double().numpy()
+
+        return score
+
+    ways: dict[str, Scorer] = {"fit": scorer(victim.entities.float())}
+    if (received := victim.received.get("entities")) is not None:
+        before, after = scorer(received.float()), ways["fit"]
+        ways["change"] = lambda triples: after(triples) - before(triples)
+        ways["both"] = lambda triples: _in_deviations(after(triples)) + _in_deviations(ways["change"](triples))
+    return Fitted(ways, _names_scorer(victim.auxiliary), frozenset(place))
+
+
+def _in_deviations(scores: np.ndarray) -> np.ndarray:
+    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
+
+
+def _names_scorer(auxiliary: np.ndarray) -> Scorer:
+    """By how often the head and the tail stand in the relation in the auxiliary triples `[a, 3]`."""
+    counts: dict[tuple[int, str, str], int] = {}
+    for head, relation, tail in auxiliary:
+        for end, name in ((0, head), (2, tail)):
+            counts[end, relation, name] = counts.get((end, relation, name), 0) + 1
+
+    def score(triples: np.ndarray) -> np.ndarray:
+        return np.array(
+            [
+                sum(np.log(counts.get((end, triple[1], triple[end]), 0) + SMOOTHING) for end in (0, 2))
+                for triple in triples
+            ]
+        )
+
+    return score
+
+
+def score(claims: Mapping[str, Fitted | str], truth: Truth) -> list[Figure]:
+    """Figures of every victim: of triples that the adversary was not told, with both ends among the rows that it has."""
+    figures = []
+    for victim in truth.view.victims:
+        claim = claims.get(victim.name)
+        if isinstance(claim, str):
+            figures += truth.not_attacked(victim.name, claim)
+        if not isinstance(claim, Fitted):
+            continue
+        client, rows = truth.client(victim.name), claim.rows
+        names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
+        has_row = np.fromiter((name in rows for name in names), dtype=bool, count=len(names))
+        told = {tuple(triple) for triple in victim.auxiliary}
+        excluded = client.train[[tuple(triple) in told for triple in named(truth, victim.name, client.train)]]
+
+        def known(triples: np.ndarray, has_row: np.ndarray = has_row) -> np.ndarray:
+            return has_row[triples[:, 0]] & has_row[triples[:, 2]]
+
+        asked = draw_questions(truth, victim.name, known, truth.rng, excluded)
+        figures += question_figures(truth, victim.name, asked, claim.ways, {"names": claim.names})
+    return figures
+
+
+ATTACK = Attack(
+    SERVER_AUX,
+    "tells triples that a victim trained on, by rows that it uploaded and some of its triples",
+    Needs(names=True, entities=True, auxiliary=True, server=True),
+    METRICS,
+    fit,
+    score,
+    threats=("server+triples",),
+    items=ITEMS,
+    in_order=True,
+)

@@ -1,0 +1,205 @@
+"""Triples of a victim that an adversary is asked about, and how well its scores tell those that were trained on.
+
+    asked = draw_questions(truth, "hospital-2", known, rng)
+    figures = question_figures(truth, "hospital-2", asked, {"score": scorer}, {"names": guess})
+
+Two questions. Was a true triple trained on? Members and triples of the victim that nobody ever trained on, of the same relation
+and of like degrees (`attacks.membership.controls`): figures `auc`, `tpr@...`. Are two entities linked at all? Trained triples and
+random pairs of the victim's entities, with the relation of a trained triple: figures `auc_pairs`, `tpr_pairs@...`. The second
+is easier, since an embedding that generalises answers it, too; the first is the one that goes by what a client holds.
+
+A scorer takes triples of names `[q, 3]` and gives float64 `[q]`, larger where it takes one for trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.membership.audits import contains, to_local
+from attacks.membership.controls import matched_controls
+from attacks.membership.figures import MAX_FPR, auc_of, placements, tpr_at_fpr
+from attacks.registry import Truth
+from attacks.uploads.ways import Measure, by_ways
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import DataError
+from fkgsec.estimate import Estimate, exact, proportion
+
+Scorer = Callable[[np.ndarray], np.ndarray]
+MOST_ASKED = 5000  # of trained triples, and of random pairs
+TPR = {max_fpr: f"tpr@{max_fpr:g}" for max_fpr in MAX_FPR}
+METRICS = {
+    "auc": "AUC of trained triples among true ones that nobody trained on",
+    **{
+        name: f"trained triples found at {100 * fpr:g} % false alarms, of true ones that nobody trained on"
+        for fpr, name in TPR.items()
+    },
+    "auc_pairs": "AUC of trained triples among random pairs",
+    **{
+        f"{name}_pairs": f"trained triples found at {100 * fpr:g} % false alarms among random pairs"
+        for fpr, name in TPR.items()
+    },
+}
+ITEMS = {metric: "triples and random pairs" if metric.endswith("_pairs") else "matched triples" for metric in METRICS}
+
+
+class Questions(NamedTuple):
+    """Triples in the victim's local ids, int64 `[., 3]`.
+
+    Attributes:
+        members, unseen: trained ones, and for each a true one that nobody trained on. reason: why there are none.
+        trained, random: trained triples, and random pairs that no triple of any client links.
+    """
+
+    members: np.ndarray
+    unseen: np.ndarray
+    trained: np.ndarray
+    random: np.ndarray
+    reason: str | None = None
+
+
+def draw_questions(
+    truth: Truth,
+    victim: str,
+    known: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+    excluded: np.ndarray | None = None,
+) -> Questions:
+    """What is asked of a victim.
+
+    Args:
+        known: of local triples `[k, 3]`, bool `[k]`: of which the adversary has the names and rows to be asked at all.
+        excluded: int64 `[k, 3]`, local triples that it was told.
+    """
+    graph, client = truth.graph, truth.client(victim)
+    train = np.unique(client.train, axis=0)
+    if excluded is not None:
+        train = train[~contains(excluded, train)]
+    train, test = (part[known(part)] for part in (train, np.unique(client.test, axis=0)))
+    members, unseen, reason = _matched(graph, client, train, test, rng)
+    if not len(train):
+        return Questions(members, unseen, train, train, reason)
+    trained = train[rng.permutation(len(train))[:MOST_ASKED]]
+    return Questions(members, unseen, trained, _random_pairs(graph, client, train, known, rng), reason)
+
+
+def _matched(
+    graph: FederatedGraph, client: ClientGraph, train: np.ndarray, test: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, str | None]:
+    """Members, controls, and why there are none."""
+    none = train[:0]
+    chosen = train[rng.permutation(len(train))[: min(2 * len(test), len(train) // 2)]]
+    if not len(chosen):
+        return none, none, f"{len(train)} trained triples and {len(test)} others can be asked about; it takes 2 of each"
+    others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
+    elsewhere = to_local(graph, client, np.concatenate(others))
+    try:
+        found = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
+    except DataError:  # none of them is like another
+        return (
+            none,
+            none,
+            f"of {len(test)} triples that nobody trained on none is like one of {len(chosen)} trained ones",
+        )
+    if len(found.rows) < 2:
+        return none, none, f"{len(found.rows)} trained triples with a control that nobody trained on; it takes 2"
+    return chosen[found.rows], found.triples, None
+
+
+def _random_pairs(
+    graph: FederatedGraph,
+    client: ClientGraph,
+    train: np.ndarray,
+    known: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Pairs of trained entities with relations of trained triples, which no client's triple of any split links."""
+    ends = rng.integers(0, client.num_trained_entities, size=(4 * MOST_ASKED, 2))
+    relations = train[rng.integers(0, len(train), size=len(ends)), 1]
+    drawn = np.unique(np.stack([ends[:, 0], relations, ends[:, 1]], axis=1), axis=0)
+    everywhere = np.concatenate([one.to_global(one.triples)[:, [0, 2]] for one in graph.clients])
+    count = len(graph.entities)
+    linked = np.unique(np.concatenate([everywhere @ (count, 1), everywhere[:, ::-1] @ (count, 1)]))
+    pairs = client.entity_ids[drawn[:, [0, 2]]]
+    drawn = drawn[~np.isin(pairs @ (count, 1), linked) & (pairs[:, 0] != pairs[:, 1]) & known(drawn)]
+    return drawn[rng.permutation(len(drawn))[:MOST_ASKED]]
+
+
+def named(truth: Truth, victim: str, triples: np.ndarray) -> np.ndarray:
+    """Local triples `[q, 3]` as names, object `[q, 3]`."""
+    client = truth.client(victim)
+    entities, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
+    found = client.to_global(triples)
+    return np.stack([entities[found[:, 0]], relations[found[:, 1]], entities[found[:, 2]]], axis=1)
+
+
+def question_figures(
+    truth: Truth, victim: str, asked: Questions, ways: Mapping[str, Scorer], guesses: Mapping[str, Scorer]
+) -> list[Figure]:
+    """AUC and TPR of both questions, by each way and by the strongest; the guesses and chance are the baselines."""
+    figures = []
+    parts = (("", asked.members, asked.unseen, asked.reason), ("_pairs", asked.trained, asked.random, None))
+    for suffix, trained, others, reason in parts:
+        if reason is None and min(len(trained), len(others)) < 2:
+            reason = f"{len(trained)} trained triples and {len(others)} others can be asked about; it takes 2 of each"
+        if reason is not None:
+            metrics = [f"{metric}{suffix}" for metric in ("auc", *TPR.values())]
+            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in metrics]
+            continue
+        scores = {way: _scores(truth, victim, scorer, trained, others) for way, scorer in ways.items()}
+        guessed = {name: _scores(truth, victim, scorer, trained, others) for name, scorer in guesses.items()}
+        figures += _figures(truth, victim, suffix, scores, guessed)
+    return figures
+
+
+class _Scores(NamedTuple):
+    """Of trained triples `[m]` and of others `[c]`."""
+
+    trained: np.ndarray
+    others: np.ndarray
+
+
+def _scores(truth: Truth, victim: str, scorer: Scorer, trained: np.ndarray, others: np.ndarray) -> _Scores:
+    found = scorer(named(truth, victim, np.concatenate([trained, others])))
+    return _Scores(found[: len(trained)], found[len(trained) :])
+
+
+def _figures(
+    truth: Truth, victim: str, suffix: str, ways: Mapping[str, _Scores], guesses: Mapping[str, _Scores]
+) -> list[Figure]:
+    first = next(iter(ways.values()))
+    m, c = len(first.trained), len(first.others)
+    counts = {"trained": m, "others": c}
+    base = {"chance": exact(0.5, m + c)}
+    base |= {name: exact(float(placements(*one).members.mean()), m + c) for name, one in guesses.items()}
+    measures: dict[str, Measure] = {way: partial(_auc, one) for way, one in ways.items()}
+    figures = by_ways(truth, f"auc{suffix}", victim, measures, base, attainable=1.0, counts=counts)
+    for max_fpr, name in TPR.items():
+        if math.floor(max_fpr * c + 1e-9) < 1:
+            reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} others; {c:,} can be asked about"
+            figures.append(truth.figure(f"{name}{suffix}", victim, NOT_ATTACKED, reason=reason, counts=counts))
+            continue
+        base = {"chance": exact(max_fpr, m)} | {one: exact(_found(got, max_fpr) / m, m) for one, got in guesses.items()}
+        measures = {way: partial(_tpr, _found(one, max_fpr), m) for way, one in ways.items()}
+        figures += by_ways(truth, f"{name}{suffix}", victim, measures, base, attainable=1.0, counts=counts)
+    return figures
+
+
+def _auc(scores: _Scores, compared: int) -> Estimate:
+    return auc_of(*scores, compared=compared)
+
+
+def _found(scores: _Scores, max_fpr: float) -> float:
+    """How many trained triples lie above the threshold that the others give."""
+    tpr = tpr_at_fpr(*scores, max_fpr, "remembered").tpr
+    assert tpr is not None
+    return tpr.value * tpr.n
+
+
+def _tpr(found: float, count: int, compared: int) -> Estimate:
+    return proportion(min(found, count), count, compared=compared)

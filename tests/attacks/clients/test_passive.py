@@ -1,0 +1,96 @@
+"""One client alone, by the broadcasts that it receives: planted triples, shuffled rows, and what defenses change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from attacks import ATTACKS, AttackOptions, Figure, run_attacks
+from attacks.view import THREAT_MODELS, build_view
+from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.kge.local.evaluation import ClientTables
+
+CLIENT = "client"
+NONE = np.zeros((0, 3), dtype=np.int64)
+
+
+def planted(fabricate, *, shuffled: bool = False, seed: int = 0):
+    """Both clients hold 40 entities and 2 relations; rows are translated along the victim's triples, which the other has not."""
+    rng, dim, count = np.random.default_rng(seed), 16, 40
+    relations = torch.from_numpy(rng.normal(0, 1, (2, dim)).astype(np.float32))
+    heads = torch.from_numpy(rng.normal(0, 1, (count // 2, dim)).astype(np.float32))
+    kinds = torch.arange(count // 2) % 2
+    entities = torch.stack([heads, heads + relations[kinds]], dim=1).reshape(-1, dim)
+    if shuffled:
+        entities = entities[torch.from_numpy(rng.permutation(count))]
+    own = np.array([(place, 0, (place + 7) % count) for place in range(count)] + [(0, 1, 9)])
+    theirs = np.array([(2 * place, place % 2, 2 * place + 1) for place in range(count // 2)])
+    clients = tuple(
+        ClientGraph.from_global(name, part, NONE, NONE) for name, part in (("own", own), ("victim", theirs))
+    )
+    graph = FederatedGraph("planted", tuple(f"e{number}" for number in range(count)), ("r0", "r1"), clients)
+    tables = [ClientTables(entities[one.entity_ids.tolist()], relations[one.relation_ids.tolist()]) for one in clients]
+    return fabricate(graph, tables, tables)
+
+
+def test_planted_triples_are_told(fabricate, attacked) -> None:
+    found = attacked(planted(fabricate), "client-passive")
+    one = found[CLIENT, "victim", "auc_pairs"]
+    assert one.estimate.value > 0.99
+    assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
+    assert set(one.guesses) == {"chance", "names"}
+
+
+def test_at_shuffled_rows_it_is_chance(fabricate, attacked) -> None:
+    values = [
+        attacked(planted(fabricate, shuffled=True, seed=seed), "client-passive")[CLIENT, "victim", "auc_pairs"]
+        for seed in range(6)
+    ]
+    assert 0.35 < np.mean([one.estimate.value for one in values]) < 0.65
+
+
+def by_score(result) -> list[Figure]:
+    """The figures on random pairs by score alone: of so few triples names tell more, and would be the strongest."""
+    figures = run_attacks(result, AttackOptions(attack=("client-passive",))).figures
+    found = [one for one in figures if (one.metric, one.variant) == ("auc_pairs", "score")]
+    assert [one.victim for one in found] == ["hospital-2", "hospital-3"]
+    return found
+
+
+@pytest.mark.parametrize("defense", ["", "secagg", "psu,secagg"])
+def test_sums_cannot_stop_it_since_it_reads_the_broadcasts(federate, defense: str) -> None:
+    for one in by_score(federate(defense)):
+        assert one.estimate.low > 0.6
+
+
+def test_noise_stops_it(federate) -> None:
+    for noisy, clear in zip(*(by_score(federate(one)) for one in ("dp:unit=row,clip=0.1,epsilon=8", "")), strict=True):
+        assert noisy.estimate.value < clear.estimate.value - 0.08
+        assert noisy.estimate.low <= 0.57
+        assert noisy.estimate.high < noisy.baseline.value  # below what names tell
+
+
+def test_it_sees_no_upload(federate, attacked) -> None:
+    """Its view has its own model and what it was sent, and stays the same whatever the others' uploads are."""
+    result = federate()
+    view = build_view(result, THREAT_MODELS[CLIENT], colluder="hospital-1", leak=0.3, seed=0)
+    assert len(view.colluder.entity_names) == result.graph.clients[0].num_trained_entities
+    for victim in view.victims:
+        assert (victim.entities, victim.relations, victim.entity_names, victim.received) == (None, None, None, {})
+    other = [result.trained[0], *(ClientTables(one.entities + 1, one.relations + 1) for one in result.trained[1:])]
+    changed = dataclasses.replace(result, trained=other)
+    assert attacked(changed, "client-passive") == attacked(result, "client-passive")
+
+
+def test_where_it_cannot_run_it_says_so(federate, attacked) -> None:
+    found = attacked(federate(algorithm="fedr"), "client-passive")
+    assert {one.reason for one in found.values()} == {"no entity embedding is broadcast"}
+    found = attacked(federate(), "client-passive", "collusion")
+    assert {one.reason for one in found.values()} == {"it needs a client alone"}
+    needs = ATTACKS["client-passive"].needs
+    assert needs.never("fede", THREAT_MODELS["collusion"]) == "it takes a client alone"
+    assert needs.never("fedr", THREAT_MODELS[CLIENT]) == "no entity embedding crosses in fedr"
+    assert needs.never("fede", THREAT_MODELS[CLIENT]) is None

@@ -1,0 +1,76 @@
+"""What is asked of a victim's triples: nothing that was told, and controls that nobody trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attacks import ATTACKS, Truth
+from attacks.membership.audits import contains
+from attacks.uploads.questions import TPR, draw_questions, named, question_figures
+from attacks.view import THREAT_MODELS, build_view
+
+
+def truth_of(result) -> Truth:
+    view = build_view(result, THREAT_MODELS["server+triples"], colluder="hospital-1", leak=1.0, seed=0)
+    return Truth(ATTACKS["server-aux"], view, result, "hospital-1", 0, np.random.default_rng(0))
+
+
+def all_known(triples: np.ndarray) -> np.ndarray:
+    return np.ones(len(triples), dtype=bool)
+
+
+def test_members_were_trained_on_and_others_by_nobody(federate) -> None:
+    truth = truth_of(federate())
+    client = truth.client("hospital-2")
+    told = client.train[:40]
+    asked = draw_questions(truth, "hospital-2", all_known, np.random.default_rng(1), told)
+    assert asked.reason is None
+    assert len(asked.members) == len(asked.unseen) >= 2
+    for triples in (asked.members, asked.trained):
+        assert contains(client.train, triples).all()
+        assert not contains(told, triples).any()
+    assert contains(client.test, asked.unseen).all()
+    everybody = np.concatenate([one.to_global(one.train) for one in truth.graph.clients])
+    assert not contains(everybody, client.to_global(asked.unseen)).any()
+    linked = {tuple(pair) for one in truth.graph.clients for pair in one.to_global(one.triples)[:, [0, 2]]}
+    pairs = client.to_global(asked.random)[:, [0, 2]]
+    assert len(pairs) > 100
+    assert not any((head, tail) in linked or (tail, head) in linked or head == tail for head, tail in pairs)
+
+
+def test_what_is_not_known_is_not_asked(federate) -> None:
+    truth = truth_of(federate())
+    asked = draw_questions(truth, "hospital-2", lambda triples: triples[:, 1] == 0, np.random.default_rng(1))
+    for triples in asked[:4]:
+        assert set(triples[:, 1]) <= {0}
+    nothing = draw_questions(truth, "hospital-2", lambda triples: triples[:, 0] < 0, np.random.default_rng(1))
+    assert nothing.reason == "0 trained triples and 0 others can be asked about; it takes 2 of each"
+    figures = question_figures(truth, "hospital-2", nothing, {"any": len}, {})
+    assert {one.metric for one in figures} == set(ATTACKS["server-aux"].metrics)
+    assert all(one.reason for one in figures)
+
+
+def test_a_scorer_that_knows_and_one_that_guesses(federate) -> None:
+    truth, rng = truth_of(federate()), np.random.default_rng(2)
+    asked = draw_questions(truth, "hospital-2", all_known, rng)
+    trained = {tuple(triple) for triple in named(truth, "hospital-2", truth.client("hospital-2").train)}
+
+    def knowing(triples: np.ndarray) -> np.ndarray:
+        return np.array([float(tuple(triple) in trained) for triple in triples])
+
+    def guessing(triples: np.ndarray) -> np.ndarray:
+        return rng.random(len(triples))
+
+    for scorer, low, high in ((knowing, 1.0, 1.0), (guessing, 0.3, 0.7)):
+        found = {
+            one.metric: one for one in question_figures(truth, "hospital-2", asked, {"way": scorer}, {"g": guessing})
+        }
+        assert low <= found["auc"].estimate.value <= high
+        assert low <= found["auc_pairs"].estimate.value <= high
+        few = found["tpr@0.001"]
+        assert few.reason == f"0.1% false alarms take 1,000 others; {len(asked.unseen)} can be asked about"
+        pairs = found["tpr@0.01_pairs"]
+        assert pairs.estimate.value == pytest.approx(1.0) if scorer is knowing else pairs.estimate.value < 0.05
+        assert found["auc"].guesses["chance"].value == 0.5
+    assert list(TPR.values()) == ["tpr@0.01", "tpr@0.001"]
