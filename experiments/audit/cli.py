@@ -22,8 +22,8 @@ from experiments.audit.table_files import Manifest, Tables, read_manifest, read_
 from experiments.cli.console import make_console, print_tables
 from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
 from experiments.reporting import tables as shown
-from experiments.runs.run import load_run
-from experiments.runs.spec import Spec, make_spec
+from experiments.runs.run import load_run, read_spec
+from experiments.runs.spec import Spec, make_spec, of_triples
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import SpecError
 
@@ -44,6 +44,7 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
+    of_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
     manifest, tables = collect_tables(*load_run(run))
     written = write_tables(manifest, tables, out, overwrite=overwrite)
     typer.echo(
@@ -85,7 +86,7 @@ def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tup
     wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
     if wrong:
         raise SpecError(f"{path}: its manifest says {', '.join(wrong)}; give attack options and --data only")
-    asked = make_spec(None, given)  # the values are checked before anything is read
+    asked = of_triples(make_spec(None, given), "audit")  # the values are checked before anything is read
     changes = {name: getattr(asked, name) for name in given}
     return msgspec.structs.replace(manifest.spec, **changes), read_tables(path, manifest.spec.model)
 
@@ -93,7 +94,7 @@ def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tup
 def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
     if "model" not in given:
         raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
-    spec = make_spec(None, given)
+    spec: Spec = of_triples(make_spec(None, given), "audit")
     tables = read_tables(path, spec.model)
     if has_scaled_phases(tables, spec.model) and "gamma" not in given:
         raise SpecError(

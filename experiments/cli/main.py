@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import fkgsec
+from attacks.registry import UPDATE_RECOVERY
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
 from experiments.cli.console import expected_errors, make_console, print_tables
@@ -23,17 +24,18 @@ from experiments.reporting import comparison as compared
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
 from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.compare import DEFAULT_CASES, Comparison, compare
+from experiments.runs.compare import Comparison, base_algorithm, compare
 from experiments.runs.compare import default_folder as default_comparison
 from experiments.runs.record import encode_record
 from experiments.runs.recovery import AID as UPDATE_AID
 from experiments.runs.recovery import Unlearning
-from experiments.runs.run import Finished, default_folder, execute, reuse, warnings_of
+from experiments.runs.run import Finished, default_folder, execute, read_spec, reuse, warnings_of
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
-from experiments.runs.spec import make_spec
+from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.stored import encode_stored
 from experiments.runs.writing import Overwrite, write_new
 from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import all_tasks, task_of
 from experiments.unlearning import cli as unlearn_cli
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
@@ -109,6 +111,7 @@ def train(
     "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
     "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
     "  fkgsec attack --run runs/fb --threat identifiers --inference score\n\n"
+    "  fkgsec attack --target cefgl --threat models\n\n"
     "  fkgsec attack --attack list"
 )
 @expected_errors
@@ -125,7 +128,7 @@ def attack(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a federation (or take a finished run), rebuild the victims' triples from what a colluding server saw, and report."""
+    """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
         typer.echo("\n".join(tables.attack_lines()))
         return
@@ -137,7 +140,9 @@ def attack(
     wrong += [name for name, value in (("--config", config), ("--seeds", seeds)) if value is not None]
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
-    asked = make_spec(None, given)  # the values are checked before anything is read
+    asked = make_spec(
+        None, given | {"algorithm": read_spec(run).algorithm}
+    )  # the values are checked before any data are read
     changes = {name: getattr(asked, name) for name in given}
     finished, graph = reuse(run, changes, out, overwrite=overwrite)
     _print_finished(finished, json, quiet, warnings_of(finished.record.spec, graph), overwrite=overwrite)
@@ -145,7 +150,7 @@ def attack(
 
 @app.command(
     "compare",
-    epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n"
+    epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n  fkgsec compare --case fedavg --case fedstar --case cefgl/secagg\n\n"
     "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
 )
 @expected_errors
@@ -157,7 +162,9 @@ def compare_cases(
         list[str] | None,
         typer.Option(
             "--case",
-            help=f"none, an algorithm, a defense, or algorithm/defense; repeatable (default: {' '.join(DEFAULT_CASES)})",
+            help="none, an algorithm, a defense, or algorithm/defense; repeatable (default: "
+            + "; of graphs ".join(" ".join(task.cases) for task in all_tasks())
+            + ")",
             autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
         ),
     ] = None,
@@ -184,6 +191,9 @@ def compare_cases(
     quiet: Quiet = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    named = [spelled_case(one) for one in case or ()]
+    if config is None and not {"algorithm", "data"} & set(given) and (base := base_algorithm(named)):
+        given = given | {"algorithm": base}
     spec = make_spec(config, given)
     graph = spec.load_graph()
     errors = make_console(stderr=True)
@@ -195,10 +205,11 @@ def compare_cases(
         raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
     unlearning = None
     if forget:
+        of_triples(spec, "compare --forget")
         given_method: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
         unlearning = Unlearning(read_forget(forget, graph, None), UnlearnOptions(**given_method))
     folder = out or default_comparison(spec, graph)
-    cases = [spelled_case(one) for one in case or DEFAULT_CASES]
+    cases = named or task_of(spec).cases
     comparison = compare(spec, graph, folder, cases, observe=observe, overwrite=overwrite, unlearning=unlearning)
     if quiet:
         return
@@ -212,9 +223,12 @@ def _print_comparison(comparison: Comparison, folder: Path) -> None:
     shown = (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
     print_tables(console, [*shown, compared.convergence_table(records)])
     remark = compared.temperature_remark(records)
+    updates = any(
+        one.attack == UPDATE_RECOVERY for case in comparison.cases for one in (*case.record.figures, *case.unlearned)
+    )
     lines = [
         tables.MARGIN_AID,
-        UPDATE_AID,
+        *([UPDATE_AID] if updates else []),
         *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
     ]
     lines += compared.protection_by_case(records)

@@ -28,6 +28,7 @@ from experiments.reporting.frames import (
     rows_of,
     run_frame,
     side_by_side,
+    where_measured,
 )
 from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE, draw_bars, draw_rates, png
 from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
@@ -79,7 +80,7 @@ def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Fi
     frame["label"] = frame["label"].str.replace("_", " ")  # which may be broken between words
     heads = {"run": "case", "kind": "round", "threat": "threat\nvictim"} | FIGURE
     sheets = [
-        Sheet.of(f"{attack}: all victims together, or the one that gives most away", rows, heads)
+        Sheet.of(f"{attack}: all victims together, or the one that gives most away", where_measured(rows), heads)
         for attack, rows in frame.groupby("attack", sort=False)
     ]
     return [terminal_table(sheet, NARROW, once=3) for sheet in sheets]
@@ -99,13 +100,17 @@ def _threats(frame: pd.DataFrame, *, leak: bool) -> pd.DataFrame:
 
 
 def convergence_table(records: Mapping[str, Record]) -> Table:
-    """Test MRR, bytes and seconds; rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's MRR over
-    those that it took."""
+    """Test utility, bytes and seconds; rounds and bytes to convergence, and bytes to 98 % and 99 % of the first case's validation
+    over those that it took."""
     first = next(iter(records))
-    title = f"Utility, cost, convergence by validation MRR (P@98, P@99: bytes to that share of {first}'s, over its own)"
+    task = task_of(records[first].spec)
+    label = task.label(task.metric)
+    title = (
+        f"Utility, cost, convergence by validation {label} (P@98, P@99: bytes to that share of {first}'s, over its own)"
+    )
     heads = {
-        "run": "case", "mrr": Column("MRR", "share"), "bytes": "MiB", "seconds": "s", "kept": "R@CG",
-        "valid": "MRR@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99",
+        "run": "case", task.metric: Column(label, "share"), "bytes": "MiB", "seconds": "s", "kept": "R@CG",
+        "valid": f"{label}@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99",
     }  # fmt: skip
     return terminal_table(Sheet.of(title, run_frame(records), heads), once=1)
 
@@ -135,25 +140,57 @@ def protection_by_case(records: Mapping[str, Record]) -> list[str]:
 
 
 def draw_comparison(records: Mapping[str, Record]) -> bytes:
-    """A PNG: MRR, ERR and TRR by threat model beside their baselines, bytes and seconds; a row for each case."""
+    """A PNG: utility, what attacks found by threat model beside their baselines, bytes and seconds; a row for each case.
+
+    Of attacks ERR and TRR are shown, or, where nothing is reconstructed, the two figures that stand first.
+    """
     cases = list(records.values())
+    task = task_of(cases[0].spec)
     figure = Picture(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
-    utility, err, trr, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
+    utility, one, other, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
     places = list(range(len(cases)))[::-1]
-    draw_bars(utility, places, [case.utility["mrr"] for case in cases], 0.6, across=True, color=GREY)
-    utility.set(xlabel="test MRR (filtered)", title="Utility")
-    _draw_leakage(err, places, cases, "err")
-    _draw_leakage(trr, places, cases, "trr")
+    draw_bars(utility, places, [case.utility[task.metric] for case in cases], 0.6, across=True, color=GREY)
+    utility.set(xlabel=f"test {task.label(task.metric)}", title="Utility")
+    if any(case.leakage for case in cases):
+        _draw_leakage(one, places, cases, "err")
+        _draw_leakage(other, places, cases, "trr")
+    else:
+        questions = dict.fromkeys(found.key for case in cases for found in over_all(case.figures) if not found.reason)
+        for axes, key in zip((one, other), [*questions, "", ""][:2], strict=True):
+            _draw_figures(axes, places, cases, key)
     num_bytes = [(case.bytes.up + case.bytes.down) / 2**20 for case in cases]
     size.barh(places, num_bytes, height=0.6, color=GREY)
     size.set(xlabel="MiB in all", title="Bytes")
     seconds.barh(places, [sum(entry.seconds for entry in case.rounds) for case in cases], height=0.6, color=GREY)
     seconds.set(xlabel="s", title="Time")
     utility.set_yticks(places, [name.replace(",dp:", ",\ndp:") for name in records], fontsize=8)
-    figure.legend(*err.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(*one.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     first = cases[0]
     figure.suptitle(f"{first.data.name} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
     return png(figure)
+
+
+def _draw_figures(axes: Axes, places: list[int], cases: Sequence[Record], key: str) -> None:
+    """Bars of one figure of an attack, a colour for each threat model and variant, a black line at the base."""
+    rows = [
+        {(one.threat_model, one.variant): one for one in over_all(case.figures) if one.key == key and not one.reason}
+        for case in cases
+    ]
+    groups = list(dict.fromkeys(group for found in rows for group in found))
+    height = 0.8 / max(1, len(groups))
+    for number, group in enumerate(groups):
+        shown = [(place, found[group]) for place, found in zip(places, rows, strict=True) if group in found]
+        at = [place + 0.4 - height * (number + 0.5) for place, _ in shown]
+        label = ", ".join(part for part in group if part)
+        style = {"color": COLOURS[number % len(COLOURS)], "label": label}
+        draw_bars(axes, at, [one.estimate for _, one in shown], 0.9 * height, across=True, **style)
+        for place, (_, one) in zip(at, shown, strict=True):
+            if one.baseline is not None:
+                axes.vlines(one.baseline.value, place - height / 2, place + height / 2, color="black", lw=2)
+    for place, found in zip(places, rows, strict=True):
+        if not found:
+            axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
+    axes.set(xlabel=key.rpartition(".")[2], title=key.partition(".")[0] or "Attacks")
 
 
 def _draw_leakage(axes: Axes, places: list[int], cases: Sequence[Record], name: str) -> None:

@@ -84,6 +84,12 @@ def others(figures: pd.DataFrame) -> pd.DataFrame:
     return figures.loc[figures["attack"] != RECONSTRUCTION]
 
 
+def where_measured(figures: pd.DataFrame) -> pd.DataFrame:
+    """The rows of metrics that were measured anywhere in the frame; all, where none was. `tables.figure_reasons` says why not."""
+    measured = list(figures.loc[figures["reason"].isna(), "label"])
+    return figures.loc[figures["label"].isin(measured)] if measured else figures
+
+
 def side_by_side(figures: pd.DataFrame, of: str = "metric") -> pd.DataFrame:
     """The metrics (or variants) of one victim in one row: a column for each, and beside it `NAME_base` and `NAME_max`."""
     place = [name for name in PLACE if name != of]

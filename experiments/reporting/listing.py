@@ -41,8 +41,10 @@ from fkgsec.estimate import Estimate
 
 COLUMNS = {
     "run": "string", "algorithm": "string", "defense": "string", "model": "string", "data": "string",
-    "clients": "Int64", "dim": "Int64", "temperature": "Float64", "rounds": "Int64", "kept": "Int64", "seed": "Int64",
+    "clients": "Int64", "dim": "Int64", "layers": "Int64", "width": "Int64", "temperature": "Float64", "rounds": "Int64",
+    "kept": "Int64", "seed": "Int64",
     "mrr": "Float64", "mrr_low": "Float64", "mrr_high": "Float64", "hits@10": "Float64",
+    "accuracy": "Float64", "accuracy_low": "Float64", "accuracy_high": "Float64",
     "threat": "string", "leak": "Float64", "metric": "string", "inference": "string",
     "err": "Float64", "err_low": "Float64", "err_high": "Float64", "err_base": "Float64",
     "err_max": "Float64",
@@ -53,9 +55,18 @@ COLUMNS = {
     "bytes_up": "Int64", "bytes_down": "Int64", "seconds": "Float64", "commit": "string", "dirty": "boolean",
 }  # fmt: skip
 """Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
+OF_TASK = {
+    "kge": (
+        "dim", "temperature", "mrr", "mrr_low", "mrr_high", "hits@10", "leak", "metric", "inference",
+        *(f"{rate}{part}" for rate in ("err", "trr") for part in ("", "_low", "_high", "_base", "_max")),
+    ),
+    "graph": ("layers", "width", "accuracy", "accuracy_low", "accuracy_high"),
+}  # fmt: skip
+"""Columns that a listing without a run of the task does not have."""
 
 SETTINGS = (
-    "algorithm", "defense", "model", "data", "clients", "dim", "temperature", "rounds", "seed", "commit", "dirty",
+    "algorithm", "defense", "model", "data", "clients", "dim", "layers", "width", "temperature", "rounds", "seed", "commit",
+    "dirty",
 )  # fmt: skip
 LEAKAGE = ("threat", "leak", "metric", "inference", *rates(err="ERR", trr="TRR"))
 OTHERS = ("attack", "figure", "value", "value_base", "value_max")
@@ -65,8 +76,8 @@ HEADERS = {
     "bytes_down": "MiB down", "seconds": "s",
 }  # fmt: skip
 LEAST_FIRST = (
-    "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "clients",
-    "model",
+    "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "width", "layers",
+    "clients", "model",
 )  # fmt: skip
 WIDE = 10_000  # more than any listing takes
 _CONDITION = re.compile(r"\s*([\w@]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
@@ -122,7 +133,7 @@ def _run_name(root: Path, file: Path) -> str:
 
 
 def listing(records: Mapping[str, Record]) -> pd.DataFrame:
-    """A table with the columns `COLUMNS`. `*_low` and `*_high` are 95 % intervals, `*_base` the best baseline."""
+    """A table with those of `COLUMNS` that runs of these tasks have: `*_low`, `*_high` are 95 % intervals, `*_base` baselines."""
     rows: list[dict[str, Any]] = []
     for name, record in records.items():
         (run,) = rows_of(run_frame({name: record}))
@@ -138,13 +149,15 @@ def listing(records: Mapping[str, Record]) -> pd.DataFrame:
         attacked += [
             {
                 **{key: row[key] for key in ("attack", "leak", "reason")}, "threat": row["threat_model"],
-                "figure": row["metric"], "value": row["estimate"], "value_base": row["baseline"],
+                "figure": row["label"], "value": row["estimate"], "value_base": row["baseline"],
                 "value_max": row["attainable"],
             }
             for row in rows_of(others(figures))
         ]  # fmt: skip
         rows += [_plain({**run, **cells}) for cells in attacked] or [_plain(run)]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    foreign = set().union(*OF_TASK.values()) - {name for one in records.values() for name in OF_TASK[one.spec.task]}
+    kinds = {name: kind for name, kind in COLUMNS.items() if name not in foreign}
+    return pd.DataFrame(rows, columns=list(kinds)).astype(kinds)
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +182,7 @@ def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
         if parts is None:
             raise SpecError(f"where: expected COLUMN, one of {' '.join(_COMPARE)}, and a value; got {condition!r}")
         name, sign, value = parts.groups()
-        cells = pd.Series(frame[_column("where", name)])
+        cells = pd.Series(frame[_column("where", name, frame)])
         met = _COMPARE[sign](cells, _value_like(cells, name, value)).fillna(False).astype(bool)
         frame = frame.loc[met]
     return frame
@@ -194,13 +207,13 @@ def sort(frame: pd.DataFrame, name: str, *, reverse: bool = False) -> pd.DataFra
     Raises:
         SpecError: an unknown column.
     """
-    words = frame[_column("sort", name)].dtype == "string"
+    words = frame[_column("sort", name, frame)].dtype == "string"
     return frame.sort_values(name, ascending=words != reverse, kind="stable", na_position="last")
 
 
-def _column(option: str, name: str) -> str:
-    if name not in COLUMNS:
-        raise SpecError(f"{option}: no column {name!r}; there are {', '.join(COLUMNS)}")
+def _column(option: str, name: str, frame: pd.DataFrame) -> str:
+    if name not in frame:
+        raise SpecError(f"{option}: no column {name!r}; there are {', '.join(frame.columns)}")
     return name
 
 
@@ -211,17 +224,20 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
     """
     rows = rows_of(frame)
     runs = {row["run"]: row for row in rows}
-    varied = [name for name in SETTINGS if len({row[name] for row in runs.values()}) > 1]
+    known = [name for name in SETTINGS if name in frame]
+    varied = [name for name in known if len({row[name] for row in runs.values()}) > 1]
     first = _cells(rows[0]) if rows else {}
-    shared = [f"{name} {first[name]}" for name in SETTINGS if name not in varied and first.get(name, NONE) != NONE]
+    shared = [f"{name} {first[name]}" for name in known if name not in varied and first.get(name, NONE) != NONE]
     title = f"{len(runs)} run{'s' * (len(runs) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
-    names = ["run", *varied, "mrr", "hits@10", "bytes_up", "bytes_down", "seconds"]
+    utility = [name for name in ("mrr", "hits@10", "accuracy") if name in frame]
+    names = ["run", *varied, *utility, "bytes_up", "bytes_down", "seconds"]
     if any(row["threat"] is not None for row in rows):
-        kinds = [name for name in ("metric", "inference") if len({row[name] for row in rows} - {None}) > 1]
-        bounds = {name for name in ("err_max", "trr_max") if any(row[name] is not None for row in rows)}
-        figures = [name for name in LEAKAGE[4:] if not name.endswith("_max") or name in bounds]
+        kinds = [name for name in ("metric", "inference") if len({row.get(name) for row in rows} - {None}) > 1]
+        bounds = {name for name in ("err_max", "trr_max") if any(row.get(name) is not None for row in rows)}
+        figures = [name for name in LEAKAGE[4:] if name in frame and (not name.endswith("_max") or name in bounds)]
         others = [name for name in OTHERS if any(row[name] is not None for row in rows)]
-        names[-3:-3] = ["threat", "leak", *kinds, *figures, *others]
+        places = [name for name in ("threat", "leak") if name in frame]
+        names[-3:-3] = [*places, *kinds, *figures, *others]
     left_out: list[str] = []
     table = _make_table(rows, title, names)
     for name in [name for name in LEAST_FIRST if name in names]:
@@ -253,8 +269,8 @@ def _kind(name: str) -> Kind:
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """What the terminal shows of a row, by column: shares without the leading zero, sizes in MiB."""
     values = dict(row)
-    for name in ("mrr", "err", "trr", "value"):
-        if row[name] is not None:
+    for name in ("mrr", "accuracy", "err", "trr", "value"):
+        if row.get(name) is not None:
             values[name] = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], 1, "")
     missing = (*LEAKAGE[4:], *OTHERS[2:]) if row["reason"] is not None else ()
     return {
@@ -280,7 +296,7 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def curves(record: Record) -> list[tuple[int, dict[str, float]]]:
-    """What each round says, by round: loss, validation MRR, bytes and seconds; what a round did not measure is left out."""
+    """What each round says, by round: loss, validation, bytes and seconds; what a round did not measure is left out."""
     return [
         (entry.round, {f"round/{name}": float(value) for name, value in fields.items() if value is not None})
         for entry in record.rounds

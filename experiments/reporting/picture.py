@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from attacks.figure import Figure as Found
 from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.view import ALL
-from experiments.reporting.frames import attack_name
+from experiments.reporting.frames import attack_name, over_all
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate
@@ -26,12 +27,14 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 
 
 def draw_picture(record: Record) -> bytes:
-    """A PNG: loss and validation by round; beside it ERR and TRR of each victim with intervals and baselines."""
+    """A PNG: loss and validation by round; beside it ERR and TRR of each victim with intervals and baselines, or where nothing is
+    reconstructed what other attacks found of all victims."""
     rows = _rows_to_draw(record)
-    figure = Figure(figsize=(12, 4.6) if rows else (7, 4.6), layout="constrained")
-    if rows:
+    others = [] if record.leakage else [one for one in over_all(record.figures) if not one.reason][:MOST_GROUPS]
+    figure = Figure(figsize=(12, 4.6) if rows or others else (7, 4.6), layout="constrained")
+    if rows or others:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
-        _draw_leakage(right, rows)
+        _draw_leakage(right, rows) if rows else _draw_figures(right, others)
     else:
         left = figure.subplots()
     _draw_training(left, record)
@@ -103,6 +106,21 @@ def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
     axes.set_ylabel("share reconstructed")
     axes.set_title("Reconstruction of each victim (bars: 95 % intervals)", fontsize=10)
     axes.legend(fontsize=8)
+
+
+def _draw_figures(axes: Axes, figures: Sequence[Found]) -> None:
+    labels = [f"{one.attack}\n{one.label}\n{attack_name(one.threat_model, one.leak)}" for one in figures]
+    places = list(range(len(figures)))
+    draw_bars(axes, places, [one.estimate for one in figures], 0.6, across=False, color=ORANGE)
+    based = [(place, one.baseline.value) for place, one in zip(places, figures, strict=True) if one.baseline]
+    for number, (place, base) in enumerate(based):
+        label = "best guess without what crossed" if not number else "_"
+        axes.hlines(base, place - 0.3, place + 0.3, color="black", lw=2, label=label)
+    small = len(figures) > 4
+    axes.set_xticks(places, labels, fontsize=6 if small else 8, rotation=60 if small else 0)
+    axes.set_title("Attacks, all victims together or the worst one (bars: 95 % intervals)", fontsize=10)
+    if based:
+        axes.legend(fontsize=8)
 
 
 def draw_rates(

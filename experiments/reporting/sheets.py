@@ -27,7 +27,8 @@ Kind = Literal["text", "count", "number", "rate", "score", "share", "mean", "exa
 KINDS: dict[str, Kind] = {
     "leak": "number", "temperature": "number", "err": "rate", "trr": "rate", "estimate": "score", "baseline": "share",
     "attainable": "share", "majority": "share", "prior": "share", "precision": "rate", "recall": "rate",
-    "average_precision": "mean", "average_precision_base": "tiny", "mrr": "score", "hits@10": "mean", "valid": "exact",
+    "average_precision": "mean", "average_precision_base": "tiny", "mrr": "score", "accuracy": "score", "hits@10": "mean",
+    "valid": "exact",
     "bytes": "MiB", "bytes_up": "MiB", "bytes_down": "MiB", "bytes_kept": "MiB", "seconds": "s", "p98": "ratio", "p99": "ratio",
 }  # fmt: skip
 """What the columns of the frames are; others are text, bases and largest values shares."""

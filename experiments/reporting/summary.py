@@ -33,20 +33,22 @@ from experiments.reporting.sheets import Column, Sheet, markdown_lines
 from experiments.reporting.tables import FIGURE, RATES
 from experiments.runs.compare import Comparison, read_comparison
 from experiments.runs.record import Record, read_record
+from experiments.tasks.task import task_of
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
 
 
 def utility_sheet(records: Mapping[str, Record]) -> Sheet:
-    """A row for each record: test MRR with its interval, apart for leaked and clean triples, rounds and seconds.
+    """A row for each record of one task: test utility with its interval, apart for leaked and clean items, rounds and seconds.
 
     The temperature of negatives has a column where it is not the same in all.
     """
-    frame = run_frame(records)
+    frame, task = run_frame(records), task_of(next(iter(records.values())).spec)
     for kind in ("leaked", "clean"):
         frame[kind] = ["none" if part is None else f"{part.value:.4f} (n = {part.n})" for part in frame[kind]]
+    more = {"hits@10": "Hits@10"} if "hits@10" in task.metrics else {}
     heads = {
-        "run": "record", **_temperature(records.values()), "mrr": "test MRR", "leaked": "leaked triples",
-        "clean": "clean triples", "hits@10": "Hits@10", "of_rounds": "kept round", "seconds": "seconds",
+        "run": "record", **_temperature(records.values()), task.metric: Column(f"test {task.label(task.metric)}", "score"),
+        **task.leaked, **more, "of_rounds": "kept round", "seconds": "seconds",
     }  # fmt: skip
     return Sheet.of("Utility", frame, heads)
 
@@ -80,7 +82,7 @@ def other_attacks_sheet(records: Mapping[str, Record]) -> Sheet:
 
 
 def comparison_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
-    """A row for each case and threat model of each comparison, over all victims."""
+    """A row for each case and threat model of each comparison, over all victims, of what reconstruction found."""
     rows = []
     for federation, records in _cases(comparisons):
         runs = {row["run"]: row for row in rows_of(run_frame(records))}
@@ -100,13 +102,15 @@ def comparison_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
 
 
 def convergence_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
-    """A row for each case: R@CG, MRR@CG, P@CG, and P@98 and P@99 of the first case's."""
+    """A row for each case: R@CG, the validation there, P@CG, and P@98 and P@99 of the first case's."""
     frames = [run_frame(records).assign(federation=federation) for federation, records in _cases(comparisons)]
     frame = pd.concat(frames, ignore_index=True)
     frame["valid"] = frame["valid"].fillna("none")
+    tasks = [task_of(record.spec) for _, cases in _cases(comparisons) for record in cases.values()]
+    labels = dict.fromkeys(task.label(task.metric) for task in tasks)
     heads = {
-        **_case_heads(comparisons), "of_rounds": "R@CG", "valid": "validation MRR@CG", "bytes_kept": "P@CG MiB",
-        "p98": "P@98", "p99": "P@99", "seconds": "seconds",
+        **_case_heads(comparisons), "of_rounds": "R@CG", "valid": f"validation {' or '.join(labels)}@CG",
+        "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99", "seconds": "seconds",
     }  # fmt: skip
     return Sheet.of("Convergence", frame.fillna({"p98": "not reached", "p99": "not reached"}), heads)
 
@@ -140,7 +144,8 @@ def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or
         **{f"{name} {case}": one for name, cases in _cases(comparisons) for case, one in cases.items()},
     }
     sheets = [
-        *([utility_sheet(records), leakage_sheet(records)] if records else []),
+        *(utility_sheet(of_task) for of_task in _by_task(records)),
+        *([leakage_sheet(records)] if records else []),
         *([comparison_sheet(comparisons), convergence_sheet(comparisons)] if comparisons else []),
         *([other_attacks_sheet(everything)] if everything else []),
     ]
@@ -148,6 +153,13 @@ def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or
     if verifications:
         tables += [quality_lines(verifications), audit_lines(verifications)]
     typer.echo("\n\n".join("\n".join(lines) for lines in tables))
+
+
+def _by_task(records: Mapping[str, Record]) -> list[dict[str, Record]]:
+    found: dict[str, dict[str, Record]] = {}
+    for name, record in records.items():
+        found.setdefault(record.spec.task, {})[name] = record
+    return list(found.values())
 
 
 def _name(path: Path) -> str:

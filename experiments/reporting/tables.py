@@ -54,9 +54,15 @@ def attack_tables(record: Attacked) -> list[Table]:
     rest = others(shown)
     for attack in dict.fromkeys(rest["attack"]):
         rows = rest.loc[rest["attack"] == attack]
+        measured = set(rows.loc[rows["reason"].isna(), "label"])
+        rows = (
+            rows.loc[rows["label"].isin(measured)] if measured else rows
+        )  # `figure_reasons` says why the others were not
+        leaking = bool(rows["leak"].notna().any())
         rows = rows.assign(place=rows["place"].str.replace(", leak", ""))  # or it would not fit in 80 columns
         title = f"{attack}, round {rows['round'].iloc[0]}"
-        sheets.append(Sheet.of(title, rows, {"victim": "victim", "place": "threat, leak"} | FIGURE))
+        head = "threat, leak" if leaking else "threat"
+        sheets.append(Sheet.of(title, rows, {"victim": "victim", "place": head} | FIGURE))
     return [terminal_table(sheet) for sheet in sheets]
 
 
@@ -188,12 +194,20 @@ def leakage_aid(record: Record | Audit) -> list[str]:
 
 
 def figure_reasons(record: Record) -> list[str]:
-    """Why victims of attacks other than reconstruction were not attacked."""
-    rows = [row for row in rows_of(others(figure_frame({"": record}))) if row["reason"]]
-    lines = (
-        f"{row['attack']} under {row['threat_model']}: {row['victim']} was not attacked ({row['reason']})."
-        for row in rows
-    )
+    """Why victims of attacks other than reconstruction were not attacked, or some metrics of an attack not measured."""
+    rows = rows_of(others(figure_frame({"": record})))
+    attacked = {(row["attack"], row["threat_model"], row["victim"]) for row in rows if not row["reason"]}
+    lines: list[str] = []
+    unmeasured: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        place = (row["attack"], row["threat_model"], row["victim"])
+        if row["reason"] and place not in attacked:
+            lines.append(f"{place[0]} under {place[1]}: {place[2]} was not attacked ({row['reason']}).")
+        elif row["reason"]:
+            key = (f"{place[0]}.{row['metric']}", place[1], row["reason"])
+            unmeasured.setdefault(key, []).append(place[2])
+    for (key, threat, reason), victims in unmeasured.items():
+        lines.append(f"{key} under {threat}: not measured for {', '.join(dict.fromkeys(victims))} ({reason}).")
     return list(dict.fromkeys(lines))
 
 

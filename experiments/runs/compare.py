@@ -20,21 +20,14 @@ from experiments.runs.run import check_run, data_name, execute
 from experiments.runs.stored import encode_stored
 from experiments.runs.writing import refused
 from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_named, task_of
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import run_identity
-from fkgsec.federation.recipes import algorithms_of
+from fkgsec.federation.recipes import RECIPES, algorithms_of
 
 SCHEMA = "fkgsec/comparison/1"
 COMPARISON_FILE, PICTURE_FILE = "comparison.json", "comparison.png"
-DEFAULT_CASES = (
-    "none",
-    "fedr",
-    "secagg",
-    "psu,secagg",
-    "psu,secagg,dp:unit=row,clip=0.1,epsilon=1000",
-    "psu,secagg,dp:unit=row,clip=0.1,epsilon=10",
-)
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -66,11 +59,25 @@ def case_spec(spec: RunSpec, name: str) -> RunSpec:
     known, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
     if not slash and not algorithm:
         raise SpecError("case: an empty name; write none for no defense")
+    if algorithm in RECIPES and algorithm not in known:
+        raise SpecError(
+            f"case: {algorithm} {task_named(RECIPES[algorithm].task).does}; {spec.algorithm} {task_of(spec).does}"
+        )
     if not slash:
         algorithm, defense = (name, "") if name in known else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in known:
         raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(known)}")
     return spec.replace(algorithm=algorithm, defense=defense)
+
+
+def base_algorithm(cases: Sequence[str]) -> str | None:
+    """The default algorithm of the task that the algorithms among the cases are of; None where none of them is one.
+
+    >>> base_algorithm(["secagg", "cefgl"]), base_algorithm(["none", "fedr/psu"]), base_algorithm(["none"])
+    ('fedavg', 'fede', None)
+    """
+    named = [algorithm for case in cases if (algorithm := case.partition("/")[0]) in RECIPES]
+    return task_named(RECIPES[named[0]].task).spec().algorithm if named else None
 
 
 def compare(

@@ -231,20 +231,25 @@ def _make_folder(folder: Path) -> None:
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
-def load_run(
-    folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
-) -> tuple[Any, Any]:
-    """A finished run, from its checkpoint.
-
-    Raises:
-        RunError: the folder holds no finished run, or the data have changed since.
-    """
+def read_spec(folder: Path) -> Any:
+    """The spec of a run folder. Raises `RunError` where it is none."""
     try:
-        spec = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
+        return decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
     except OSError as error:
         raise RunError(f"{folder}: not a run folder ({SPEC_FILE}: {error.strerror})") from error
     except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
         raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
+
+
+def load_run(
+    folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
+) -> tuple[Any, Any]:
+    """A finished run, from its checkpoint: its spec, and the result of its task.
+
+    Raises:
+        RunError: the folder holds no finished run, or the data have changed since.
+    """
+    spec = read_spec(folder)
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")

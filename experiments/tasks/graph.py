@@ -156,6 +156,7 @@ TASK = RunTask(
     leaked={"leaked": "with a twin in train", "clean": "without a twin"},
     network=lambda spec: f"{spec.model}, {spec.layers} layers of {spec.width}",
     columns=lambda spec: {"layers": spec.layers, "width": spec.width},
+    cases=("none", "secagg", "fedstar", "cefgl", "cefgl/secagg"),
     sizes=("graphs", "classes", "nodes", "train", "valid", "test", "twins"),
     sizes_title="graphs, their classes and nodes, graphs of each split, test graphs with an isomorphic one in train",
     reached=_reached,

@@ -61,6 +61,7 @@ class RunTask:
         items: what the test items are. utility_title: above a table of utility. over_clients: how clients are put together.
         leaked: what the parts of `Reached.by_leak` are called.
         network: a spec's model and its size in words. columns: these by column of a listing, None where it has no such.
+        cases: what `fkgsec compare` compares where nothing is named.
         sizes: the columns of a table of the clients' data, of what `describe` counts.
         sizes_title: what these columns are.
         reached: utility of a finished run. describe: the sizes of each client's data by name.
@@ -80,6 +81,7 @@ class RunTask:
     leaked: Mapping[str, str]
     network: Callable[[Any], str]
     columns: Callable[[Any], dict[str, Any]]
+    cases: tuple[str, ...]
     sizes: tuple[str, ...]
     sizes_title: str
     reached: Callable[[Any], Reached]

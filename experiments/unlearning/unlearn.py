@@ -18,8 +18,8 @@ from torch import Tensor
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment, guarantees_of, write_atomically
-from experiments.runs.run import SPEC_FILE, load_run
-from experiments.runs.spec import Spec
+from experiments.runs.run import SPEC_FILE, load_run, read_spec
+from experiments.runs.spec import RunSpec, Spec, of_triples
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import must_write, put_in_place
 from fkgsec.data.formats.folders import can_name_a_file
@@ -103,6 +103,7 @@ def unlearn_run(
             be a file's. SpecError: the method does not fit the run's algorithm.
     """
     target = out or default_folder(run, options.method)
+    of_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
     spec, raw = load_run(run)
     forget = read_forget(forget_file, raw.graph, client)
     for name in forget:
@@ -196,12 +197,13 @@ def read_unlearned(folder: Path) -> Unlearned:
         RunError: it is missing, damaged, its data have changed since, or its embeddings or messages do not fit these.
     """
     try:
-        spec = decode_stored((folder / SPEC_FILE).read_bytes(), Spec)
+        found = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
     except OSError as error:
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
     except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
+    spec: Spec = of_triples(found, "verify")
     graph, options = spec.load_graph(), spec.federation_options()
     if unlearning.identity != run_identity(graph, options):
         raise RunError(f"{folder}: the data or {SPEC_FILE} have changed since the run was made")

@@ -9,13 +9,13 @@ from experiments.cli.main import app
 from experiments.reporting.comparison import leakage_tables
 from experiments.runs.compare import (
     COMPARISON_FILE,
-    DEFAULT_CASES,
     Comparison,
     case_spec,
     folder_name,
 )
 from experiments.runs.spec import Spec
 from experiments.runs.stored import decode_stored
+from experiments.tasks.kge import TASK
 from fkgsec.errors import SpecError
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
@@ -32,9 +32,9 @@ def test_a_case_is_an_algorithm_a_defense_or_both() -> None:
     }
     made = {name: case_spec(spec, name) for name in cases}
     assert {name: (one.algorithm, one.defense) for name, one in made.items()} == cases
-    for name in DEFAULT_CASES:
+    for name in TASK.cases:
         case_spec(spec, name)
-    assert len({folder_name(name) for name in DEFAULT_CASES}) == len(DEFAULT_CASES)
+    assert len({folder_name(name) for name in TASK.cases}) == len(TASK.cases)
 
 
 @pytest.mark.parametrize(
