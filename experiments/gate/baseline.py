@@ -22,13 +22,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.registry import RECONSTRUCTION
-from attacks.view import ALL
+from attacks.registry import ATTACKS, RECONSTRUCTION
+from attacks.view import ALL, attacked_task
 from experiments.gate.measures import ADVANTAGE, ITEMISED, MEASURES, NotMeasured, Question, attacked_items, item_ends
 from experiments.gate.policy import Policy, figure_id, threats_of
 from experiments.runs.intervals import paired_difference
 from experiments.runs.record import Environment, write_atomically
 from experiments.runs.run import Finished
+from experiments.tasks.task import task_of
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact
 
@@ -56,15 +57,19 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
-    """What must not get worse, by id: MRR, all bytes, ERR, TRR and their advantages under every threat model, and every figure
-    that a limit on the federation is on of another attack.
+    """What must not get worse, by id: utility, all bytes, ERR, TRR and their advantages under every threat model, of graphs the
+    first figure of the attacks that are run, and every figure that a limit on the federation is on of another attack.
 
     ERR and TRR alone would not tell when a defense is taken out under which the adversary guesses as much as it finds without.
     """
     spec = policy.federations[federation]
-    questions = [("utility.mrr", Question()), ("bytes.total", Question())]
+    questions = [(f"utility.{task_of(spec).metric}", Question()), ("bytes.total", Question())]
+    if spec.task != ATTACKS[RECONSTRUCTION].task:
+        for name in spec.attack or attacked_task(spec.algorithm).default:
+            first = next(iter(ATTACKS[name].metrics))
+            questions += [(f"{name}.{first}", Question(threat, None, ALL)) for threat in threats_of(spec, name)]
     for threat in threats_of(spec):
-        for leak in spec.leak:
+        for leak in getattr(spec, "leak", ()):
             names = [f"{measure}{suffix}" for suffix in ("", ADVANTAGE) for measure in ITEMISED]
             questions += [(measure, Question(threat, leak, ALL)) for measure in names]
     for limit in policy.limits:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import yaml
 
 from experiments.cli.progress import Observe
@@ -20,17 +20,17 @@ from experiments.gate.separation import WIDTHS, Separation, outward, separate
 from experiments.gate.verdicts import show_figure
 from experiments.runs.compare import folder_name
 from experiments.runs.record import write_atomically
-from experiments.runs.run import Finished, check_run, execute
-from experiments.runs.spec import CONSORTIUM, Spec
+from experiments.runs.run import Finished, check_run, data_name, execute
+from experiments.runs.spec import CONSORTIUM, RunSpec, make_spec
 from experiments.runs.writing import refused
-from fkgsec.data.graph import FederatedGraph
+from experiments.tasks.graph import is_graph_data
+from experiments.tasks.kge import is_knowledge_graph
+from experiments.tasks.task import task_named, task_of
 from fkgsec.errors import RunError
 
-_LEAKAGE = ("reconstruction.trr", "reconstruction.err", "reconstruction.trr_advantage", "reconstruction.err_advantage")
+_MEMBERSHIP = "membership.auc"
 _CHANCE = 0.5  # AUC of an adversary that learns nothing
 _BYTES_MARGIN = 1.1
-# About a minute on two cores for data of the embedded size; large steps, so that the embeddings have something to leak.
-_SETTINGS = {"rounds": 20, "dim": 32, "num_negatives": 64, "learning_rate": 0.01, "unlinked_heads": 0}
 _HEAD = """\
 # What this federation may leak, cost and lose. `fkgsec check {path}` trains it, attacks it, and exits with 0 when every limit
 # holds, with 1 when one is broken, with 3 when the sample cannot tell. A limit is judged on its 95 % interval.
@@ -59,10 +59,10 @@ def write_first_policy(
     partition: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Run a federation on the data with private alignment and secure aggregation and without, and write limits that differ.
+    """Run a federation on the data with secure aggregation (and private alignment) and without, and write limits that differ.
 
     Args:
-        data, clients, partition: see `Spec`. runs: where the runs go, so that the first check finds them there.
+        data, clients, partition: see `RunSpec`. runs: where the runs go, so that the first check finds them there.
         overwrite: write over a policy that is there.
 
     Raises:
@@ -72,26 +72,37 @@ def write_first_policy(
         raise refused(path, "is there already, and may have been edited")
     if not path.absolute().parent.is_dir():
         raise RunError(f"{path}: its folder does not exist")
-    spec = Spec(data=data, clients=clients, partition=partition, defense="psu,secagg", device="cpu", **_SETTINGS)
+    task = task_named("graph" if not is_knowledge_graph(data) and is_graph_data(data) else "kge")
+    first = task.first_policy
+    given = {"data": data, "clients": clients, "partition": partition, "defense": first.defense, "device": "cpu"}
+    spec = make_spec(None, {"algorithm": task.spec().algorithm} | given | dict(first.settings))
     graph = spec.load_graph()
-    name = folder_name(data if data == CONSORTIUM else Path(graph.name).stem) or "federation"
-    bare = msgspec.structs.replace(spec, defense="")
+    name = folder_name(data if data == CONSORTIUM else data_name(graph)) or "federation"
+    bare = spec.replace(defense="")
     for one in (spec, bare):
         check_run(one, graph, attack=True)
     defended, undefended = (_run(one, graph, name, runs, observe) for one in (spec, bare))
     write_atomically(path, "\n".join(_lines(path, name, spec, defended, undefended)).encode() + b"\n")
 
 
-def _run(spec: Spec, graph: FederatedGraph, name: str, runs: Path, observe: Observe) -> Finished:
+def _questions(spec: RunSpec, measure: str) -> list[Question]:
+    """Under each threat model that the measure's attack is run under, and for each share that leaks where shares do."""
+    attack = MEASURES[measure].attack
+    threats = threats_of(spec, None if attack is None else attack.name)
+    return [Question(threat, leak) for threat in threats for leak in getattr(spec, "leak", (None,))]
+
+
+def _run(spec: RunSpec, graph: Any, name: str, runs: Path, observe: Observe) -> Finished:
     title = f"federation {name}" if spec.defense else f"federation {name} without the defense"
     with observe(spec, title) as observer:
         folder = run_folder(runs, name, spec, graph, code_digest())
         return execute(spec, graph, folder, attack=True, observer=observer, overwrite=True)
 
 
-def _lines(path: Path, name: str, spec: Spec, run: Finished, bare: Finished) -> Iterator[str]:
-    asked = [Question(threat, leak) for threat in threats_of(spec) for leak in spec.leak]
-    found = separate(run, bare, [(measure, question) for measure in _LEAKAGE for question in asked])
+def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) -> Iterator[str]:
+    first, metric = task_of(spec).first_policy, task_of(spec).metric
+    asked = [(measure, question) for measure in first.measures for question in _questions(spec, measure)]
+    found = separate(run, bare, asked)
     yield _HEAD.format(path=path, seed=spec.seed) + _summary(found)
     yield ""
     yield "federations:"
@@ -101,20 +112,21 @@ def _lines(path: Path, name: str, spec: Spec, run: Finished, bare: Finished) -> 
         if getattr(spec, key) is not None:
             yield f"    {key}: {getattr(spec, key)}"
     yield f"    algorithm: {spec.algorithm}"
-    yield f"    defense: {spec.defense}  # private alignment, secure sums; take this line out to see which limits notice"
-    for key, value in _SETTINGS.items():
-        yield f"    {key}: {value}"
+    yield f"    defense: {spec.defense}  # {first.about}; take this line out to see which limits notice"
+    for key, value in first.settings.items():
+        yield f"    {key}: {value if not isinstance(value, list) else ', '.join(value).join('[]')}"
     yield ""
     yield "# seeds: [0, 1, 2]  # several: the mean is judged, with an interval that counts how much they differ"
     yield ""
     yield "limits:"
-    for measure in _LEAKAGE:
+    for measure in first.measures:
         own = [one for one in found if one.measure == measure]
         kept = any(one.limit is not None for one in own)
         yield f"  {'' if kept else '# '}{measure}:  # {MEASURES[measure].about}"
         yield from (_leakage_line(one) for one in own)
-    yield _membership_line(run)
-    yield _utility_line(run)
+    if MEASURES[_MEMBERSHIP].task == spec.task:
+        yield _membership_line(run)
+    yield _utility_line(run, f"utility.{metric}")
     rounds = MEASURES["bytes.per_round"].read(run, Question())
     size, unit = _readable_bytes(rounds.value * _BYTES_MARGIN)
     yield f"  bytes.per_round: {{max: {size} {unit}}}  # measured {show_figure(rounds, 'bytes')}, plus a tenth"
@@ -134,7 +146,8 @@ def _summary(found: Sequence[Separation]) -> str:
 
 
 def _leakage_line(one: Separation) -> str:
-    where = f"threat: {one.question.threat}, leak: {one.question.leak:g}"
+    leak = "" if one.question.leak is None else f", leak: {one.question.leak:g}"
+    where = f"threat: {one.question.threat}{leak}"
     if one.limit is None:
         return f"    # {{{where}}}: {one.why}"
     return f"    - {{max: {one.limit:g}, {where}}}  # measured {one.defended}; without the defense {one.bare}"
@@ -142,7 +155,7 @@ def _leakage_line(one: Separation) -> str:
 
 def _membership_line(run: Finished) -> str:
     """A limit only where nothing is shown to leak: one above what leaks today would endorse it."""
-    name = "membership.auc"
+    name = _MEMBERSHIP
     try:
         figure = MEASURES[name].read(run, Question())
     except NotMeasured as reason:
@@ -156,8 +169,7 @@ def _membership_line(run: Finished) -> str:
     )
 
 
-def _utility_line(run: Finished) -> str:
-    name = "utility.mrr"
+def _utility_line(run: Finished, name: str) -> str:
     try:
         figure = MEASURES[name].read(run, Question())
     except NotMeasured as reason:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,15 +30,14 @@ from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
 from experiments.runs.compare import folder_name
 from experiments.runs.run import Finished, check_run, execute, warnings_of
-from experiments.runs.spec import Spec
-from fkgsec.data.graph import FederatedGraph
+from experiments.runs.spec import RunSpec
 from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/check/1"
 WhenInconclusive = Literal["report", "pass", "fail"]
-Graphs = Mapping[str, Mapping[int, FederatedGraph]]
+Graphs = Mapping[str, Mapping[int, Any]]
 _NUMERIC = ("torch", "numpy", "numba")
 
 
@@ -150,7 +149,7 @@ def load_graphs(policy: Policy) -> Graphs:
     Raises:
         FkgsecError: the data cannot be read, a defense or a threat model does not fit them, or a limit names no victim.
     """
-    graphs: dict[str, dict[int, FederatedGraph]] = {}
+    graphs: dict[str, dict[int, Any]] = {}
     for name, spec in policy.federations.items():
         graphs[name] = {}
         for seed in policy.seeds[name]:
@@ -184,12 +183,12 @@ def run_policy(
     return finished
 
 
-def seeded(spec: Spec, seed: int) -> Spec:
+def seeded(spec: RunSpec, seed: int) -> RunSpec:
     """The same federation with another seed."""
-    return msgspec.structs.replace(spec, seed=seed)
+    return spec.replace(seed=seed)
 
 
-def run_folder(runs: Path, name: str, spec: Spec, graph: FederatedGraph, code: str) -> Path:
+def run_folder(runs: Path, name: str, spec: RunSpec, graph: Any, code: str) -> Path:
     """Where a run belongs; one of other data, options, device or code never finds it there."""
     key = hashlib.sha256(f"{run_identity(graph, spec.federation_options())} {spec.device} {code}".encode()).hexdigest()
     return runs / f"{folder_name(name)}-seed{spec.seed}-{key[:12]}"
@@ -217,7 +216,7 @@ def _from_here(path: Path) -> str:
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
 
-def _check_limit(path: Path, limit: Limit, spec: Spec, graph: FederatedGraph) -> None:
+def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
     """A limit names a client that there is, and triples that it holds."""
     if limit.question.forget is not None:
         try:

@@ -34,6 +34,8 @@ from experiments.gate.audits import (
 )
 from experiments.runs.record import Record
 from experiments.runs.run import Finished
+from experiments.runs.spec import option_names
+from experiments.tasks.task import all_tasks, task_of
 from experiments.unlearning.verdict import blind_models
 from fkgsec import estimate
 from fkgsec.errors import DataError
@@ -79,6 +81,7 @@ class Measure:
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
         reach: what the figure can be at all, where that is known in closed form.
+        task: whose runs have it; empty: all.
         attack, key: the registered attack whose figure `attack.metric` it is, if it is not one of the record's own.
         audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
     """
@@ -93,6 +96,7 @@ class Measure:
     reach: Callable[[Finished, Question], Reach] | None = None
     attack: Attack | None = None
     key: str = ""
+    task: str = ""
 
 
 def find_figure(record: Record, key: str, question: Question) -> Figure:
@@ -104,10 +108,11 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
     asked = (key, question.threat, question.leak)
     listed = [one for one in headline(record.figures) if (one.key, one.threat_model, one.leak) == asked]
     victims = [one for one in listed if one.victim != ALL]
-    missing = "; ".join(f"{one.victim}: {one.reason}" for one in victims if one.reason)
+    missing = "; ".join(dict.fromkeys(f"{one.victim}: {one.reason}" for one in victims if one.reason))
+    num_victims = len({one.victim for one in victims})
     found = [one for one in listed if one.victim == question.victim]
     if question.victim == ALL and not found:
-        if missing and len(victims) > 1:
+        if missing and num_victims > 1:
             raise NotMeasured(f"not every victim could be attacked ({missing})")
         found = over_victims(victims)
     if not found:
@@ -115,8 +120,8 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
     one = max(found, key=lambda one: one.severity)  # of several variants the worst
     if one.reason:
         raise NotMeasured(f"nothing to attack: {one.reason}")
-    if one.victim == ALL and one.num_attacked < len(victims):
-        raise NotMeasured(f"only {one.num_attacked} of {len(victims)} victims could be attacked ({missing})")
+    if one.victim == ALL and one.num_attacked < num_victims:
+        raise NotMeasured(f"only {one.num_attacked} of {num_victims} victims could be attacked ({missing})")
     return one
 
 
@@ -180,10 +185,10 @@ def _reach(key: str, *, advantage: bool = False) -> Callable[[Finished, Question
 
 def _utility(name: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
-        """Filtered link prediction on test triples, all clients together."""
+        """On test items, all clients together."""
         figure = run.record.utility[name]
         if not figure.n:
-            raise NotMeasured("there are no test triples")
+            raise NotMeasured(f"there are no test {task_of(run.record.spec).items}")
         return figure
 
     return read
@@ -254,25 +259,26 @@ def _unlearning(metric: str) -> Read:
 
 
 def _inference(about: str, read: Read) -> Measure:
-    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read, inferences_of)
+    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read, inferences_of, task="kge")
 
 
 def _forgotten(about: str, read: Read) -> Measure:
     keys = ("forget", "client", "method", "shadows")
-    return Measure(about, "max", "share", "forgotten triples", keys, read, verification_of)
+    return Measure(about, "max", "share", "forgotten triples", keys, read, verification_of, task="kge")
 
 
 def _of_attack(attack: Attack) -> dict[str, Measure]:
     """Each metric of a registered attack, and what it adds to its baseline."""
-    keys, made = ("threat", "leak", "victim"), {}
+    task, made = attack.task, {}
+    keys = tuple(key for key in ("threat", "leak", "victim") if key != "leak" or "leak" in option_names(task))
     for metric, about in attack.metrics.items():
         key, error = f"{attack.name}.{metric}", metric in attack.errors
         items, reach = attack.items.get(metric, "items of the victims"), None if error else _reach(key)
         bound: Bound = "min" if error else "max"
-        made[key] = Measure(about, bound, "share", items, keys, _rate(key), None, reach, attack, key)
+        made[key] = Measure(about, bound, "share", items, keys, _rate(key), None, reach, attack, key, task)
         about, reach = f"{about}, beyond the best guess", None if error else _reach(key, advantage=True)
         made[f"{key}{ADVANTAGE}"] = Measure(
-            about, "max", "share", items, keys, _advantage(key), None, reach, attack, key
+            about, "max", "share", items, keys, _advantage(key), None, reach, attack, key, task
         )
     return made
 
@@ -300,10 +306,9 @@ class Measures(Mapping[str, Measure]):
 
 _OWN: dict[str, Measure] = {
     **{
-        f"utility.{name}": Measure(
-            f"{name} of filtered link prediction", "min", "share", "test triples", (), _utility(name)
-        )
-        for name in ("mrr", "hits@1", "hits@3", "hits@5", "hits@10")
+        f"utility.{name}": Measure(about, "min", "share", f"test {task.items}", (), _utility(name), task=task.name)
+        for task in all_tasks()
+        for name, about in task.metrics.items()
     },
     "bytes.per_round": Measure("bytes of the largest round, both directions", "max", "bytes", "", (), _bytes_per_round),
     "bytes.total": Measure("bytes of all rounds and of alignment", "max", "bytes", "", (), _bytes_total),

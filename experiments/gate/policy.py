@@ -21,15 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import msgspec
-
-from attacks.registry import ATTACKS, DEFAULT, RECONSTRUCTION, default_threats
-from attacks.view import ALL, THREAT_MODELS
+from attacks.registry import ATTACKS
+from attacks.view import ALL, THREAT_MODELS, attacked_task, default_threats, threat_models
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
 from experiments.runs.choices import suggestion
 from experiments.runs.documents import Document, Where, read_document
-from experiments.runs.spec import RENAMED, Spec, make_spec, option_names
+from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
+from experiments.tasks.task import task_named, task_of
 from experiments.unlearning.verification import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
@@ -80,7 +79,7 @@ class Policy(NamedTuple):
     """
 
     path: Path
-    federations: dict[str, Spec]
+    federations: dict[str, RunSpec]
     seeds: dict[str, tuple[int, ...]]
     limits: list[Limit]
     no_worse: NoWorse | None
@@ -132,16 +131,20 @@ def read_policy(path: Path) -> Policy:
     return Policy(path, asked, seeds, limits, no_worse)
 
 
-def threats_of(spec: Spec, attack: str = RECONSTRUCTION) -> tuple[str, ...]:
-    """The federation's own threat models; where it names none, those of an attack that can run on its algorithm."""
-    one = ATTACKS[attack]
+def threats_of(spec: RunSpec, attack: str | None = None) -> tuple[str, ...]:
+    """The federation's own threat models; where it names none, those of an attack that can run on its algorithm.
+
+    Args:
+        attack: None: the task's first, such as reconstruction.
+    """
+    one = ATTACKS[attack or attacked_task(spec.algorithm).default[0]]
     if spec.threat:
         return spec.threat
     names = one.fitting((), spec.algorithm)
     return tuple(name for name in names if one.needs.never(spec.algorithm, THREAT_MODELS[name]) is None)
 
 
-def _federation(document: Document, where: Where, value: Any) -> Spec:
+def _federation(document: Document, where: Where, value: Any) -> RunSpec:
     fields = dict(document.mapping(where, value, ("spec", *option_names(), *RENAMED)))
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
@@ -159,21 +162,21 @@ def _federation(document: Document, where: Where, value: Any) -> Spec:
         message = str(error).removeprefix("options: ")
         key = re.split(r"\W", message, maxsplit=1)[0]
         document.wrong((*where, key) if key in fields else where, message)
-    if spec.metric == "published":
+    if getattr(spec, "metric", None) == "published":
         document.wrong(
             (*where, "metric") if "metric" in fields else where,
             "metric must be paper: the notebooks' counts of published are no shares that a limit could hold",
         )
-    if spec.inference:
+    if inference := getattr(spec, "inference", ()):
         document.wrong(
             (*where, "inference") if "inference" in fields else where,
-            f"inference must not be set: a limit is on the strongest of all that fit; got {', '.join(spec.inference)}",
+            f"inference must not be set: a limit is on the strongest of all that fit; got {', '.join(inference)}",
         )
     # "auto" would give other bits on a machine with a GPU.
-    return msgspec.structs.replace(spec, device="cpu") if spec.device == "auto" else spec
+    return spec.replace(device="cpu") if spec.device == "auto" else spec
 
 
-def _seeds(document: Document, top: dict[str, Any], federations: dict[str, Spec]) -> dict[str, tuple[int, ...]]:
+def _seeds(document: Document, top: dict[str, Any], federations: dict[str, RunSpec]) -> dict[str, tuple[int, ...]]:
     if "seeds" not in top:
         return {name: (spec.seed,) for name, spec in federations.items()}
     given = top["seeds"]
@@ -190,7 +193,7 @@ def _seeds(document: Document, top: dict[str, Any], federations: dict[str, Spec]
     return dict.fromkeys(federations, tuple(given))
 
 
-def _limits(document: Document, where: Where, key: str, value: Any, federations: dict[str, Spec]) -> list[Limit]:
+def _limits(document: Document, where: Where, key: str, value: Any, federations: dict[str, RunSpec]) -> list[Limit]:
     key = PAPERS_WORDS.get(key, key)
     measure = MEASURES[key]
     fields = document.mapping(where, value, (measure.bound, "federation", *measure.keys))
@@ -203,6 +206,9 @@ def _limits(document: Document, where: Where, key: str, value: Any, federations:
     for name in names:
         if name not in federations:
             document.wrong((*where, "federation"), f"no federation {name!r}{suggestion(str(name), federations)}")
+        if measure.task not in ("", federations[name].task):
+            _check_task(document, where, measure, federations, name if "federation" in fields else None)
+            continue
         limits += [
             Limit(key, name, question, allowed, line)
             for question in _questions(document, where, measure, fields, name, federations[name])
@@ -210,8 +216,19 @@ def _limits(document: Document, where: Where, key: str, value: Any, federations:
     return limits
 
 
+def _check_task(
+    document: Document, where: Where, measure: Measure, federations: dict[str, RunSpec], name: str | None
+) -> None:
+    """Raises `SpecError` for a limit on a federation of another task, which it names, or where none is of the measure's."""
+    if name is not None or not any(spec.task == measure.task for spec in federations.values()):
+        named = name or next(iter(federations))
+        algorithm, task = federations[named].algorithm, task_of(federations[named])
+        about = task_named(measure.task).about
+        document.wrong(where, f"is a measure of {about}; the algorithm of {named}, {algorithm}, {task.does}")
+
+
 def _questions(
-    document: Document, where: Where, measure: Measure, fields: dict[str, Any], name: str, spec: Spec
+    document: Document, where: Where, measure: Measure, fields: dict[str, Any], name: str, spec: RunSpec
 ) -> list[Question]:
     """The figures that a limit is about on one federation: one for each threat model and leak that it does not name."""
     if "unit" in measure.keys:
@@ -226,6 +243,8 @@ def _questions(
             lambda x: 0 < x < MOST_DELTA,
         )
         if "forget" in fields:
+            if spec.task != "kge":
+                document.wrong((*where, "forget"), f"triples are forgotten; {spec.algorithm} {task_of(spec).does}")
             return [_audit_question(document, where, fields, name, spec)._replace(unit=unit, delta=delta)]
         for key in ("client", "method"):
             if key in fields:
@@ -239,14 +258,14 @@ def _questions(
     threats = threats_of(spec, measure.attack.name)
     if "threat" in fields:
         threats = (fields["threat"],)
-        if threats[0] not in THREAT_MODELS:
-            document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), THREAT_MODELS)}")
+        if threats[0] not in (known := threat_models(spec.task)):
+            document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), known)}")
     elif spec.threat:
         threats = measure.attack.fitting(spec.threat, spec.algorithm)
     for threat in threats or default_threats(spec.algorithm):
         if reason := measure.attack.needs.never(spec.algorithm, THREAT_MODELS[threat]):
             document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
-    leaks = spec.leak
+    leaks = getattr(spec, "leak", (None,))
     if "leak" in fields:
         leaks = (_number(document, (*where, "leak"), fields["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
     victim = _text(document, where, fields, "victim", ALL)
@@ -257,7 +276,7 @@ def _questions(
     ]
 
 
-def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: Spec) -> Question:
+def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: RunSpec) -> Question:
     """What a limit on membership or unlearning asks of one federation."""
     shadows = fields.get("shadows", 0)
     if type(shadows) is not int or (shadows and (shadows < MIN_SHADOWS or shadows % 2)):
@@ -302,16 +321,17 @@ def _refuse_twice(document: Document, limits: list[Limit]) -> None:
             raise SpecError(f"{document.path}:{limit.line}: limits.{limit.measure}: {message}")
 
 
-def _with_questions(spec: Spec, name: str, limits: list[Limit]) -> Spec:
+def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
     """The spec with every threat model and leak that limits ask about, so that one run answers them all."""
     asked = [limit.question for limit in limits if limit.federation == name and limit.question.threat]
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
-    leaks = dict.fromkeys([*spec.leak, *(question.leak for question in asked if question.leak is not None)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
-    own = spec.attack or DEFAULT
+    own = spec.attack or attacked_task(spec.algorithm).default
     added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in own)
     attack = (*own, *added) if added else spec.attack
-    return msgspec.structs.replace(spec, threat=tuple(threats), leak=tuple(leaks), attack=attack)
+    leaks = dict.fromkeys(question.leak for question in asked if question.leak is not None)
+    shares = {"leak": tuple(dict.fromkeys([*getattr(spec, "leak", ()), *leaks]))} if leaks else {}
+    return spec.replace(threat=tuple(threats), attack=attack, **shares)
 
 
 def _allowed(document: Document, where: Where, measure: Measure, value: Any) -> float:

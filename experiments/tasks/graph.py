@@ -10,7 +10,7 @@ import numpy as np
 
 from attacks.graphs.options import GraphAttackOptions
 from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import Figures, Listed, Reached, RunTask, Statistics
+from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.gnn.options import GnnOptions
 
@@ -157,6 +157,12 @@ TASK = RunTask(
     network=lambda spec: f"{spec.model}, {spec.layers} layers of {spec.width}",
     columns=lambda spec: {"layers": spec.layers, "width": spec.width},
     cases=("none", "secagg", "fedstar", "cefgl", "cefgl/secagg"),
+    first_policy=FirstPolicy(
+        "secagg",
+        "secure sums",
+        {"rounds": 30, "width": 32, "dropout": 0.0, "learning_rate": 0.01},  # so that there is something to leak
+        ("graph-membership.auc", "graph-membership.advantage"),
+    ),
     sizes=("graphs", "classes", "nodes", "train", "valid", "test", "twins"),
     sizes_title="graphs, their classes and nodes, graphs of each split, test graphs with an isomorphic one in train",
     reached=_reached,

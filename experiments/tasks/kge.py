@@ -12,7 +12,7 @@ from attacks.reconstruction.options import KgeAttackOptions, Metric
 from attacks.registry import RECONSTRUCTION
 from defenses.options import parse_defense
 from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import Listed, Reached, RunTask, Statistics
+from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics
 from fkgsec.data.catalogue import datasets, load_dataset
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
@@ -183,6 +183,13 @@ TASK = RunTask(
         "psu,secagg",
         "psu,secagg,dp:unit=row,clip=0.1,epsilon=1000",
         "psu,secagg,dp:unit=row,clip=0.1,epsilon=10",
+    ),
+    first_policy=FirstPolicy(
+        "psu,secagg",
+        "private alignment, secure sums",
+        # About a minute on two cores for data of the embedded size; large steps, so that the embeddings have something to leak.
+        {"rounds": 20, "dim": 32, "num_negatives": 64, "learning_rate": 0.01, "unlinked_heads": 0},
+        tuple(f"reconstruction.{rate}{suffix}" for suffix in ("", "_advantage") for rate in ("trr", "err")),
     ),
     sizes=("entities", "relations", "train", "valid", "test"),
     sizes_title="entities, relations, triples of each split",

@@ -49,6 +49,20 @@ class Statistics(NamedTuple):
     document: dict[str, Any]
 
 
+class FirstPolicy(NamedTuple):
+    """What `fkgsec check --init` runs and proposes limits on.
+
+    Attributes:
+        defense: what it is run with, and without. about: the defense in words. settings: options of the run, quick ones.
+        measures: of leakage, which a limit stands on where it tells the two runs apart.
+    """
+
+    defense: str
+    about: str
+    settings: Mapping[str, Any]
+    measures: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class RunTask:
     """A task as experiments see it.
@@ -62,6 +76,7 @@ class RunTask:
         leaked: what the parts of `Reached.by_leak` are called.
         network: a spec's model and its size in words. columns: these by column of a listing, None where it has no such.
         cases: what `fkgsec compare` compares where nothing is named.
+        first_policy: what `fkgsec check --init` proposes.
         sizes: the columns of a table of the clients' data, of what `describe` counts.
         sizes_title: what these columns are.
         reached: utility of a finished run. describe: the sizes of each client's data by name.
@@ -82,6 +97,7 @@ class RunTask:
     network: Callable[[Any], str]
     columns: Callable[[Any], dict[str, Any]]
     cases: tuple[str, ...]
+    first_policy: FirstPolicy
     sizes: tuple[str, ...]
     sizes_title: str
     reached: Callable[[Any], Reached]
