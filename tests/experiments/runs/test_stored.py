@@ -171,7 +171,7 @@ class TestOldName:
         assert (status, "epsilon is the old name of init_epsilon; give one of them" in err) == (2, True)
         status, out, _ = fkgsec("train", "--help")
         assert "--init-epsilon" in out
-        assert " --epsilon" not in out
+        assert " --epsilon " not in out
 
     def test_in_a_spec(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "spec.yaml"
