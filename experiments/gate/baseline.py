@@ -65,7 +65,7 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
     spec = policy.federations[federation]
     questions = [(f"utility.{task_of(spec).metric}", Question()), ("bytes.total", Question())]
     if spec.task != ATTACKS[RECONSTRUCTION].task:
-        for name in spec.attack or attacked_task(spec.algorithm).default:
+        for name in spec.attack or attacked_task(spec.algorithm).default(spec.algorithm):
             first = next(iter(ATTACKS[name].metrics))
             questions += [(f"{name}.{first}", Question(threat, None, ALL)) for threat in threats_of(spec, name)]
     for threat in threats_of(spec):

@@ -137,7 +137,7 @@ def threats_of(spec: RunSpec, attack: str | None = None) -> tuple[str, ...]:
     Args:
         attack: None: the task's first, such as reconstruction.
     """
-    one = ATTACKS[attack or attacked_task(spec.algorithm).default[0]]
+    one = ATTACKS[attack or attacked_task(spec.algorithm).default(spec.algorithm)[0]]
     if spec.threat:
         return spec.threat
     names = one.fitting((), spec.algorithm)
@@ -326,7 +326,7 @@ def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
     asked = [limit.question for limit in limits if limit.federation == name and limit.question.threat]
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
-    own = spec.attack or attacked_task(spec.algorithm).default
+    own = spec.attack or attacked_task(spec.algorithm).default(spec.algorithm)
     added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in own)
     attack = (*own, *added) if added else spec.attack
     leaks = dict.fromkeys(question.leak for question in asked if question.leak is not None)
