@@ -165,6 +165,7 @@ TASK = RunTask(
     ),
     sizes=("graphs", "classes", "nodes", "train", "valid", "test", "twins"),
     sizes_title="graphs, their classes and nodes, graphs of each split, test graphs with an isomorphic one in train",
+    marked="",
     reached=_reached,
     describe=_describe,
     sensitive=lambda graph: [],

@@ -193,6 +193,7 @@ TASK = RunTask(
     ),
     sizes=("entities", "relations", "train", "valid", "test"),
     sizes_title="entities, relations, triples of each split",
+    marked="relation",
     reached=_reached,
     describe=_describe,
     sensitive=lambda graph: sorted(graph.sensitive),

@@ -80,6 +80,7 @@ class RunTask:
         sizes: the columns of a table of the clients' data, of what `describe` counts.
         sizes_title: what these columns are.
         reached: utility of a finished run. describe: the sizes of each client's data by name.
+        marked: what the data may mark as sensitive; empty: nothing.
         sensitive: names of what the data mark as sensitive. warnings: what a reader must know of the data, a line each.
         statistics: of the data, for `fkgsec data stats`.
     """
@@ -100,6 +101,7 @@ class RunTask:
     first_policy: FirstPolicy
     sizes: tuple[str, ...]
     sizes_title: str
+    marked: str
     reached: Callable[[Any], Reached]
     describe: Callable[[Any], dict[str, dict[str, int]]]
     sensitive: Callable[[Any], list[str]]

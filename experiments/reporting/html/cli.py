@@ -106,7 +106,7 @@ def _read_scores(path: Path, record: Record) -> pd.DataFrame | None:
         scores = pd.read_parquet(path)
     except (OSError, ArrowException) as error:
         raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    if not len(scores):  # attacks that found nothing to attack, or count only
+    if not len(scores) or not record.leakage:  # attacks that found nothing to attack, count only, or rebuild nothing
         return None
     missing = [name for name in _COLUMNS if name not in scores]
     if missing:

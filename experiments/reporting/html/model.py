@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from experiments.reporting.html.words import Verdict
+from experiments.reporting.html.words import Verdict, Words
 from experiments.reporting.sheets import Sheet
 from experiments.runs.record import Record
 
@@ -85,11 +85,18 @@ class Examples:
 
 @dataclass(frozen=True)
 class Federation:
-    """The runs on the same data, side by side. `without_scores`: attacked runs that have no per-item scores."""
+    """The runs on the same data, side by side.
+
+    Attributes:
+        rebuilds: whether attacks rebuild triples, so that there are sections on these. words: those of the task.
+        without_scores: attacked runs that have no per-item scores.
+    """
 
     identity: str
     name: str
     about: str
+    rebuilds: bool
+    words: Words
     lead: tuple[str, ...]
     warnings: tuple[str, ...]
     cards: tuple[Card, ...]

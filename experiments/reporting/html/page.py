@@ -14,32 +14,33 @@ import numpy as np
 
 import fkgsec
 from attacks.reconstruction.leakage import Leakage
+from attacks.registry import ATTACKS, RECONSTRUCTION
 from attacks.view import ALL
 from experiments.reporting.comparison import temperature_remark
 from experiments.reporting.frames import attack_name, pooled
-from experiments.reporting.html import tables
+from experiments.reporting.html import findings, tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
 from experiments.reporting.html.ranking import extremes, risk, worst_attack
 from experiments.reporting.html.words import (
     FOUND,
-    GLOSSARY,
     VERDICTS,
+    WORDS,
     adversary,
     base_of,
     cell_order,
     cell_text,
     count,
     mebibytes,
-    mrr_text,
     percent,
+    score_text,
     share,
     verdict,
 )
 from experiments.reporting.pages import render_page
 from experiments.reporting.tables import protection_lines
 from experiments.runs.record import Record
-from experiments.runs.spec import CONSORTIUM, Spec
+from experiments.runs.spec import CONSORTIUM
 from experiments.runs.stored import encode_stored
 from experiments.tasks.task import task_of
 from fkgsec import estimate
@@ -59,6 +60,8 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
     common = {key: value for key, value in first.items() if all(own.get(key) == value for own in facts.values())}
     apart = {name: {key: value for key, value in own.items() if key not in common} for name, own in facts.items()}
     names = [group[0].record.data.name for group in by_data.values()]
+    tasks = dict.fromkeys(task_of(run.record.spec).about for run in runs)
+    words = [WORDS[name] for name in dict.fromkeys(run.record.spec.task for run in runs)]
     federations = []
     for number, (digest, group) in enumerate(by_data.items(), start=1):
         name = group[0].record.data.name
@@ -66,11 +69,11 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
         federations.append(_federation(f"f{number}", name, group, apart, examples=examples))
     return Report(
         title=f"Privacy report: {', '.join(one.name for one in federations)}",
-        about=f"{count(len(runs), 'run')} of federated knowledge-graph embedding: how good, what leaked, what it cost",
+        about=f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: how good, what leaked, what it cost",
         notices=tuple(_notices(runs, federations)),
         federations=tuple(federations),
         facts=tuple(common.items()),
-        glossary=GLOSSARY,
+        glossary=tuple(dict.fromkeys(term for one in words for term in one.glossary)),
         example_rule=RULE,
         version=fkgsec.__version__,
     )
@@ -78,7 +81,7 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
 
 def render(report: Report) -> str:
     """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy."""
-    return render_page("report.html.j2", report=report, verdicts=VERDICTS, text=cell_text, order=cell_order)
+    return render_page("report.html.j2", report=report, text=cell_text, order=cell_order)
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:
@@ -105,16 +108,23 @@ def _federation(
 ) -> Federation:
     record = runs[0].record
     train, test = (sum(sizes[split] for sizes in record.data.clients.values()) for split in ("train", "test"))
+    task = task_of(record.spec)
+    rebuilds = task.name == ATTACKS[RECONSTRUCTION].task  # what leaks are triples, and their parts are shown
     return Federation(
         identity=identity,
         name=name,
-        about=f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test triples",
-        lead=(*_lead(runs), *_differences(runs)),
+        about=f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test {task.items}",
+        rebuilds=rebuilds,
+        words=WORDS[task.name],
+        lead=(*(_lead(runs) if rebuilds else _plain_lead(runs)), *_differences(runs)),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.record.data.warnings)),
         cards=tuple(_card(run, facts[run.name]) for run in runs),
-        adversaries=tables.adversaries(runs),
-        charts=tables.overview_charts(identity, runs),
-        overview=tables.overview(runs),
+        adversaries=tables.adversaries(runs) if rebuilds else findings.adversaries(runs),
+        charts=(
+            *(tables.overview_charts(identity, runs) if rebuilds else findings.charts(identity, runs)),
+            *tables.cost_charts(identity, runs),
+        ),
+        overview=tables.overview(runs) if rebuilds else findings.overview(runs),
         victims=tables.victims(runs),
         inferences=tables.inferences(runs),
         unlinked=tables.unlinked(runs),
@@ -137,6 +147,14 @@ def _lead(runs: Sequence[Run]) -> list[str]:
         lines.append(f"Nothing could be attacked in {', '.join(untouched)}; the reason is given with the run.")
     if quiet := [run.name for run in runs if not run.record.attacked]:
         lines.append(f"Not attacked: {', '.join(quiet)}. What leaks there is not known.")
+    return lines
+
+
+def _plain_lead(runs: Sequence[Run]) -> list[str]:
+    """What attacks that rebuild nothing found, and the runs that were not attacked."""
+    lines = findings.lead(runs)
+    if plain := [run.name for run in runs if not run.record.attacked]:
+        lines.append(f"Not attacked, so nothing is known of what leaks: {', '.join(plain)}.")
     return lines
 
 
@@ -170,7 +188,7 @@ def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
         lines.append(
             f"Of {len(attacked)} runs that could be attacked, least is at risk in “{run.name}”{_like(attacked, least)}; "
             f"its worst attack is {attack_name(row.threat_model, row.leak)}. {_outcome(row)} Its test MRR is "
-            f"{mrr_text(run.record.utility['mrr'])}, and {size} MiB crossed."
+            f"{score_text(run.record.utility['mrr'])}, and {size} MiB crossed."
         )
     return lines
 
@@ -207,23 +225,26 @@ def _differences(runs: Sequence[Run]) -> list[str]:
 
 def _card(run: Run, facts: dict[str, str]) -> Card:
     record, spec = run.record, run.record.spec
-    mrr, leaked, clean = record.utility["mrr"], *(record.utility_by_leak[kind]["mrr"] for kind in ("leaked", "clean"))
-    utility = f"Test MRR {mrr_text(mrr)}." if mrr.n else "No test triples."
+    task = task_of(spec)
+    label, reached = task.label(task.metric), record.utility[task.metric]
+    leaked, clean = (record.utility_by_leak[kind][task.metric] for kind in ("leaked", "clean"))
+    utility = f"Test {label} {score_text(reached)}." if reached.n else f"No test {task.items}."
     if leaked.n:
         utility += (
-            f" {leaked.n:,} of the {mrr.n:,} test triples also stand in their own client's training data; without them the MRR "
-            f"is {mrr_text(clean)}."
+            f" {leaked.n:,} of the {reached.n:,} test {task.items} {WORDS[task.name].remembered}; without them the {label} "
+            f"is {score_text(clean)}."
         )
     if record.utility_shared:
-        utility += (
-            f" That is of the models the clients keep; the shared one has {mrr_text(record.utility_shared['mrr'])}."
-        )
+        shared = score_text(record.utility_shared[task.metric])
+        utility += f" That is of the models the clients keep; the shared one has {shared}."
     seconds = sum(entry.seconds for entry in record.rounds)
     defense = f"defense {spec.defense}" if spec.defense else "no defense"
     return Card(
         name=run.name,
-        about=f"{spec.algorithm}, {task_of(spec).network(spec)}, {defense}",
-        findings=tuple(
+        about=f"{spec.algorithm}, {task.network(spec)}, {defense}",
+        findings=findings.card_findings(run)
+        if task.name != ATTACKS[RECONSTRUCTION].task
+        else tuple(
             Finding(attack_name(row.threat_model, row.leak), tuple(_statements(run, row))) for row in pooled(record)
         ),
         utility=utility,
@@ -301,7 +322,7 @@ def _without_links(record: Record, row: Leakage) -> list[str]:
 def _facts(record: Record) -> dict[str, str]:
     """Where a run came from, and every option that is not the default's."""
     where, spec = record.environment, record.spec.document()
-    plain = Spec(temperature=Spec().sampling_temperature).document()
+    plain = type(record.spec)().settled().document()
     default = msgspec.to_builtins(type(record.spec.settings)()) | plain
     changed = {
         f"option {name}": f"{_option(value)} (default: {_option(default[name])})"

@@ -7,7 +7,7 @@ overview_charts("f1", runs)                              # the same as dots with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,18 +37,19 @@ from experiments.reporting.html.words import (
     base_of,
     count,
     mebibytes,
-    mrr_text,
     percent,
+    score_text,
     share,
 )
 from experiments.reporting.sheets import Column, Kind, Sheet, rates
 from experiments.reporting.tables import FIGURE
 from experiments.runs.record import Record
+from experiments.tasks.task import task_of
 from fkgsec import estimate
 
 RATES = rates(err="entities named (ERR)", trr="triples rebuilt (TRR)")
 _PLACE = {"victim": "victim", "run": "run", "place": "attack"}
-_KINDS: dict[str, Kind] = {"share": "rate", "MRR": "score", "MiB": "MiB"}
+_KINDS: dict[str, Kind] = {"share": "rate", "MiB": "MiB"}
 
 
 def adversaries(runs: Sequence[Run]) -> Sheet | None:
@@ -102,21 +103,26 @@ def _by_risk(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def overview_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """The same as dots with their intervals: utility, entities named, triples rebuilt, bytes."""
-    utility, size = [], []
-    for run in runs:
-        mrr, num_bytes = run.record.utility["mrr"], run.record.bytes.up + run.record.bytes.down
-        utility.append(
-            Group(run.name, (Dot("", mrr_text(mrr), mrr),) if mrr.n else (), "" if mrr.n else "no test triples")
-        )
-        size.append(Group(run.name, (Dot("", f"{mebibytes(num_bytes)} MiB", estimate.exact(num_bytes / 2**20, 1)),)))
-    leakage = {rate: [_leakage_group(run, rate) for run in runs] for rate in ("err", "trr")}
+    """The same as dots with their intervals: entities named, triples rebuilt."""
     based = "upright bar: base"
+    return tuple(
+        dot_chart(f"{identity}-{rate}", title, based, [_leakage_group(run, rate) for run in runs], "share")
+        for rate, title in (("err", "Entities named (ERR)"), ("trr", "Triples rebuilt (TRR)"))
+    )
+
+
+def cost_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """Utility with its intervals, and bytes."""
+    utility, size, task = [], [], task_of(runs[0].record.spec)
+    label = task.label(task.metric)
+    for run in runs:
+        reached, num_bytes = run.record.utility[task.metric], run.record.bytes.up + run.record.bytes.down
+        dots = (Dot("", score_text(reached), reached),) if reached.n else ()
+        utility.append(Group(run.name, dots, "" if reached.n else f"no test {task.items}"))
+        size.append(Group(run.name, (Dot("", f"{mebibytes(num_bytes)} MiB", estimate.exact(num_bytes / 2**20, 1)),)))
     return (
-        _dot_chart(f"{identity}-err", "Entities named (ERR)", based, leakage["err"], "share"),
-        _dot_chart(f"{identity}-trr", "Triples rebuilt (TRR)", based, leakage["trr"], "share"),
-        _dot_chart(f"{identity}-mrr", "Utility (test MRR)", "higher is better", utility, "MRR"),
-        _dot_chart(f"{identity}-bytes", "MiB exchanged", "both ways, an exact count", size, "MiB"),
+        dot_chart(f"{identity}-{task.metric}", f"Utility (test {label})", "higher is better", utility, label),
+        dot_chart(f"{identity}-bytes", "MiB exchanged", "both ways, an exact count", size, "MiB"),
     )
 
 
@@ -124,15 +130,24 @@ def _leakage_group(run: Run, rate: str) -> Group:
     rows = [row for row in rows_of(_rates({run.name: run.record}, over_all)) if not row["reason"]]
     marks = list(THREAT_MODELS)
     dots = [
-        Dot(row["place"], share(row[rate]), row[rate], row[f"{rate}_base"], marks.index(row["threat_model"]))
+        Dot(
+            row["place"],
+            share(row[rate]),
+            row[rate],
+            row[f"{rate}_base"],
+            marks.index(row["threat_model"]),
+        )
         for row in rows
     ]
     return Group(run.name, tuple(dots), "" if dots else _untouched(run))
 
 
-def _dot_chart(
-    identity: str, title: str, hint: str, groups: list[Group], unit: Literal["MRR", "share", "MiB"]
-) -> Chart:
+def dot_chart(identity: str, title: str, hint: str, groups: list[Group], unit: str) -> Chart:
+    """A dot plot and the table of its figures.
+
+    Args:
+        unit: "share", "MiB", or what scores are called.
+    """
     svg = dot_plot(
         groups,
         identity=identity,
@@ -141,7 +156,12 @@ def _dot_chart(
         axis=_axis_percent if unit == "share" else "{:g}".format,
         stem=unit == "MiB",
     )
-    heads = {"run": "run", "attack": "attack", "figure": Column(unit, _KINDS[unit]), "base": Column("base", "share")}
+    heads = {
+        "run": "run",
+        "attack": "attack",
+        "figure": Column(unit, _KINDS.get(unit, "score")),
+        "base": Column("base", "share"),
+    }
     scale = 2**20 if unit == "MiB" else None
     rows = [
         (group.label, dot.label, dot.figure.value * scale if scale else dot.figure, dot.base)
@@ -149,7 +169,11 @@ def _dot_chart(
         for dot in group.dots
     ]
     notes = tuple(f"{group.label}: {group.note}." for group in groups if group.note)
-    shown = heads if unit == "share" else {name: heads[name] for name in ("run", "figure")}
+    shown = (
+        heads
+        if any(row[3] is not None for row in rows) or unit == "share"
+        else {name: heads[name] for name in ("run", "figure")}
+    )
     table = Sheet.of(
         f"Figures of the chart: {title}", pd.DataFrame(rows, columns=list(heads), dtype=object), shown, notes=notes
     )
@@ -305,7 +329,9 @@ def _relation_cells(
 
 
 def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """Validation MRR by round and by bytes; nothing when nothing was validated."""
+    """Validation by round and by bytes; nothing when nothing was validated."""
+    task = task_of(runs[0].record.spec)
+    label = f"validation {task.label(task.metric)}"
     by_round, by_bytes, rows, notes = [], [], [], []
     for run in runs:
         points, kept, size = [], None, 0
@@ -328,23 +354,23 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
         Column("run"),
         Column("round", "number"),
         Column("MiB until then", "MiB"),
-        Column("validation MRR", "exact"),
+        Column(label, "exact"),
     )
     charts = []
-    for kind, lines, label in (
+    for kind, lines, below in (
         ("round", by_round, "round"),
         ("bytes", by_bytes, "MiB exchanged until then, logarithmic"),
     ):
         if not lines:
             continue
-        title = f"Validation MRR by {kind}"
+        title = f"{label[0].upper()}{label[1:]} by {kind}"
         svg = line_plot(
             lines,
             identity=f"{identity}-by-{kind}",
             title=title,
             description=f"{title}: {count(len(lines), 'curve')}. A mark is the kept round. A table with the figures follows.",
-            x_label=label,
-            y_label="validation MRR",
+            x_label=below,
+            y_label=label,
             logarithmic=kind == "bytes",
         )
         table = Sheet(f"Figures of the chart: {title}", columns, tuple(rows), notes=tuple(notes))
@@ -353,23 +379,27 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def convergence_table(runs: Sequence[Run]) -> Sheet:
-    """Rounds and bytes to convergence, and to 98 % and 99 % of the first run's validation MRR."""
+    """Rounds and bytes to convergence, and to 98 % and 99 % of the first run's validation."""
+    task = task_of(runs[0].record.spec)
+    label = task.label(task.metric)
     heads = {
         "run": "run", "kept": Column("kept round (R@CG)", "number"), "rounds": Column("rounds", "number"),
-        "valid": "validation MRR", "bytes_kept": "MiB until then (P@CG)", "p98": "P@98", "p99": "P@99",
+        "valid": f"validation {label}", "bytes_kept": "MiB until then (P@CG)", "p98": "P@98", "p99": "P@99",
     }  # fmt: skip
     notes = (
-        f"P@98 and P@99: bytes to that share of the validation MRR of {runs[0].name}, over what it took itself.",
-        "The record has no interval of validation figures; that of the test MRR stands above.",
+        f"P@98 and P@99: bytes to that share of the validation {label} of {runs[0].name}, over what it took itself.",
+        f"The record has no interval of validation figures; that of the test {label} stands above.",
     )
     return Sheet.of("Rounds and bytes to the round that was kept", run_frame(_records(runs)), heads, notes=notes)
 
 
 def clients(record: Record) -> Sheet:
     """Sizes of the clients' data."""
-    kinds = ("entities", "relations", "train", "valid", "test")
-    rows = tuple((name, *(sizes[kind] for kind in kinds)) for name, sizes in record.data.clients.items())
+    task = task_of(record.spec)
+    rows = tuple((name, *(sizes[kind] for kind in task.sizes)) for name, sizes in record.data.clients.items())
     sensitive = record.data.sensitive
-    marked = f"Marked as sensitive: {', '.join(sensitive)}." if sensitive else "No relation is marked as sensitive."
-    title = f"Clients of {record.data.name}: entities, relations, triples of each split"
-    return Sheet(title, (Column("client"), *(Column(kind, "count") for kind in kinds)), rows, notes=(marked,))
+    unmarked = f"No {task.marked} is marked as sensitive." if task.marked else ""
+    marked = f"Marked as sensitive: {', '.join(sensitive)}." if sensitive else unmarked
+    columns = (Column("client"), *(Column(kind, "count") for kind in task.sizes))
+    title = f"Clients of {record.data.name}: {task.sizes_title}"
+    return Sheet(title, columns, rows, notes=tuple(filter(None, [marked])))

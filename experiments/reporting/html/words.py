@@ -44,7 +44,8 @@ FOUND: dict[str, str] = dict(
     )
 )
 
-GLOSSARY = (
+_BYTES = ("Bytes", "length of all messages as they were serialised, both ways, alignment included. An exact count.")
+_GLOSSARY = (
     ("Victim", "a client that does not collude with the server. “All” is all victims together."),
     (
         "Entities named (ERR)",
@@ -76,8 +77,68 @@ GLOSSARY = (
         "MRR",
         "mean reciprocal rank of filtered link prediction on test triples, from 0 to 1: what the federation is for.",
     ),
-    ("Bytes", "length of all messages as they were serialised, both ways, alignment included. An exact count."),
+    _BYTES,
 )
+_GRAPH_GLOSSARY = (
+    ("Victim", "a client that is attacked. “All” is all victims together."),
+    (
+        "Base",
+        "the same figure for an adversary with the same knowledge that ignores what crossed: a guess. Only what exceeds it is "
+        "leaked by what crossed.",
+    ),
+    ("Max", "the most that a figure can be."),
+    (
+        "AUC",
+        "how often a graph that was trained on is ranked above one that was not; 0.5 is a guess, 1 tells all apart.",
+    ),
+    ("tpr@0.01", "share of trained graphs that are found where 1 % of the others are taken for them, too."),
+    (
+        "Interval",
+        "95 %: Wilson for shares, and these put together over clients for the mean. None covers other trainings, which several "
+        "seeds do.",
+    ),
+    (
+        "Accuracy",
+        "share of test graphs that are classified right, the mean over clients: what the federation is for. A twin is a graph "
+        "in train that is isomorphic to a test graph, labels included; figures on such graphs say what was remembered.",
+    ),
+    _BYTES,
+)
+
+
+class Words(NamedTuple):
+    """What a page says of a task's runs.
+
+    Attributes:
+        verdicts: of an interval and its base, in short and in full. base: what the base is.
+        glossary: the terms of its figures. remembered: what test items are that stand in train, too, after their number.
+    """
+
+    verdicts: dict[Verdict, tuple[str, str]]
+    base: str
+    glossary: tuple[tuple[str, str], ...]
+    remembered: str
+
+
+WORDS = {
+    "kge": Words(
+        VERDICTS,
+        "Base is what the same adversary reaches without embeddings.",
+        _GLOSSARY,
+        "also stand in their own client's training data",
+    ),
+    "graph": Words(
+        {
+            "above": ("▲ above base", "what crossed, or was kept, leaks"),
+            "open": ("= like base", "the interval holds the base; no leak is shown, and none is excluded"),
+            "below": ("▼ below base", "the adversary does better by guessing, so that the base is what it has"),
+        },
+        "Base is what the same adversary reaches by guessing.",
+        _GRAPH_GLOSSARY,
+        "are isomorphic to a graph in some client's training data",
+    ),
+}
+"""By task."""
 
 
 class Adversary(NamedTuple):
@@ -116,8 +177,8 @@ def _hundredths(share: float) -> str:
     return f"{percents:.2f}" if percents < 1 else f"{percents:.1f}"
 
 
-def mrr_text(figure: Estimate) -> str:
-    """An MRR with its interval, `0.300 (0.284–0.315)`."""
+def score_text(figure: Estimate) -> str:
+    """A score with its interval, `0.300 (0.284–0.315)`."""
     if not figure.n:
         return NONE
     digits = 3 if figure.value >= 0.1 else 4
@@ -139,7 +200,7 @@ PAGE: Style = {
     "number": "{:g}".format,
     "exact": "{:.4f}".format,
     "rate": share,
-    "score": mrr_text,
+    "score": score_text,
     "share": lambda value: percent(number(value)),
     "MiB": mebibytes,
     "ratio": "{:.3g}".format,
