@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -20,10 +21,19 @@ Trained = RunOptions[Any] | RunSpec
 Observe = Callable[[Trained, str], AbstractContextManager[Observer]]
 
 
-def observe_on(console: Console, *, enabled: bool, what: str = "") -> Observe:
-    """Gives each run that a command makes its progress, after a line with what it is and its name."""
+LINE_EVERY_S = 15.0
 
-    def observe(options: Trained, name: str) -> RunProgress:
+
+def observe_on(console: Console, *, enabled: bool, what: str = "", together: bool = False) -> Observe:
+    """Gives each run that a command makes its progress, after a line with what it is and its name.
+
+    Args:
+        together: several runs go on at a time, each of which prints a line now and then.
+    """
+
+    def observe(options: Trained, name: str) -> RunProgress | RunLines:
+        if together:
+            return RunLines(options, name, console if enabled else None)
         if enabled:
             console.print(f"{what} {name}".strip(), style="bold", highlight=False)
         return RunProgress(options, console, enabled=enabled)
@@ -36,13 +46,48 @@ def unobserved(options: Trained, name: str) -> AbstractContextManager[Observer]:
     return nullcontext(Observer())
 
 
+def _label(options: Trained) -> str:
+    task = task_named(options.task)
+    return task.label(task.metric)
+
+
+class RunLines(Observer):
+    """A line of a run at its end, and at most every `LINE_EVERY_S` seconds, with its name."""
+
+    def __init__(self, options: Trained, name: str, console: Console | None) -> None:
+        self._rounds, self._name, self._console, self._metric = options.rounds, name, console, _label(options)
+        self._began = self._last = time.monotonic()
+        self._line = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line:
+            self._print()
+
+    def round_done(self, entry: RoundEntry) -> None:
+        """Print a line, if the last one is old."""
+        reached = "" if entry.valid is None else f", {self._metric} {entry.valid:.4f}"
+        self._line = f"{self._name}: round {entry.round} of {self._rounds}{reached}"
+        if time.monotonic() - self._last >= LINE_EVERY_S:
+            self._print()
+
+    def _print(self) -> None:
+        if self._console is not None:
+            seconds = f" ({time.monotonic() - self._began:.0f} s)"
+            self._console.print(self._line + seconds, highlight=False, soft_wrap=True)
+        self._last, self._line = time.monotonic(), ""
+
+
 class RunProgress(Observer):
     """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
 
     def __init__(self, options: Trained, console: Console, *, enabled: bool) -> None:
         self._console = console
-        task = task_named(options.task)
-        self._metric = task.label(task.metric)
+        self._metric = _label(options)
         self._lines = enabled and not console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),

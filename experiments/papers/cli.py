@@ -37,7 +37,7 @@ from experiments.papers.spec import (
     select_cells,
     shipped_experiments,
 )
-from experiments.papers.table import READING_AID, PaperTable, remark_lines, terminal_tables
+from experiments.papers.table import PaperTable, reading_aid, remark_lines, terminal_tables
 from experiments.reporting.sheets import make_table
 from experiments.runs.writing import Overwrite
 from fkgsec.errors import FkgsecError
@@ -67,6 +67,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tabl
     epilog="Examples:\n\n  fkgsec experiment run zhang2024_feds_table2_cpu\n\n"
     "  fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3\n\n"
     "  fkgsec experiment run zhang2024_feds_table3 --reuse runs/zhang2024_feds_table2\n\n"
+    "  fkgsec experiment run liu2024_cefgl_table1_cpu --jobs 2\n\n"
     "  fkgsec experiment run my-table.yaml --out runs/mine",
 )
 @expected_errors
@@ -83,6 +84,9 @@ def run(
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)
+    ] = 1,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,9 +108,9 @@ def run(
             highlight=False,
         )
 
-    observe = observe_on(errors, enabled=not quiet)
+    observe = observe_on(errors, enabled=not quiet, together=jobs > 1)
     outcome = run_experiment(
-        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite
+        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite, jobs=jobs
     )
     if not quiet:
         _print(outcome.table, cells)
@@ -188,7 +192,7 @@ def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
         console.print(note, highlight=False, soft_wrap=True)
     console.print()
     print_tables(console, terminal_tables(table, names))
-    for line in [READING_AID, *remark_lines(table, names)]:
+    for line in [reading_aid(table), *remark_lines(table, names)]:
         console.print(line, highlight=False, soft_wrap=True)
 
 

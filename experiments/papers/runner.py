@@ -7,17 +7,19 @@ write_table(table_of(read_experiment(path), results), Path("runs/table"))
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS
+from experiments.cli.options import ATTACK_FIELDS
 from experiments.cli.progress import Observe
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import PaperTable, draw_table, make_paper_table, table_lines
+from experiments.papers.workers import Job, data_of, run_jobs
 from experiments.runs.record import Record, read_record, write_atomically
 from experiments.runs.run import RECORD_FILE, execute
 from experiments.runs.spec import RunSpec
@@ -134,6 +136,7 @@ def run_experiment(
     seeds: Sequence[int] = (),
     reuse: Sequence[Path] = (),
     overwrite: bool = False,
+    jobs: int = 1,
 ) -> Outcome:
     """Run the cells of a file that are not finished yet, and write the paper's table beside ours into `out`.
 
@@ -146,6 +149,7 @@ def run_experiment(
         only: which cells to run, as for `select_cells`; the table has all of them.
         seeds: instead of the file's own.
         overwrite: write over another experiment's table, and over runs of other options in folders of these names.
+        jobs: runs at a time; more than one are made in processes of one thread each, see `experiments.papers.workers`.
 
     Raises:
         SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written, or has another table.
@@ -157,22 +161,38 @@ def run_experiment(
     first = table_of(experiment, results)
     check_table(first, out, overwrite=overwrite, growing=True)
     write_table(first, out)
-    graphs: dict[tuple[Any, ...], Any] = {}
-    for cell, spec in unfinished(cells, seeds or experiment.seeds, results):
-        data = tuple(getattr(spec, name, None) for name in DATA_FIELDS)
-        try:
-            if data not in graphs:
-                graphs = {data: spec.load_graph()}  # one at a time: the cells of a column follow each other
-            with observe(spec, f"{cell.name}, seed {spec.seed}") as observer:
-                folder = out / run_name(cell, spec)
-                finished = execute(
-                    spec, graphs[data], folder, attack=experiment.attack, observer=observer, overwrite=overwrite
-                )
-                results.add(finished.record)
-        except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
-            failures.append(Failure(cell.name, spec.seed, error))
+    left = unfinished(cells, seeds or experiment.seeds, results)
+    cell_of = {out / run_name(cell, spec): cell for cell, spec in left}
+    todo = [
+        Job(f"{cell.name}, seed {spec.seed}", spec, folder)
+        for (folder, cell), (_, spec) in zip(cell_of.items(), left, strict=True)
+    ]
+    run = _run_here if jobs == 1 else functools.partial(run_jobs, count=jobs)
+    for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite):
+        if error is None:
+            results.add(read_record(job.folder / RECORD_FILE))
+        else:
+            failures.append(Failure(cell_of[job.folder].name, job.spec.seed, error))
         write_table(table_of(experiment, results, failures), out)
     return Outcome(table_of(experiment, results, failures), failures)
+
+
+def _run_here(
+    todo: Sequence[Job], *, attack: bool, observe: Observe, overwrite: bool
+) -> Iterator[tuple[Job, Exception | None]]:
+    """Each run in this process, with the error where it failed."""
+    graphs: dict[tuple[Any, ...], Any] = {}
+    for job in todo:
+        data = data_of(job.spec)
+        try:
+            if data not in graphs:
+                graphs = {data: job.spec.load_graph()}  # one at a time: the cells of a column follow each other
+            with observe(job.spec, job.name) as observer:
+                execute(job.spec, graphs[data], job.folder, attack=attack, observer=observer, overwrite=overwrite)
+        except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
+            yield job, error
+        else:
+            yield job, None
 
 
 def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, RunSpec]]:

@@ -25,7 +25,9 @@ from experiments.runs.documents import read_document
 from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
 from fkgsec.errors import SpecError
 
-Metric = Literal["mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr"]
+Metric = Literal[
+    "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes"
+]  # fmt: skip
 Shown = Literal["own", "shared"]
 RELATIVE = ("p@cg", "p@99", "p@98")
 LEAKAGE = ("err", "trr")
@@ -70,6 +72,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         exceptions: settings of this row in one column.
         shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
         missing: why the row cannot be run.
+        same_as: another row, whose runs are this one's too, since the two algorithms are one here; `why` says why they are.
         choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
     """
 
@@ -79,11 +82,13 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exceptions: dict[str, Settings] = {}
     shown: Shown = "own"
     missing: str = ""
+    same_as: str = ""
+    why: str = ""
     choose: Choice | None = None
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file. `attack` attacks every cell after its training. `seeds` are ours."""
+    """The file. `attack` attacks every cell after its training. `seeds` are ours. `also`: metrics beside the paper's."""
 
     title: str
     paper: str
@@ -93,6 +98,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
+    also: tuple[Metric, ...] = ()
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,6 +127,7 @@ class Cell(NamedTuple):
         baseline: name of the cell that relative figures refer to; empty without one.
         shown: which model's utility, see `Row`.
         chosen: the option whose value validation decides; empty where there is one candidate.
+        same_as: whose runs these are, and why, where they are another row's.
     """
 
     name: str
@@ -133,6 +140,7 @@ class Cell(NamedTuple):
     missing: str
     shown: Shown = "own"
     chosen: str = ""
+    same_as: str = ""
 
     @property
     def spec(self) -> RunSpec | None:
@@ -166,11 +174,12 @@ class Experiment(NamedTuple):
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     settings: tuple[Stated, ...]
+    also: tuple[Metric, ...] = ()
 
     @property
     def metrics(self) -> list[Metric]:
-        """The metrics of the paper's figures, in the order in which they first appear."""
-        return list(dict.fromkeys(metric for cell in self.cells for metric in cell.figures))
+        """The metrics of the paper's figures, in the order in which they first appear, and those that stand beside them."""
+        return list(dict.fromkeys([*(metric for cell in self.cells for metric in cell.figures), *self.also]))
 
 
 def shipped_experiments() -> dict[str, Path]:
@@ -250,6 +259,7 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
                     raise SpecError(f"{place}: {what}: no column {name!r}; allowed: {', '.join(columns)}")
         if row.baseline and row.baseline not in rows:
             raise SpecError(f"{place}: baseline: no row {row.baseline!r}; allowed: {', '.join(rows)}")
+        _check_same(place, row, {one.name: one for one in document.rows})
         metrics = {metric for figures in row.figures.values() for metric in figures}
         if metrics & set(RELATIVE) and not row.baseline:
             raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
@@ -262,8 +272,9 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
     last = Settings(our_settings=variant.our_settings) if variant else Settings()
     # A variant's settings need not fit rows that it leaves out.
     kept = _selected([f"{row} {column}" for row in rows for column in columns], variant.only if variant else "")
+    by_name = {row.name: row for row in document.rows}
     cells = tuple(
-        _cell(path, row, column, [document, column, row, row.exceptions.get(column.name, Settings()), last])
+        _cell(path, row, by_name.get(row.same_as, row), column, (document, last))
         for row in document.rows
         for column in document.columns
         if f"{row.name} {column.name}" in kept
@@ -288,16 +299,35 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         document.seeds,
         cells,
         tuple(one for where, level in stated for one in _stated(where, level)),
+        document.also,
     )
 
 
-def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> Cell:
+def _check_same(place: str, row: Row, rows: Mapping[str, Row]) -> None:
+    """Raises `SpecError` for a row that is another's without saying why, or that is not there, or that has settings."""
+    if not row.same_as:
+        return
+    if row.same_as == row.name or row.same_as not in rows or rows[row.same_as].same_as:
+        allowed = ", ".join(name for name, other in rows.items() if name != row.name and not other.same_as)
+        raise SpecError(f"{place}: same_as: no row {row.same_as!r} with runs of its own; allowed: {allowed}")
+    if not row.why:
+        raise SpecError(f"{place}: why: say why its runs are those of {row.same_as}")
+    if row.paper_settings or row.our_settings or row.exceptions or row.choose:
+        raise SpecError(
+            f"{place}: same_as: its runs are those of {row.same_as}, which has the settings; leave them out"
+        )
+
+
+def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Settings, Settings]) -> Cell:
+    """The cell of a row and a column; `trained` is the row whose runs these are, `around` what holds for all cells."""
     name = f"{row.name} {column.name}"
+    document, last = around
     values: dict[str, Any] = {}
     stated: dict[str, str | None] = {}
-    *stating, last = levels
-    if row.choose:  # as one of the levels, so that a wrong option or value is reported like any other
-        stating.append(Settings(our_settings={row.choose.option: Ours(row.choose.values[0], row.choose.why)}))
+    stating = [document, column, trained, trained.exceptions.get(column.name, Settings())]
+    choose = trained.choose
+    if choose:  # as one of the levels, so that a wrong option or value is reported like any other
+        stating.append(Settings(our_settings={choose.option: Ours(choose.values[0], choose.why)}))
     for level in (*stating, last):
         both = sorted(set(level.paper_settings) & set(level.our_settings))
         if both:
@@ -315,15 +345,16 @@ def _cell(path: Path, row: Row, column: Column, levels: Sequence[Settings]) -> C
             option: ours.why for option, ours in level.our_settings.items()
         }
     missing = row.missing or column.missing
-    chosen = row.choose.option if row.choose and row.choose.option not in last.our_settings else ""
-    choices = [values | {chosen: value} for value in row.choose.values] if row.choose and chosen else [values]
+    chosen = choose.option if choose and choose.option not in last.our_settings else ""
+    choices = [values | {chosen: value} for value in choose.values] if choose and chosen else [values]
     try:
         candidates = () if missing else tuple(make_spec(None, choice) for choice in choices)
     except SpecError as error:
         raise SpecError(f"{path}: {name}: {str(error).removeprefix('options: ')}") from error
     baseline = f"{row.baseline} {column.name}" if row.baseline else ""
     figures = row.figures.get(column.name, {})
-    return Cell(name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen)
+    same = f"trained as {trained.name}: {row.why}" if row.same_as else ""
+    return Cell(name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same)
 
 
 def _twice(values: Sequence[Any]) -> bool:

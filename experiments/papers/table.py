@@ -24,6 +24,7 @@ from experiments.reporting.frames import pooled
 from experiments.reporting.picture import BLUE, GREY, png
 from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
 from experiments.runs.record import Record
+from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate, exact
 
 SCHEMA = "fkgsec/experiment/1"
@@ -37,6 +38,8 @@ class Figure(msgspec.Struct, frozen=True):
         paper: the paper's; None where it prints none.
         ours: the mean over seeds with its interval over seeds, or the one record's own; None with the `reason`.
         difference: ours minus the paper's.
+        sampled: where there are several seeds, the mean of the ends of each one's own interval, for the test items that were
+            drawn; None where a figure has none.
     """
 
     metric: Metric
@@ -44,6 +47,7 @@ class Figure(msgspec.Struct, frozen=True):
     ours: Estimate | None
     difference: float | None
     reason: str = ""
+    sampled: tuple[float, float] | None = None
 
 
 class TableCell(msgspec.Struct, frozen=True):
@@ -80,6 +84,7 @@ class PaperTable(msgspec.Struct, frozen=True):
     settings: list[TableSetting]
     metrics: list[Metric]
     cells: list[TableCell]
+    items: str = "triples"
 
 
 class _Style(NamedTuple):
@@ -87,11 +92,15 @@ class _Style(NamedTuple):
     format: Callable[[float], str]
 
 
-READING_AID = (
-    "Brackets are 95 % intervals: over seeds where there are several, else over the test triples of the one run. "
+_AID = (
+    "Brackets are 95 % intervals: over seeds where there are several, else over the test {items} of the one run. "
     "Difference: ours minus the paper's."
 )
-_share, _ratio = "{:.4f}".format, "{:.4f}x".format
+_SAMPLED_AID = (
+    " Where there are several seeds all have the same test {items}; the last column is the interval for the draw of these, the "
+    "mean of the seeds' own."
+)
+_share, _ratio, _mebibytes = "{:.4f}".format, "{:.4f}x".format, "{:.2f} MiB".format
 STYLES: dict[Metric, _Style] = {
     "mrr": _Style("MRR", _share),
     "hits@1": _Style("Hits@1", _share),
@@ -104,7 +113,16 @@ STYLES: dict[Metric, _Style] = {
     "r@cg": _Style("R@CG, rounds until convergence", "{:.0f}".format),
     "err": _Style("ERR, all victims", _share),
     "trr": _Style("TRR, all victims", _share),
+    "accuracy": _Style("Test accuracy, mean over clients", _share),
+    "clean": _Style("Test accuracy, on graphs without a twin in train", _share),
+    "bytes": _Style("Bytes to and from the server in all rounds", _mebibytes),
 }
+
+
+def reading_aid(table: PaperTable) -> str:
+    """How to read the brackets."""
+    sampled = any(figure.sampled for cell in table.cells for figure in cell.figures)
+    return (_AID + _SAMPLED_AID * sampled).format(items=table.items)
 
 
 def measure(metric: Metric, record: Record, baseline: Record | None, shown: Shown = "own") -> Estimate | str:
@@ -131,8 +149,13 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
         return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)
     if shown == "shared" and not record.utility_shared:
         return "no shared model was measured"
-    found = (record.utility_shared if shown == "shared" else record.utility)[metric]
-    return found if found.n else "no test triples"
+    if metric == "bytes":
+        return exact((record.bytes.up + record.bytes.down) / 2**20, 1)
+    if metric == "clean":
+        found = record.utility_by_leak["clean"][task_of(record.spec).metric]
+    else:
+        found = (record.utility_shared if shown == "shared" else record.utility)[metric]
+    return found if found.n else f"no test {task_of(record.spec).items}"
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:
@@ -174,6 +197,7 @@ def make_paper_table(
             _cell(cell, experiment.metrics, records, failed.get(cell.name, ""), tried.get(cell.name, {}))
             for cell in experiment.cells
         ],
+        next((task_of(cell.spec).items for cell in experiment.cells if cell.spec), "items"),
     )
 
 
@@ -192,7 +216,8 @@ def _cell(
         for metric in metrics
         if metric in cell.figures or metric not in RELATIVE or cell.baseline
     ]
-    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items()] + _remarks(runs)
+    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items()] + _remarks(runs, metrics)
+    remarks = [cell.same_as, *remarks] if cell.same_as else remarks
     return TableCell(cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, remarks)
 
 
@@ -203,8 +228,16 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: M
     if reasons or not found:
         seed, reason = next(iter(reasons.items()), (0, ""))
         return Figure(metric, paper, None, None, f"seed {seed}: {reason}" if len(found) > 1 else reason)
-    ours = over_seeds([figure for figure in found.values() if not isinstance(figure, str)])
-    return Figure(metric, paper, ours, None if paper is None else ours.value - paper)
+    figures = [figure for figure in found.values() if not isinstance(figure, str)]
+    ours = over_seeds(figures)
+    return Figure(metric, paper, ours, None if paper is None else ours.value - paper, sampled=_sampled(figures))
+
+
+def _sampled(figures: Sequence[Estimate]) -> tuple[float, float] | None:
+    """The seeds of a cell share their test items, so that what these err by stays in the mean, and ends are averaged."""
+    if len(figures) < 2 or any(figure.method == "exact" for figure in figures):
+        return None
+    return tuple(float(np.mean([getattr(figure, end) for figure in figures])) for end in ("low", "high"))  # type: ignore[return-value]
 
 
 def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str:
@@ -216,29 +249,33 @@ def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str
     return said + (f"; not run: {', '.join(missing)}" if missing else "")
 
 
-def _remarks(runs: Mapping[int, Record]) -> list[str]:
-    """What a reader must know before comparing: a run that was still improving or still waiting, test triples in train."""
+def _remarks(runs: Mapping[int, Record], metrics: Sequence[Metric]) -> list[str]:
+    """What a reader must know before comparing: a run that was still improving or still waiting, test items in train.
+
+    A table with the metric "clean" shows these itself.
+    """
     remarks = []
     for seed, record in runs.items():
         if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
             remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
         if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
             remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")
-        leaked, clean = (record.utility_by_leak[kind]["mrr"] for kind in ("leaked", "clean"))
-        if leaked.n:
+        task = task_of(record.spec)
+        leaked, clean = (record.utility_by_leak[kind][task.metric] for kind in ("leaked", "clean"))
+        if leaked.n and "clean" not in metrics:
             remarks.append(
-                f"seed {seed}: {leaked.n:,} of {leaked.n + clean.n:,} test triples stand in their own client's train "
-                f"split; MRR {leaked.value:.4f} there, {clean.value:.4f} on the others"
+                f"seed {seed}: {leaked.n:,} of {leaked.n + clean.n:,} test {task.items} {task.standing}; "
+                f"{task.label(task.metric)} {leaked.value:.4f} there, {clean.value:.4f} on the others"
             )
     return remarks
 
 
 def table_lines(table: PaperTable) -> list[str]:
     """The table in Markdown: figures, remarks, notes, and every setting with whose it is."""
-    lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {READING_AID}", ""]
+    lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {reading_aid(table)}", ""]
     lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
     for metric in table.metrics:
-        sheet = _figure_sheet(table.cells, metric)
+        sheet = _figure_sheet(table.cells, metric, table.items)
         lines += [f"## {sheet.title}", "", *markdown_lines(sheet), ""]
     remarks = remark_lines(table, [cell.name for cell in table.cells])
     lines += ["## Remarks", "", *(f"* {remark}" for remark in remarks), ""] if remarks else []
@@ -252,7 +289,8 @@ def table_lines(table: PaperTable) -> list[str]:
 
 def terminal_tables(table: PaperTable, names: Sequence[str]) -> list[Table]:
     """A table for each metric, with the cells of these names."""
-    sheets = [_figure_sheet([cell for cell in table.cells if cell.name in names], metric) for metric in table.metrics]
+    chosen = [cell for cell in table.cells if cell.name in names]
+    sheets = [_figure_sheet(chosen, metric, table.items) for metric in table.metrics]
     return [terminal_table(sheet) for sheet in sheets if sheet.rows]
 
 
@@ -265,7 +303,7 @@ def remark_lines(table: PaperTable, names: Sequence[str]) -> list[str]:
     return [*remarks, *missing, *failed]
 
 
-def _figure_sheet(cells: Sequence[TableCell], metric: Metric) -> Sheet:
+def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> Sheet:
     """Name, paper, ours with interval, difference, seeds (or why there are none), of the cells that have this metric."""
     write, rows = STYLES[metric].format, []
     for cell in cells:
@@ -282,8 +320,11 @@ def _figure_sheet(cells: Sequence[TableCell], metric: Metric) -> Sheet:
             ours += "" if figure.ours.method == "exact" else f" [{low}, {high}]"
         if figure.difference is not None:
             difference = f"{'+' if figure.difference >= 0 else '-'}{write(abs(figure.difference))}"
-        rows.append((cell.name, paper, ours, difference, ", ".join(map(str, cell.seeds))))
-    heads = ("cell", "paper", "ours", "difference", "seeds")
+        sampled = "[{}, {}]".format(*map(write, figure.sampled)) if figure.sampled else ""
+        rows.append((cell.name, paper, ours, difference, ", ".join(map(str, cell.seeds)), sampled))
+    heads = ("cell", "paper", "ours", "difference", "seeds", f"test {items}")
+    if not any(row[-1] for row in rows):  # no cell has several seeds
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     return Sheet(STYLES[metric].title, tuple(map(Column, heads)), tuple(rows))
 
 

@@ -154,6 +154,7 @@ TASK = RunTask(
     items="graphs",
     utility_title=lambda spec: "Utility: test accuracy (all: mean over clients)",
     leaked={"leaked": "with a twin in train", "clean": "without a twin"},
+    standing="have a twin in some client's train split",
     network=lambda spec: f"{spec.model}, {spec.layers} layers of {spec.width}",
     columns=lambda spec: {"layers": spec.layers, "width": spec.width},
     cases=("none", "secagg", "fedstar", "cefgl", "cefgl/secagg"),

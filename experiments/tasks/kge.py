@@ -174,6 +174,7 @@ TASK = RunTask(
     items="triples",
     utility_title=lambda spec: f"Utility: filtered link prediction on test triples (sides: {spec.eval_sides})",
     leaked={"leaked": "leaked triples", "clean": "clean triples"},
+    standing="stand in their own client's train split",
     network=lambda spec: f"{spec.model}, dimension {spec.dim}",
     columns=lambda spec: {"dim": spec.dim, "temperature": spec.sampling_temperature},
     cases=(

@@ -73,7 +73,7 @@ class RunTask:
         metric: the name of the headline figure of utility and of what validation measures; larger is better, in 0..1.
         metrics: every figure of utility, by name with a line. labels: how a figure is written in tables, where not by its name.
         items: what the test items are. utility_title: above a table of utility. over_clients: how clients are put together.
-        leaked: what the parts of `Reached.by_leak` are called.
+        leaked: what the parts of `Reached.by_leak` are called. standing: what the leaked items do.
         network: a spec's model and its size in words. columns: these by column of a listing, None where it has no such.
         cases: what `fkgsec compare` compares where nothing is named.
         first_policy: what `fkgsec check --init` proposes.
@@ -95,6 +95,7 @@ class RunTask:
     items: str
     utility_title: Callable[[Any], str]
     leaked: Mapping[str, str]
+    standing: str
     network: Callable[[Any], str]
     columns: Callable[[Any], dict[str, Any]]
     cases: tuple[str, ...]

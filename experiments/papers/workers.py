@@ -1,0 +1,185 @@
+"""Runs in processes of their own, of one thread each: several at a time, and one that is killed takes no other along.
+
+    for job, error in run_jobs(jobs, count=2, attack=False, observe=unobserved):
+        print(job.name, error or read_record(job.folder / RECORD_FILE).valid)
+
+A process takes one run after the other. One that ends before its run does is replaced, and that run has failed; given again, it
+goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.cli.options import DATA_FIELDS
+from experiments.cli.progress import Observe
+from experiments.runs.run import execute
+from experiments.tasks.spec import RunSpec
+from fkgsec.errors import FkgsecError, RunError
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.loop import Observer
+from protocols.core.errors import ProtocolError
+
+
+class Job(NamedTuple):
+    """A run to make, what it is called, and where its folder is."""
+
+    name: str
+    spec: RunSpec
+    folder: Path
+
+
+class _Failed(NamedTuple):
+    """What went wrong in a process: the message, and the traceback where nobody expected it."""
+
+    message: str
+    trace: str
+
+
+def data_of(spec: RunSpec) -> tuple[Any, ...]:
+    """What tells the data of one run from those of another."""
+    return tuple(getattr(spec, name, None) for name in DATA_FIELDS)
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False
+) -> Iterator[tuple[Job, Exception | None]]:
+    """Make all runs, `count` at a time, in their order; yields each when it ends, with the error where it failed.
+
+    Args:
+        attack, overwrite: as for `execute`. observe: gives each run its observer, in this process.
+    """
+    left, workers = list(jobs), list[_Worker]()
+    try:
+        while left or workers:
+            while left and len(workers) < count:
+                workers.append(_Worker(attack=attack, overwrite=overwrite))
+                workers[-1].begin(left.pop(0), observe)
+            for worker in [one for one in workers if one.connection in wait([one.connection for one in workers])]:
+                ended = worker.read()
+                if ended is None:
+                    continue
+                job, error, alive = ended
+                if alive and left:
+                    worker.begin(left.pop(0), observe)
+                else:
+                    worker.close()
+                    workers.remove(worker)
+                yield job, error
+    finally:
+        for worker in workers:
+            worker.close(kill=True)
+
+
+class _Worker:
+    """A process and the run that it is at."""
+
+    def __init__(self, *, attack: bool, overwrite: bool) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
+        self.connection, theirs = context.Pipe()
+        arguments = (theirs, os.getpid(), attack, overwrite)
+        self._process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self._job: Job | None = None
+        self._observed: AbstractContextManager[Observer] | None = None
+        self._observer = Observer()
+
+    def begin(self, job: Job, observe: Observe) -> None:
+        """Hand it a run."""
+        self._job, self._observed = job, observe(job.spec, job.name)
+        self._observer = self._observed.__enter__()
+        self.connection.send((job.spec, job.folder))
+
+    def read(self) -> tuple[Job, Exception | None, bool] | None:
+        """Take one message; where the run has ended by it, the run, its error, and whether the process can take another."""
+        assert self._job is not None
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            self._end()
+            status = self._process.exitcode
+            return self._job, RunError(f"its process ended with status {status}; given again, the run goes on"), False
+        if isinstance(message, RoundEntry):
+            self._observer.round_done(message)
+            return None
+        self._end()
+        return self._job, _as_error(message), True
+
+    def _end(self) -> None:
+        if self._observed is not None:
+            self._observed.__exit__(None, None, None)
+            self._observed = None
+
+    def close(self, *, kill: bool = False) -> None:
+        """Let the process end, or end it."""
+        self._end()
+        if kill:
+            self._process.kill()
+        self.connection.close()
+        self._process.join()
+
+
+def _as_error(failed: _Failed | None) -> Exception | None:
+    if failed is None:
+        return None
+    if not failed.trace:
+        return RunError(failed.message)
+    error = RuntimeError(failed.message)
+    error.add_note(failed.trace)
+    return error
+
+
+class _Sender(Observer):
+    """Tells the parent of each round; ends where there is no parent any more, so that nobody else finds the folder in use."""
+
+    def __init__(self, connection: Connection, parent: int) -> None:
+        self._connection, self._parent = connection, parent
+
+    def round_done(self, entry: RoundEntry) -> None:
+        if os.getppid() != self._parent:
+            os._exit(1)
+        self._connection.send(entry)
+
+
+def _work(connection: Connection, parent: int, attack: bool, overwrite: bool) -> None:
+    """What a process does: run after run, until the connection is closed."""
+    import numba
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+    graphs: dict[tuple[Any, ...], Any] = {}
+    while True:
+        try:
+            spec, folder = connection.recv()
+        except EOFError:
+            return
+        try:
+            if data_of(spec) not in graphs:
+                graphs = {data_of(spec): spec.load_graph()}
+            execute(
+                spec,
+                graphs[data_of(spec)],
+                folder,
+                attack=attack,
+                observer=_Sender(connection, parent),
+                overwrite=overwrite,
+            )
+        except (FkgsecError, ProtocolError) as error:
+            connection.send(_Failed(str(error), ""))
+        except Exception as error:
+            connection.send(_Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        else:
+            connection.send(None)
