@@ -56,10 +56,12 @@ class Batch:
         adjacency: sparse `[n, n]` in compressed rows; entry (v, u) is 1 where an edge goes from u to v.
         graph_of: int64 `[n]`, the graph of each node.
         classes: int64 `[B]`.
-        columns: int32 `[n, k]`, the columns of `x` that are 1, where x is one-hot and known to be; else None.
+        columns: int32 `[n, k]`, the columns of a node's own features that are 1, where they are known to be one-hot; else None.
+        structure: float32 `[n, S]`, the last columns of `x`, where the graphs come with features of structure; else None.
     """
 
     columns: np.ndarray | None = None
+    structure: Tensor | None = None
 
     def __init__(self, x: Tensor, adjacency: Tensor, graph_of: Tensor, classes: Tensor) -> None:
         self.x, self.adjacency, self.graph_of, self.classes = x, adjacency, graph_of, classes
@@ -129,6 +131,8 @@ class _Gathered(Batch):
         self.incoming, self.graph_of = edges, graph_of
         self.columns = None if store.columns is None else store.columns[nodes]
         self.classes = torch.from_numpy(graphs.classes[ids]).to(graph_of.device)
+        if graphs.structure is not None:
+            self.structure = torch.from_numpy(graphs.structure.values[nodes]).to(graph_of.device)
 
     @cached_property
     def x(self) -> Tensor:  # type: ignore[override]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -29,6 +29,7 @@ _NO_WORDS = np.zeros(0, dtype=np.uint64)
 _SMALL = 2**20  # multiplications of a product
 _DIGITS = 16  # of a share of values that are dropped
 Pull = Callable[[Tensor], tuple[Any, ...]]  # None where something has no derivatives
+Group = tuple[Tensor, ...]
 
 
 class Dropped(NamedTuple):
@@ -164,11 +165,11 @@ def sage_weights(batch: Batch) -> Weights:
     return Weights(1 / np.maximum(batch.degrees, 1), np.ones_like(batch.degrees), 0.0)
 
 
-def embedded(batch: Batch, weight: Tensor, bias: Tensor) -> tuple[Tensor, Pull]:
-    """The features of the nodes times weight^T + bias, `[n, W]`; a sum of rows where these are one-hot."""
+def embedded(batch: Batch, weight: Tensor, bias: Tensor, *, num_features: int | None = None) -> tuple[Tensor, Pull]:
+    """The first `num_features` (None: all) of the nodes times weight^T + bias, `[n, W]`; a sum of rows where they are one-hot."""
     columns = batch.columns
     if columns is None:
-        return dense(batch.x, weight, bias, to_x=False)
+        return dense(batch.x[:, :num_features].contiguous(), weight, bias, to_x=False)
     y = torch.empty(len(columns), len(weight))
     loops().embed(columns, weight.T.contiguous().numpy(), bias.numpy(), y.numpy())
 
@@ -239,7 +240,7 @@ class _Convolution(NamedTuple):
     """A convolution, and where a layer of torch_geometric has its parameters."""
 
     run: Callable[..., tuple[Tensor, Pull]]
-    parameters: Callable[[Any], tuple[Tensor, ...]]
+    parameters: Callable[[Any], Group]
 
 
 CONVOLUTIONS: Mapping[str, _Convolution] = {
@@ -251,38 +252,65 @@ CONVOLUTIONS: Mapping[str, _Convolution] = {
 }
 
 
+def tanh_gcn(x: Tensor, batch: Batch, weight: Tensor, bias: Tensor) -> tuple[Tensor, Pull]:
+    """`GCNConv`, tanh. `pull` as in `gin`."""
+    turned, pull_turned = dense(x, weight)
+    sums, pull_sums = neighbour_sum(turned, batch, gcn_weights(batch))
+    y = sums.add_(bias).tanh_()
+
+    def pull(derivatives: Tensor) -> tuple[Any, ...]:
+        to_sums = derivatives * (1 - y * y)
+        to_x, to_weight, _ = pull_turned(*pull_sums(to_sums))
+        return to_x, to_weight, to_sums.sum(dim=0)
+
+    return y, pull
+
+
 def classify(model: Any, batch: Batch, share: float, rng: np.random.Generator | None) -> Tensor:
     """The logits of a `GraphClassifier` with one of these convolutions and a sum as its readout; `share` is dropped."""
-    convolution, num_layers = CONVOLUTIONS[model.architecture.model], len(model.convs)
-    groups = [
-        (model.pre.weight, model.pre.bias),
-        *map(convolution.parameters, model.convs),
-        (model.post.weight, model.post.bias),
-        (model.head.weight, model.head.bias),
-    ]
+    convolution = CONVOLUTIONS[model.architecture.model]
 
-    def run(*parameters: Tensor) -> tuple[Tensor, Pull]:
-        left = iter(parameters)
-        first, *own, post, head = [tuple(itertools.islice(left, len(group))) for group in groups]
+    def run(first: Group, *rest: Group) -> tuple[Tensor, Pull]:
+        *own, post, head = rest
         x, pull_first = embedded(batch, *first)
-        pulls = []
-        for place in range(num_layers):
-            x, pull_layer = convolution.run(x, batch, Dropped.drawn(x.numel(), share, rng), *own[place])
+        pulls = [pull_first]
+        for parameters in own:
+            x, pull_layer = convolution.run(x, batch, Dropped.drawn(x.numel(), share, rng), *parameters)
             pulls.append(pull_layer)
-        x, pull_pool = pooled(x, batch)
-        x, pull_post = dense(x, *post, relu=True, dropped=Dropped.drawn(x.numel(), share, rng))
-        y, pull_head = dense(x, *head)
+        y, pull_end = end(x, batch, post, head, share, rng)
 
         def pull(derivatives: Tensor) -> tuple[Any, ...]:
-            to_x, *found = pull_head(derivatives)
-            for pull_one in (pull_post, pull_pool, *reversed(pulls), pull_first):
+            to_x, *found = pull_end(derivatives)
+            for pull_one in reversed(pulls):
                 to_x, *to_parameters = pull_one(to_x)
                 found = [*to_parameters, *found]
             return tuple(found)
 
         return y, pull
 
-    return _Network.apply(run, *itertools.chain(*groups))  # type: ignore[no-any-return]
+    groups = [pair(model.pre), *map(convolution.parameters, model.convs), pair(model.post), pair(model.head)]
+    return through_autograd(run, groups)
+
+
+def end(
+    x: Tensor, batch: Batch, post: Group, head: Group, share: float, rng: np.random.Generator | None
+) -> tuple[Tensor, Pull]:
+    """Sum of the nodes, a layer with ReLU and dropout, a layer. `pull` gives those of x and of both layers."""
+    sums, pull_sums = pooled(x, batch)
+    hidden, pull_hidden = dense(sums, *post, relu=True, dropped=Dropped.drawn(sums.numel(), share, rng))
+    y, pull_y = dense(hidden, *head)
+
+    def pull(derivatives: Tensor) -> tuple[Any, ...]:
+        to_hidden, *to_head = pull_y(derivatives)
+        to_sums, *to_post = pull_hidden(to_hidden)
+        return *pull_sums(to_sums), *to_post, *to_head
+
+    return y, pull
+
+
+def pair(layer: Any) -> Group:
+    """Weight and bias."""
+    return layer.weight, layer.bias
 
 
 class _Network(Function):
@@ -295,3 +323,13 @@ class _Network(Function):
     @once_differentiable
     def backward(ctx: Any, derivatives: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, *ctx.pull(derivatives.contiguous())
+
+
+def through_autograd(run: Callable[..., tuple[Tensor, Pull]], groups: Sequence[Group]) -> Tensor:
+    """What `run` makes of groups of parameters, for autograd; its `pull` gives those of all parameters in their order."""
+
+    def flat(*parameters: Tensor) -> tuple[Tensor, Pull]:
+        left = iter(parameters)
+        return run(*(tuple(itertools.islice(left, len(group))) for group in groups))
+
+    return _Network.apply(flat, *itertools.chain(*groups))  # type: ignore[no-any-return]

@@ -6,14 +6,17 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from fkgsec.algorithms.graphs.fedstar import FedStarClassifier, FedStarSettings
 from fkgsec.gnn import fused
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.fused import CONVOLUTIONS, Dropped
-from fkgsec.gnn.models import Architecture, GraphClassifier, make_classifier
+from fkgsec.gnn.models import Architecture, GraphClassifier, drawing_from, make_classifier
 from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import GraphSet
+from fkgsec.graphs.structure import with_structure
 from fkgsec.randomness import generator
 
 
@@ -40,7 +43,7 @@ def network(graphs: GraphSet, model: str, width: int = 8, layers: int = 3) -> Gr
     return make_classifier(architecture, feature_width(graphs), 2, generator(0, "test"))
 
 
-def derivatives(model: GraphClassifier, batch: Batch, dropout: bool) -> list[torch.Tensor]:
+def derivatives(model: nn.Module, batch: Batch, dropout: bool) -> list[torch.Tensor]:
     logits = model(batch, generator(0, "dropout") if dropout else None)
     return [logits, *torch.autograd.grad(functional.cross_entropy(logits, batch.classes), list(model.parameters()))]
 
@@ -57,6 +60,23 @@ def test_values_and_gradients_are_those_of_the_layers(
         ours = derivatives(one, Batch.of(graphs, ids), dropout)
         with monkeypatch.context() as patched:
             patched.setattr("fkgsec.gnn.models.supports", lambda *_: False)
+            theirs = derivatives(one, Batch.of(graphs, ids), dropout)
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.allclose(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", list(CONVOLUTIONS))
+@pytest.mark.parametrize("kind", ["directed", "attributes"])
+def test_fedstar_s_gradients_are_those_of_the_layers(model: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = drawn_graphs(kind)
+    graphs, ids = with_structure(plain, num_walks=3, num_degrees=4), [3, 0, 2, 2]
+    with drawing_from(generator(0, "test")):
+        architecture, settings = Architecture(model, width=8), FedStarSettings(num_walks=3, num_degrees=4)
+        one = FedStarClassifier(architecture, settings, feature_width(plain), 2)
+    for dropout in (False, True):
+        ours = derivatives(one, Batch.of(graphs, ids), dropout)
+        with monkeypatch.context() as patched:
+            patched.setattr("fkgsec.algorithms.graphs.fedstar.supports", lambda *_: False)
             theirs = derivatives(one, Batch.of(graphs, ids), dropout)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.allclose(a, b, atol=1e-6, rtol=1e-5)
