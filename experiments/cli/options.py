@@ -131,7 +131,7 @@ FLAGS: dict[str, Flag] = {
     "attack": Flag(
         ("--attack",),
         "which to run, list says of each what it is on and needs; repeatable; default: reconstruction and update-recovery; "
-        "of graphs graph-membership, gradient-inversion",
+        "of graphs graph-membership",
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
@@ -156,6 +156,19 @@ FLAGS: dict[str, Flag] = {
         ("--shadows",),
         "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",
         ATTACK_OF_TASK["graph"],
+    ),
+    "malicious": Flag(
+        ("--malicious",),
+        "clients that plant a backdoor: the colluder, and those that follow it",
+        ATTACK_OF_TASK["graph"],
+    ),
+    "poisoned": Flag(("--poisoned",), "share of training graphs that each of them poisons", ATTACK_OF_TASK["graph"]),
+    "trigger_size": Flag(
+        ("--trigger-size",), "nodes of the trigger, as a share of the mean number of a graph", ATTACK_OF_TASK["graph"]
+    ),
+    "trigger_density": Flag(("--trigger-density",), "probability of its edges", ATTACK_OF_TASK["graph"]),
+    "target_class": Flag(
+        ("--target-class",), "what graphs with the trigger are to be classified as", ATTACK_OF_TASK["graph"]
     ),
 }
 

@@ -6,6 +6,7 @@ runs/mine/attacks/score-2f1c09a4d7/record.json, ...      a further attack on it,
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import shutil
@@ -262,7 +263,8 @@ def load_run(
 
 def _report(spec: RunSpec, result: Any, folder: Path, *, attack: bool) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
-    figures, scores = run_attacks(result, spec.attack_options()) if attack else ([], pd.DataFrame())
+    train = functools.partial(run_federation, make_transport=make_transport)
+    figures, scores = run_attacks(result, spec.attack_options(), train=train) if attack else ([], pd.DataFrame())
     record = make_record(spec, result, figures)
     picture = draw_picture(record)
     _make_folder(folder)

@@ -45,6 +45,11 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
     shadows: int = 0
+    malicious: int = 1
+    poisoned: float = 0.2
+    trigger_size: float = 0.2
+    trigger_density: float = 0.8
+    target_class: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

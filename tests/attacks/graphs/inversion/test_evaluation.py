@@ -1,5 +1,7 @@
 """Gradient inversion of finished runs: what is recovered, and why what cannot be attacked is not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,7 @@ def test_the_attack_sees_an_upload_and_public_graphs_alone(stepped: GnnResult) -
     view = build_view(stepped, THREAT_MODELS["server+graphs"], colluder=stepped.graph.clients[0].name, seed=0)
     first, second, _ = view.victims
     swapped = [
-        type(first)(one.name, 1, other.broadcast, other.upload, auxiliary=one.auxiliary)
+        dataclasses.replace(one, broadcast=other.broadcast, upload=other.upload)
         for one, other in ((first, second), (second, first))
     ]
     claims = claim(view.only(tuple(swapped)), np.random.default_rng(0))
