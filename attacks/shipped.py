@@ -8,12 +8,12 @@ from attacks.graphs.membership import membership as graph_membership
 from attacks.membership import inference as membership
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.uploads import auxiliary, degrees, edges
+from attacks.uploads import attributes, auxiliary, degrees, edges, patterns
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
-for one in (edges.ATTACK, degrees.ATTACK, auxiliary.ATTACK, passive.ATTACK):
+for one in (edges.ATTACK, degrees.ATTACK, patterns.ATTACK, auxiliary.ATTACK, attributes.ATTACK, passive.ATTACK):
     ATTACKS.register(one.name, one)
 for one in (graph_membership(), degree_support.ATTACK, gradient_inversion.ATTACK, backdoor.ATTACK):
     ATTACKS.register(one.name, one)

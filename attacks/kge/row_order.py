@@ -54,6 +54,7 @@ def _rearranged(victim: VictimView, entities: np.ndarray | None, relations: np.n
             victim,
             entities=victim.entities[torch.from_numpy(entities)],
             entity_names=None if names is None else names[entities],
+            sent=None if victim.sent is None else victim.sent[:, entities],
         )
     if relations is not None and victim.relations is not None:
         victim = replace(victim, relations=victim.relations[torch.from_numpy(relations)])

@@ -24,7 +24,7 @@ from attacks.view import ThreatModel, Victim, View
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.messages import SERVER, Alignment, Rows, client_party
+from fkgsec.federation.messages import SERVER, Alignment, Rows, SparseRows, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
@@ -83,6 +83,8 @@ class VictimView(Victim):
         models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
         received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
             `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
+        sent: of an algorithm whose clients send some rows of many rounds, which rows it sent in each such round up to the
+            attacked one, bool `[rounds, n]`; None where no upload says so.
         auxiliary: names of some of its training triples, object `[a, 3]`, where the threat model gives any.
     """
 
@@ -94,6 +96,7 @@ class VictimView(Victim):
     models: Mapping[str, ClientModel] = field(default_factory=dict)
     received: Mapping[Table, Tensor] = field(default_factory=dict)
     auxiliary: np.ndarray | None = None
+    sent: np.ndarray | None = None
 
     def why_none(self, part: str) -> str | None:
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
@@ -171,6 +174,8 @@ def kge_view(
         for place, client in enumerate(clients)
         if client.name != colluder
     ]
+    sent = _sent(result)
+    victims = [replace(victim, sent=sent.get(client_party(victim.name))) for victim in victims]
     if threat_model.auxiliary:
         places = {name: place for place, name in enumerate(names)}
         victims = [
@@ -224,6 +229,19 @@ def _uploaded(
         return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
     message = uploads.get((party, table))
     return message.unpack() if message else None
+
+
+def _sent(result: FederationResult) -> dict[str, np.ndarray]:
+    """By party which of its entity rows it sent in each round of sparse uploads that was kept, up to the best one."""
+    transcript, found = result.transcript, dict[str, list[np.ndarray]]()
+    sparse = {one.round for one in transcript.entries if one.kind == "sparse-rows" and one.direction == "up"}
+    for number in sorted(one for one in sparse if one <= result.best_round):
+        for message in transcript.messages(number):
+            if isinstance(message, SparseRows) and message.receiver == SERVER and message.table == "entities":
+                row = np.zeros(message.num_rows, dtype=bool)
+                row[message.unpack()[0].numpy()] = True
+                found.setdefault(message.sender, []).append(row)
+    return {party: np.stack(rows) for party, rows in found.items()}
 
 
 def _received(result: FederationResult, upload: Rows) -> Tensor | None:

@@ -42,7 +42,7 @@ def by_ways(
         for way, measure in ways.items()
     ]
     best = max(made, key=lambda one: one.estimate.value)
-    compared = len(ways) + (len(guesses) > 1)  # chance is no choice
+    compared = len(ways) + sum(name != "chance" for name in guesses)  # chance needs no choosing
     found = ways[best.variant](compared)
     by = best.variant
     if baseline.value > found.value:

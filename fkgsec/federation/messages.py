@@ -109,6 +109,10 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         signs = np.packbits(chosen.numpy()).tobytes()
         return cls(round, sender, receiver, table, len(chosen), rows.shape[1], signs, _packed(rows), counts)
 
+    def without_rows(self) -> SparseRows:
+        """Which rows they are alone, as rows of width 0."""
+        return msgspec.structs.replace(self, width=0, data=b"", priorities=b"")
+
     def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
         """Places int64 `[k]`, rows float32 `[k, width]`, priorities int64 `[k]` (zeros in an upload). Raises `RunError`."""
         signs = np.frombuffer(self.signs, dtype=np.uint8)
@@ -320,12 +324,18 @@ class Transcript:
     def retain(self, rounds: set[int], noted: set[int], *, broadcasts: set[int] | None = None) -> None:
         """Forget the messages of all rounds but `rounds`, and the notes of all but `noted`; the lines stay.
 
+        Of sparse uploads it stays which rows were sent: a bit for each.
+
         Args:
             broadcasts: rounds of which at least what the server sent is kept.
         """
         kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
             kept[number] = [frame for frame in self.frames[number] if decode(frame).receiver != SERVER]
+        sparse = {entry.round for entry in self.entries if entry.kind == "sparse-rows" and entry.direction == "up"}
+        for number in sparse & set(self.frames) - rounds:
+            uploads = (one for one in self.messages(number) if isinstance(one, SparseRows) and one.receiver == SERVER)
+            kept[number] = [*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)]
         self.frames = dict(sorted(kept.items()))
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 

@@ -192,8 +192,8 @@ Attacked = Callable[..., dict[tuple[str, str, str], Figure]]
 
 
 @functools.cache
-def _federate(defense: str = "", algorithm: str = "fede", rounds: int = 8) -> FederationResult:
-    graph = generate_consortium(clients=3, size=700, seed=5)
+def _federate(defense: str = "", algorithm: str = "fede", rounds: int = 8, size: int = 700) -> FederationResult:
+    graph = generate_consortium(clients=3, size=size, seed=5)
     options = FederationOptions(
         algorithm=algorithm, defense=defense, dim=16, rounds=rounds, eval_every=rounds, patience=0, batch_size=64,
         num_negatives=8, learning_rate=0.02, device="cpu", protocol_seed=3 if defense else None,

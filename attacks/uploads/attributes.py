@@ -1,0 +1,209 @@
+"""What does a sensitive relation say of a victim's entity? Ranked by a server with a colluder's relation rows.
+
+    found = run_attacks(result, AttackOptions(attack=("attributes",), leak=(1.0,)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.baseline)        # hospital-2  hits@10  0.61 ...
+
+Threat model: "identifiers", a server that reads the names of the victims' rows and has a colluder's relation rows and triples.
+For each entity of a victim it orders the answers to a sensitive relation (`FederatedGraph.sensitive`, such as a patient's
+diagnosis): the tails that the relation has in the colluder's triples and that the victim has a row of.
+
+`score`: of the answer on the victim's rows, by the colluder's relation row. `with prior`: that and the answers' log-frequency in
+the colluder's triples, both in deviations. Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the
+embedding was not told) and those that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count
+as better ones, and an answer outside the candidates is missed.
+
+Baseline: `prior`, the order of frequency in the colluder's triples. The most: the share of true answers among the candidates.
+
+Source: ours, after attribute inference from embeddings of knowledge graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.ways import Measure, by_ways
+from fkgsec import estimate
+from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.kge.models import KgeModel
+from fkgsec.randomness import generator
+
+ATTRIBUTES = "attributes"
+WITHIN = 10
+METRICS = {
+    "mrr": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it did not train on",
+    f"hits@{WITHIN}": f"such answers among the first {WITHIN}",
+    "mrr_trained": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it trained on",
+    f"hits@{WITHIN}_trained": f"such answers among the first {WITHIN}",
+}
+Order = Callable[[str], np.ndarray]
+"""Of an entity's name the score of each candidate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """To one relation: candidates, names `[k]`; by way their scores for an entity, float64 `[k]`; `prior`: of any entity."""
+
+    candidates: np.ndarray
+    ways: Mapping[str, Order]
+    prior: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What the adversary can say of one victim: answers by relation, and the names that it has a row of."""
+
+    answers: Mapping[str, Answers]
+    rows: frozenset[str] = field(default_factory=frozenset)
+
+
+def infer(view: KgeView, rng: np.random.Generator) -> dict[str, Inferred | str]:
+    """By victim how it would answer any relation that the colluder knows, or why it cannot."""
+    return {victim.name: _infer(view.model, view.colluder, victim) for victim in view.victims}
+
+
+def _infer(model: KgeModel, colluder: ColluderKnowledge | None, victim: VictimView) -> Inferred | str:
+    if victim.entities is None or victim.entity_names is None:
+        return "no entity embedding of it crossed"
+    assert colluder is not None
+    seen = ~victim.entities.isnan().any(dim=1).numpy()
+    place = {name: row for row, name in enumerate(victim.entity_names) if seen[row] and name is not None}
+    rows, answers = victim.entities.float(), {}
+    for number, relation in enumerate(colluder.relation_names):
+        ends = colluder.triples[colluder.triples[:, 1] == number][:, 2]
+        names, counts = np.unique(ends[ends >= 0], return_counts=True)
+        kept = [(colluder.entity_names[end], count) for end, count in zip(names, counts, strict=True)]
+        kept = [(name, count) for name, count in kept if name in place]
+        if kept:
+            candidates = np.array([name for name, _ in kept], dtype=object)
+            prior = np.log(np.array([count for _, count in kept], dtype=np.float64))
+            answers[str(relation)] = _answers(model, rows, place, candidates, colluder.relations[number], prior)
+    return Inferred(answers, frozenset(place))
+
+
+def _answers(
+    model: KgeModel, rows: Tensor, place: Mapping[str, int], candidates: np.ndarray, relation: Tensor, prior: np.ndarray
+) -> Answers:
+    tails = rows[torch.tensor([place[name] for name in candidates])]
+
+    def score(entity: str) -> np.ndarray:
+        query = model.query(rows[place[entity]][None], relation[None], "tail")
+        return model.score_all(query, tails)[0].double().numpy()
+
+    def with_prior(entity: str) -> np.ndarray:
+        return _in_deviations(score(entity)) + _in_deviations(prior)
+
+    return Answers(candidates, {"score": score, "with prior": with_prior}, prior)
+
+
+def _in_deviations(scores: np.ndarray) -> np.ndarray:
+    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
+
+
+def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:
+    """MRR and hits of every victim, of the triples of sensitive relations, not trained on and trained on."""
+    figures = []
+    for victim, claim in claims.items():
+        if isinstance(claim, str):
+            figures += truth.not_attacked(victim, claim)
+        elif not truth.graph.sensitive:
+            figures += truth.not_attacked(victim, f"{truth.graph.name} marks no relation as sensitive")
+        else:
+            for suffix in ("", "_trained"):
+                figures += _figures(truth, victim, claim, suffix)
+    return figures
+
+
+def _asked(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[tuple[str, str, str]]:
+    """Triples of names: of sensitive relations, with a head that the adversary has a row of; trained on, or by nobody."""
+    graph, client = truth.graph, truth.client(victim)
+    trained = {tuple(triple) for one in graph.clients for triple in one.to_global(one.train).tolist()}
+    own = np.unique(client.to_global(client.train if suffix else client.test), axis=0).tolist()
+    named = [
+        (graph.entities[head], graph.relations[relation], graph.entities[tail])
+        for head, relation, tail in own
+        if suffix or (head, relation, tail) not in trained
+    ]
+    return [triple for triple in named if triple[1] in graph.sensitive and triple[0] in claim.rows]
+
+
+def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Figure]:
+    asked = _asked(truth, victim, claim, suffix)
+    names = [f"mrr{suffix}", f"hits@{WITHIN}{suffix}"]
+    if not asked:
+        what = "trained on" if suffix else "that nobody trained on"
+        reason = f"it has no triple of a sensitive relation {what} whose head was seen"
+        return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in names]
+    client, graph = truth.client(victim), truth.graph
+    true: dict[tuple[str, str], set[str]] = {}
+    for head, relation, tail in client.to_global(client.triples):
+        true.setdefault((graph.entities[head], graph.relations[relation]), set()).add(graph.entities[tail])
+    ranks = _ranks(claim, asked, true)
+    reciprocal = {way: np.where(np.isfinite(one), 1 / one, 0.0) for way, one in ranks.items()}
+    reachable = float(np.isfinite(ranks["prior"]).mean())
+    rng = generator(truth.seed, ATTRIBUTES, victim, suffix)
+    ways = [way for way in ranks if way != "prior"]
+    measured: tuple[dict[str, Measure], dict[str, Measure]] = (
+        {way: partial(_mean, values=reciprocal[way], rng=rng) for way in ways},
+        {way: partial(_share, int((ranks[way] <= WITHIN).sum()), len(asked)) for way in ways},
+    )
+    prior = (float(reciprocal["prior"].mean()), float((ranks["prior"] <= WITHIN).mean()))
+    shared = {"attainable": reachable, "counts": {"triples": len(asked)}}
+    return [
+        figure
+        for metric, measures, base in zip(names, measured, prior, strict=True)
+        for figure in by_ways(truth, metric, victim, measures, {"prior": exact(base, len(asked))}, **shared)
+    ]
+
+
+def _ranks(
+    claim: Inferred, asked: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
+) -> dict[str, np.ndarray]:
+    """By way, and by the prior, the rank of each answer among the candidates, ties at their mean, infinite where it is none."""
+    ranks = {way: np.full(len(asked), np.inf) for way in ("score", "with prior", "prior")}
+    for number, (head, relation, tail) in enumerate(asked):
+        answers = claim.answers.get(relation)
+        if answers is None or tail not in answers.candidates:
+            continue
+        others = true[head, relation] - {tail}
+        kept = np.array([name not in others for name in answers.candidates])
+        place = int(np.flatnonzero(answers.candidates == tail)[0])
+        scores = {"prior": answers.prior} | {way: order(head) for way, order in answers.ways.items()}
+        for way, values in scores.items():
+            above, tied = (values > values[place])[kept].sum(), (values == values[place])[kept].sum()
+            ranks[way][number] = above + (tied + 1) / 2
+    return ranks
+
+
+def _mean(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
+    found = estimate.mean(values, rng)
+    wider = estimate.critical_value(compared) / estimate.critical_value()
+    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
+    method = found.method if compared == 1 else f"{found.method}, best of {compared}"
+    return Estimate(found.value, max(0.0, low), min(1.0, high), found.n, method)
+
+
+def _share(right: int, count: int, compared: int) -> Estimate:
+    return proportion(right, count, compared=compared)
+
+
+ATTACK = Attack(
+    ATTRIBUTES,
+    "ranks the answers to sensitive relations for a victim's entities",
+    Needs(colluder=True, names=True, entities=True, server=True),
+    METRICS,
+    infer,
+    score,
+    threats=("identifiers",),
+    items=dict.fromkeys(METRICS, "triples of sensitive relations"),
+    redrawn=True,
+)
