@@ -32,7 +32,7 @@ from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel, ModelName
+from fkgsec.kge.models import KgeModel, ModelName, function_of
 
 AUDIT_SCHEMA = "fkgsec/audit/2"
 
@@ -261,7 +261,7 @@ def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple
 
 def infer_dim(tables: Tables, model: ModelName) -> int:
     """The dimension that the first entity table found was trained with. Raises `RunError` without one."""
-    factor = KgeModel(model, 1).entity_width
+    factor = function_of(model).entity_numbers
     for client, own in tables.items():
         if "entities" in own:
             rows = own["entities"].rows

@@ -76,6 +76,11 @@ MODELS: Registry[ScoringFunction] = Registry("model", "fkgsec.models")
 ENCODERS: Registry[EncoderModel] = Registry("model", "fkgsec.encoders", shipped=("fkgsec.kge.encoders.shipped",))
 
 
+def function_of(name: ModelName) -> ScoringFunction:
+    """The scoring function of that name; of a model with an encoder, the one that compares its input rows."""
+    return MODELS[name] if name in MODELS else ENCODERS[name].scoring
+
+
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
     real, imaginary = x.chunk(2, dim=-1)
     return real, imaginary
@@ -124,7 +129,7 @@ class KgeModel:
     @property
     def function(self) -> ScoringFunction:
         """The scoring function that `name` names."""
-        return MODELS[self.name] if self.name in MODELS else ENCODERS[self.name].scoring
+        return function_of(self.name)
 
     @property
     def similarity(self) -> kernels.Similarity:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError
 from fkgsec.federation import packing
 from fkgsec.federation.result import RunResult
 from fkgsec.kge.local.evaluation import ClientTables, utility
@@ -52,11 +53,18 @@ class KgeResult(RunResult):
     trained_encoded: list[ClientTables] = field(default_factory=list)
 
     def predictor(self, kind: Literal["tables", "trained", "private"], place: int) -> tuple[KgeModel, ClientTables]:
-        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them."""
+        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them.
+
+        Raises `RunError` for tables that were trained elsewhere with an encoder, which is not at hand.
+        """
         if kind == "private":
             return self.options.private_model(), self.private[place]
         if not self.options.has_encoder:
             return self.options.kge_model(), getattr(self, kind)[place]
+        if not self.encoded:
+            raise RunError(
+                f"{self.options.model}: input rows alone say nothing of what a client predicts; its network is missing"
+            )
         encoded = self.encoded[place] if kind == "tables" else self.trained_encoded[place]
         return self.options.decoder(encoded), encoded
 
