@@ -1,13 +1,13 @@
 """Training without a federation, the reference below it."""
 
 from fkgsec.federation.recipes import Recipe
-from fkgsec.gnn.options import GnnSettings
+from fkgsec.federation.settings import AlgorithmSettings
 
 LOCAL = Recipe(
     "local-gc",
     (),
     "each client alone, from the same first convolutions: 'self-train' in GCFL's code",
-    GnnSettings,
+    AlgorithmSettings,
     task="graph",
     keep_optimizer=True,
 )
