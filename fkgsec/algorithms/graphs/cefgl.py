@@ -100,7 +100,6 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         super().__post_init__()
         if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
             raise SpecError("alpha must be above 0 with correction=dual or shrink=soft, which divide by it; got 0")
-
         if self.upload == "both" and self.correction == "off":
             raise SpecError("upload=both sends corrections, and correction=off has none; leave one of them out")
 

@@ -65,7 +65,8 @@ def neighbours_of(place: int, count: int, either_side: int) -> list[int]:
     >>> neighbours_of(0, 5, 1), neighbours_of(0, 3, 2)
     ([1, 4], [1, 2])
     """
-    near = {(place + side * step) % count for side in (-1, 1) for step in range(1, either_side + 1)}
+    steps = range(1, min(either_side, count // 2) + 1)
+    near = {(place + side * step) % count for side in (-1, 1) for step in steps}
     return sorted(near - {place})
 
 
@@ -117,10 +118,8 @@ class NeighboursCrossing(Crossing):
 
     def receive(self, round: int, place: int, received: Received) -> None:
         """The mean of the client's own parameters and its neighbours'; last layers are kept for the multi-task term."""
-        trainer, rows = (
-            self.trainers[place],
-            received.rows[len(self.own[place].names) :].to(self.trainers[place].device),
-        )
+        trainer = self.trainers[place]
+        rows = received.rows[len(self.own[place].names) :].to(trainer.device)
         found: list[Mapping[str, Tensor]] = [trainer.shared]
         for other in self.neighbours[place]:
             layout = self.own[other]
