@@ -7,7 +7,7 @@
 Neighbours are summed over compressed rows, ReLU and dropout pass once over the values (`fkgsec.gnn.kernels`), products of
 matrices are oneDNN's. A whole network is one node of autograd's graph. There are no second derivatives; asking for one raises.
 
-Legend: `n` nodes, `W` width, `I` inputs, `O` outputs, `B` graphs.
+Legend: `n` nodes (and rows of none, see `padded_rows`), `W` width, `I` inputs, `O` outputs, `B` graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn import functional
 from fkgsec.gnn.batches import Batch, Edges, loops
 
 _NO_WORDS = np.zeros(0, dtype=np.uint64)
-_SMALL = 2**20  # multiplications of a product
+_ROWS = 256
 _DIGITS = 16  # of a share of values that are dropped
 Pull = Callable[[Tensor], tuple[Any, ...]]  # None where something has no derivatives
 Group = tuple[Tensor, ...]
@@ -67,6 +67,19 @@ class Dropped(NamedTuple):
 KEEP_ALL = Dropped()
 
 
+def padded_rows(num_nodes: int) -> int:
+    """Rows of a tensor for so many nodes: the next multiple of 256, the last ones of no node; fewer nodes are not padded.
+
+    What these rows hold is finite, and its derivatives are 0, so that no sum over rows changes.
+    """
+    return num_nodes if num_nodes < _ROWS else -(-num_nodes // _ROWS) * _ROWS
+
+
+def padded(x: Tensor) -> Tensor:
+    """`x` with such rows, of zeros."""
+    return functional.pad(x, (0, 0, 0, padded_rows(len(x)) - len(x)))
+
+
 def supports(batch: Batch, parameter: Tensor) -> bool:
     """Whether these functions serve: float32 on the CPU, and features that are data, not what an attack solves for."""
     data = "x" not in vars(batch) or not batch.x.requires_grad
@@ -76,9 +89,10 @@ def supports(batch: Batch, parameter: Tensor) -> bool:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
     """x weight^T + bias, `[n, O]`, perhaps with ReLU.
 
-    oneDNN uses a CPU's widest vectors whoever made it, MKL half of them on AMD's; of small products MKL's begin sooner.
+    oneDNN uses a CPU's widest vectors whoever made it, MKL half of them on AMD's. But it compiles code for every shape, so that
+    it is for numbers of rows that come again (`padded_rows`).
     """
-    if x.shape[0] * weight.numel() > _SMALL and _onednn():
+    if max(x.shape) % _ROWS == 0 and _onednn():
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
     y = functional.linear(x, weight, bias)
     return y.relu_() if relu else y
@@ -166,11 +180,11 @@ def sage_weights(batch: Batch) -> Weights:
 
 
 def embedded(batch: Batch, weight: Tensor, bias: Tensor, *, num_features: int | None = None) -> tuple[Tensor, Pull]:
-    """The first `num_features` (None: all) of the nodes times weight^T + bias, `[n, W]`; a sum of rows where they are one-hot."""
+    """The first `num_features` (None: all) of the nodes times weight^T + bias; a sum of rows where they are one-hot."""
     columns = batch.columns
     if columns is None:
-        return dense(batch.x[:, :num_features].contiguous(), weight, bias, to_x=False)
-    y = torch.empty(len(columns), len(weight))
+        return dense(padded(batch.x[:, :num_features]), weight, bias, to_x=False)
+    y = torch.empty(padded_rows(len(columns)), len(weight))
     loops().embed(columns, weight.T.contiguous().numpy(), bias.numpy(), y.numpy())
 
     def pull(derivatives: Tensor) -> tuple[Any, ...]:
@@ -183,9 +197,15 @@ def embedded(batch: Batch, weight: Tensor, bias: Tensor, *, num_features: int | 
 
 def pooled(x: Tensor, batch: Batch) -> tuple[Tensor, Pull]:
     """The sum of each graph's nodes, `[B, W]`. `pull` gives those of x."""
-    y = torch.zeros(len(batch), x.shape[1])
-    loops().pool(x.numpy(), batch.graph_of.numpy(), y.numpy())
-    return y, lambda derivatives: (derivatives.index_select(0, batch.graph_of),)
+    y, graph_of = torch.zeros(len(batch), x.shape[1]), batch.graph_of.numpy()
+    loops().pool(x.numpy(), graph_of, y.numpy())
+
+    def pull(derivatives: Tensor) -> tuple[Any, ...]:
+        out = torch.empty_like(x)
+        loops().spread(derivatives.numpy(), graph_of, out.numpy())
+        return (out,)
+
+    return y, pull
 
 
 def gin(x: Tensor, batch: Batch, dropped: Dropped, *parameters: Tensor) -> tuple[Tensor, Pull]:
@@ -275,7 +295,7 @@ def classify(model: Any, batch: Batch, share: float, rng: np.random.Generator | 
         x, pull_first = embedded(batch, *first)
         pulls = [pull_first]
         for parameters in own:
-            x, pull_layer = convolution.run(x, batch, Dropped.drawn(x.numel(), share, rng), *parameters)
+            x, pull_layer = convolution.run(x, batch, of_nodes(batch, x, share, rng), *parameters)
             pulls.append(pull_layer)
         y, pull_end = end(x, batch, post, head, share, rng)
 
@@ -290,6 +310,11 @@ def classify(model: Any, batch: Batch, share: float, rng: np.random.Generator | 
 
     groups = [pair(model.pre), *map(convolution.parameters, model.convs), pair(model.post), pair(model.head)]
     return through_autograd(run, groups)
+
+
+def of_nodes(batch: Batch, x: Tensor, share: float, rng: np.random.Generator | None) -> Dropped:
+    """Dropout of the nodes' rows of `x`, without those beyond them."""
+    return Dropped.drawn(len(batch.graph_of) * x.shape[1], share, rng)
 
 
 def end(

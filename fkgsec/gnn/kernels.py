@@ -54,9 +54,10 @@ def transpose(indptr, sources, new_indptr, new_sources):
 
 @compiled()
 def aggregate(indptr, sources, x, left, right, own, out):
-    """out[v] = left[v] (own right[v] x[v] + sum of right[u] x[u] over the sources u of v)."""
-    W = x.shape[1]
-    for v in range(out.shape[0]):
+    """out[v] = left[v] (own right[v] x[v] + sum of right[u] x[u] over the sources u of v); rows beyond the nodes are 0."""
+    n, W = indptr.shape[0] - 1, x.shape[1]
+    out[n:] = 0
+    for v in range(n):
         weight = own * right[v]
         for d in range(W):
             out[v, d] = weight * x[v, d]
@@ -73,8 +74,9 @@ def aggregate(indptr, sources, x, left, right, own, out):
 
 @compiled()
 def embed(columns, table, bias, out):
-    """out[v] = bias + sum of the rows `columns[v]` of `table` `[F, W]`."""
+    """out[v] = bias + sum of the rows `columns[v]` of `table` `[F, W]`; rows beyond the nodes are 0."""
     W = table.shape[1]
+    out[columns.shape[0] :] = 0
     for v in range(columns.shape[0]):
         for d in range(W):
             out[v, d] = bias[d]
@@ -109,15 +111,15 @@ def activate(x, bias, out):
 def drop(x, words, scale):
     """Make the values of `x` whose bit is 0 zero and scale the others, in place.
 
-    Value number i of x, row by row, has bit i % 64 of word i // 64.
+    Value number i of x, row by row, has bit i % 64 of word i // 64; values beyond the words stay.
     """
     flat = x.reshape(-1)
-    whole = flat.shape[0] >> _WORD_SHIFT
+    whole = min(flat.shape[0] >> _WORD_SHIFT, words.shape[0])
     for number in range(whole):
         word, low = words[number], number << _WORD_SHIFT
         for d in range(64):
             flat[low + d] *= scale * np.float32((word >> np.uint64(d)) & np.uint64(1))
-    for i in range(whole << _WORD_SHIFT, flat.shape[0]):
+    for i in range(whole << _WORD_SHIFT, min(flat.shape[0], words.shape[0] << _WORD_SHIFT)):
         flat[i] *= scale * np.float32((words[whole] >> np.uint64(i & 63)) & np.uint64(1))
 
 
@@ -134,7 +136,17 @@ def before_relu(derivatives, y, scale, sums):
 @compiled()
 def pool(x, graph_of, out):
     """Add each node's row to its graph's."""
-    for v in range(x.shape[0]):
+    for v in range(graph_of.shape[0]):
         g = graph_of[v]
         for d in range(x.shape[1]):
             out[g, d] += x[v, d]
+
+
+@compiled()
+def spread(x, graph_of, out):
+    """out[v] = the row of v's graph; rows beyond the nodes are 0."""
+    out[graph_of.shape[0] :] = 0
+    for v in range(graph_of.shape[0]):
+        g = graph_of[v]
+        for d in range(x.shape[1]):
+            out[v, d] = x[g, d]

@@ -23,12 +23,13 @@ from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.fused import (
     CONVOLUTIONS,
-    Dropped,
     Group,
     Pull,
     dense,
     embedded,
     end,
+    of_nodes,
+    padded,
     pair,
     supports,
     tanh_gcn,
@@ -111,10 +112,10 @@ class FedStarClassifier(nn.Module):
         def run(pre: Group, embedding: Group, *rest: Group) -> tuple[Tensor, Pull]:
             own, shared, (joined, post, head) = rest[:count], rest[count : 2 * count], rest[2 * count :]
             x, pull_x = embedded(batch, *pre, num_features=self.num_features)
-            s, pull_s = dense(structure, *embedding, to_x=False)
+            s, pull_s = dense(padded(structure), *embedding, to_x=False)
             pulls = []
             for place in range(count):
-                both, dropped = torch.cat([x, s], dim=1), Dropped.drawn(x.numel(), drop, rng)
+                both, dropped = torch.cat([x, s], dim=1), of_nodes(batch, x, drop, rng)
                 x, pull_own = convolution.run(both, batch, dropped, *own[place])
                 s, pull_shared = tanh_gcn(s, batch, *shared[place])
                 pulls.append((pull_own, pull_shared))
