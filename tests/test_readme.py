@@ -51,3 +51,20 @@ def test_commands_of_the_readme_parse(line: str) -> None:
     words = line.split()[1:]
     result = CliRunner().invoke(app, [*words, "--help"])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.slow
+def test_the_block_on_graphs_is_what_its_command_prints(tmp_path: Path) -> None:
+    """All but the seconds."""
+    command = re.search(r"`fkgsec (attack --target fedstar .*?)`", README)
+    block = re.search(r"<!-- graphs -->\n```\n(.*?)```\n<!-- /graphs -->", README, flags=re.DOTALL)
+    assert command is not None
+    assert block is not None
+    words = [*command[1].split(), "--out", str(tmp_path / "run")]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout.split("\nWritten to")[0]
+
+    def plain(text: str) -> list[str]:
+        text = re.sub(r"[\d.]+( +)cpu$", r"s\1cpu", text, flags=re.MULTILINE)
+        return [" ".join(line.split()) for line in text.strip().splitlines() if "─" not in line]
+
+    assert plain(shown) == plain(block[1])

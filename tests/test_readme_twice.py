@@ -1,8 +1,9 @@
 """Every command of the README, in its order, twice in one folder: the second time it finds what it made, or refuses in a line.
 
 What is heavy runs small, by these rules and no other: a command that trains takes the options `SMALL`, whatever it says of them
-(and `SIZE` where it has the embedded data); a paper's table is trained on the embedded data with the same options, one cell of
-it; `check --init` proposes a policy for the README's own small federation. Files that the README takes as given are made first.
+(and `SIZE` where it has the embedded data), one on graphs to classify `SMALL_GRAPHS`; a paper's table is trained on the embedded
+data with the same options, one cell of it; `check --init` proposes a policy for the README's own small federation. Files that
+the README takes as given are made first.
 """
 
 import re
@@ -24,6 +25,8 @@ from fkgsec.data.formats.folders import write_client_folders
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SMALL = {"dim": 8, "rounds": 2, "num_negatives": 4, "batch_size": 64, "unlinked_heads": 0, "device": "cpu"}
 SIZE = {"size": 600}
+SMALL_GRAPHS = {"width": 8, "rounds": 2, "size": 200, "device": "cpu"}
+OF_GRAPHS = {"cefgl", "fedavg", "fedstar"}
 ATTACK_ONLY = {"unlinked_heads"}
 REPORTS = {"check.xml", "check.sarif", "check.md"}  # of a build: each check makes its own
 
@@ -53,6 +56,7 @@ def reduced(line: str) -> list[str]:
         return words
     own = SMALL if words[0] != "train" else {name: value for name, value in SMALL.items() if name not in ATTACK_ONLY}
     own = own if "--data" in words else own | SIZE
+    own = SMALL_GRAPHS if OF_GRAPHS & set(words) else own
     for name, value in own.items():
         option = f"--{name.replace('_', '-')}"
         while option in words:

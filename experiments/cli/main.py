@@ -233,7 +233,9 @@ def _print_comparison(comparison: Comparison, folder: Path) -> None:
     ]
     lines += compared.protection_by_case(records)
     lines += dict.fromkeys(
-        line for record in records.values() for line in (*tables.leakage_aid(record), *tables.figure_reasons(record))
+        line
+        for record in records.values()
+        for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)

@@ -137,7 +137,7 @@ def cost_sheet(record: Record) -> Sheet:
 
 def reading_aid(record: Record) -> list[str]:
     """What the figures mean, in sentences that hold for this run."""
-    return [*protection_lines(record), *leakage_aid(record), *figure_reasons(record)]
+    return [*protection_lines(record), *leakage_aid(record), *figure_aid(record), *figure_reasons(record)]
 
 
 def protection_lines(record: Record) -> list[str]:
@@ -190,6 +190,18 @@ def leakage_aid(record: Record | Audit) -> list[str]:
         *lines,
         *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons),
         *(f"{victim} under {threat}, leak {leak:g}: {remark}." for threat, leak, victim, remark in remarks),
+    ]
+
+
+def figure_aid(record: Record) -> list[str]:
+    """What the figures of attacks on runs of other tasks than knowledge-graph embedding mean; nothing of these."""
+    if record.spec.task == ATTACKS[RECONSTRUCTION].task or not record.attacked:
+        return []
+    shown = dict.fromkeys((one.attack, one.metric) for one in headline(record.figures) if not one.reason)
+    lines = [f"{attack}.{metric}: {ATTACKS[attack].metrics[metric]}." for attack, metric in shown if attack in ATTACKS]
+    return [
+        *lines,
+        "base: what a guess gets. max: the most that a figure can be. Ranges are 95 % intervals, of one training.",
     ]
 
 
