@@ -59,6 +59,9 @@ FLAGS: dict[str, Flag] = {
     "clients": Flag(("--clients",), "clients to divide a graph or a data set among, or to generate", DATA),
     "partition": Flag(("--partition",), "how to divide it", DATA),
     "size": Flag(("--size",), "triples of the embedded consortium, or generated graphs in all", DATA),
+    "normalise": Flag(
+        ("--normalise",), "Unicode form of names: as they stand (the default) or one spelling each", DATA
+    ),
     "split_seed": Flag(("--split-seed",), "of divisions and of generated data; --seed redraws neither", DATA),
     "algorithm": Flag(("--algorithm", "--target"), "how the federation learns, and what", ALGORITHM),
     "defense": Flag(
@@ -172,7 +175,7 @@ FLAGS: dict[str, Flag] = {
     ),
 }
 
-DATA_FIELDS = ("data", "clients", "partition", "size", "split_seed", "clean")
+DATA_FIELDS = ("data", "clients", "partition", "size", "normalise", "split_seed", "clean")
 ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATTACK, *ATTACK_OF_TASK.values()))
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 

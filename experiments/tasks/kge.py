@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statis
 from fkgsec.data.catalogue import datasets, load_dataset
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.normalise import normalised
 from fkgsec.data.partition import PARTITIONS, partition
 from fkgsec.data.split_leaks import LEAKS, find_split_leaks, leaked_test_mask, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
@@ -37,6 +38,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        normalise: "nfc" makes one of names that differ in their Unicode form alone; None: names are taken as they stand.
         split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
         attack_seed: `seed` of the attack, which the attack's own draws come from; None: the number of the run's seed, so
             that several runs have several shares leaked.
@@ -49,6 +51,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     clients: int | None = None
     partition: str | None = None
     size: int | None = None
+    normalise: Literal["nfc"] | None = None
     split_seed: int = 0
     threat: tuple[str, ...] = ()
     leak: tuple[float, ...] = (0.5,)
@@ -83,11 +86,17 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
                 raise SpecError(
                     "partition does not apply to the embedded consortium, which is born divided; leave it out"
                 )
+            if self.normalise is not None:
+                raise SpecError(
+                    "normalise does not apply to the embedded consortium, whose names are plain; leave it out"
+                )
             size = DEFAULT_SIZE if self.size is None else self.size
             return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
         if self.size is not None:
             raise SpecError("size applies to the embedded consortium only; leave it out")
         graph = load_dataset(self.data)
+        if self.normalise is not None:
+            graph = normalised(graph)
         if isinstance(graph, FederatedGraph):
             if self.partition is not None:
                 raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")

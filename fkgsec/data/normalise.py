@@ -12,13 +12,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph, KnowledgeGraph
 
-Graph = TypeVar("Graph", KnowledgeGraph, FederatedGraph)
+Graph = KnowledgeGraph | FederatedGraph
 
 
 def composed(name: str) -> str:
