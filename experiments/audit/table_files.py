@@ -33,7 +33,6 @@ import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.runs.spec import Spec
@@ -41,6 +40,7 @@ from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import must_write, put_in_place
 from fkgsec.data.formats.folders import can_name_a_file, client_folders, read_id, read_text
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.federation.checkpoint import save_tensors
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ModelName
 from fkgsec.text import printable, shown
@@ -159,7 +159,7 @@ def _write_file(manifest: Manifest, tables: Tables, path: Path) -> None:
     flat = {f"{client}/{key}": table for client, own in tables.items() for key, table in own.items()}
     names = {place: table.names for place, table in flat.items()}
     metadata = {"manifest": encode_stored(manifest).decode(), "names": msgspec.json.encode(names).decode()}
-    save_file({place: table.rows.contiguous() for place, table in flat.items()}, path, metadata)
+    save_tensors(path, {place: table.rows.contiguous() for place, table in flat.items()}, metadata)
 
 
 def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
@@ -229,8 +229,8 @@ def read_tables(path: Path, model: ModelName) -> Tables:
         raise RunError(
             f"{path}: no metadata {error.args[0]!r} (a JSON map of each tensor to its rows' names)"
         ) from error
-    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
+    except (OSError, SafetensorError, msgspec.MsgspecError, RecursionError) as error:
+        raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
     return tables
 
 

@@ -6,6 +6,7 @@ The folder of the run is only read. The new one appears whole, by one rename, or
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from experiments.runs.record import Environment, describe_environment, guarantee
 from experiments.runs.run import SPEC_FILE, load_run, read_spec
 from experiments.runs.spec import RunSpec, Spec, of_triples
 from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import must_write, put_in_place
+from experiments.runs.writing import locked, must_write, put_in_place
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
@@ -49,6 +50,7 @@ class Unlearning(msgspec.Struct, frozen=True):
         seconds: of unlearning alone. bytes_up, bytes_down: of its messages.
         utility: test figures afterwards, as in a run's record.
         protection, guarantees: as in a run's record, of the run and the unlearning together.
+        tables_sha256: of the file with the embeddings and messages afterwards; None in folders of before.
     """
 
     schema: str
@@ -63,6 +65,7 @@ class Unlearning(msgspec.Struct, frozen=True):
     environment: Environment
     protection: list[str] = []
     guarantees: dict[str, Guarantee] = {}
+    tables_sha256: str | None = None
 
 
 class Unlearned(NamedTuple):
@@ -119,13 +122,15 @@ def unlearn_run(
             retaining(raw.graph, forget).hash,
         )
 
-    if not must_write(target, same=same, ours=lambda: _earlier(target) is not None, overwrite=overwrite):
-        known = _earlier(target)
-        assert known is not None
-        return target, known
-    unlearning, result = _make(run, spec, raw, forget, options, observe)
-    write_unlearned(target, spec, raw.graph, forget, unlearning, result)
-    return target, unlearning
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.parent, f".{target.name}.lock"):
+        if not must_write(target, same=same, ours=lambda: _earlier(target) is not None, overwrite=overwrite):
+            known = _earlier(target)
+            assert known is not None
+            return target, known
+        unlearning, result = _make(run, spec, raw, forget, options, observe)
+        write_unlearned(target, spec, raw.graph, forget, unlearning, result)
+        return target, unlearning
 
 
 def _make(
@@ -165,20 +170,29 @@ def write_unlearned(
         (part / FORGET_FOLDER).mkdir(parents=True)
         for name, triples in forget.items():
             (part / FORGET_FOLDER / f"{name}.txt").write_text(triple_lines(graph, name, triples), encoding="utf-8")
+        result.save(part / UNLEARNED_FILE)
+        unlearning = msgspec.structs.replace(unlearning, tables_sha256=_digest_of(part / UNLEARNED_FILE))
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, encode_stored(content))
-        result.save(part / UNLEARNED_FILE)
         put_in_place(part, target)
     except (OSError, RunError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise RunError(f"{target}: cannot be written ({error})") from error
 
 
+def _digest_of(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+
+
 def _earlier(folder: Path) -> Unlearning | None:
     """What an earlier unlearning in a folder says of itself; None where there is none, or nothing that can be read."""
     try:
         return msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -201,7 +215,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
     except OSError as error:
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
-    except (msgspec.MsgspecError, SpecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, SpecError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
     spec: Spec = of_triples(found, "verify")
     graph, options = spec.load_graph(), spec.federation_options()
@@ -211,6 +225,8 @@ def read_unlearned(folder: Path) -> Unlearned:
     retained = retaining(graph, forget)
     if retained.hash != unlearning.forget_hash:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
+    if unlearning.tables_sha256 not in (None, _digest_of(folder / UNLEARNED_FILE)):
+        raise RunError(f"{folder / UNLEARNED_FILE}: damaged: its content is not what was written; unlearn again")
     result = FederationResult.load(folder / UNLEARNED_FILE, retained, options, guarantee=Guarantee)
     _check_fit(folder / UNLEARNED_FILE, graph, result)
     return Unlearned(spec, graph, forget, unlearning, result)

@@ -6,6 +6,7 @@ tensors, progress = load(path, run_identity(graph, options))    # `RunError` for
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -22,8 +23,8 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.federation.messages import Entry
 
-SCHEMA = 2
-DIGEST = "sha256"  # in the file's metadata; earlier versions wrote none
+SCHEMA = 3
+DIGEST = "sha256"  # in the file's metadata; those of schema 1 and some of 2 have none
 
 
 class RoundEntry(msgspec.Struct, frozen=True):
@@ -88,13 +89,21 @@ def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
     content = msgspec.json.encode(progress).decode()
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
-        save_file(tensors, part, metadata)
+        save_tensors(part, tensors, metadata)
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
     except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise RunError(f"{path}: the checkpoint cannot be written ({error}); the last one is untouched") from error
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file with the rights that files of this process have; the library makes it for its user alone."""
+    save_file(tensors, path, metadata)
+    os.umask(mask := os.umask(0o077))
+    path.chmod(0o666 & ~mask)
 
 
 def _digest(tensors: dict[str, Tensor], progress: str) -> str:
@@ -116,22 +125,28 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
         RunError: it is damaged or belongs to another spec or other data.
     """
     try:
+        path.open("rb").close()  # the library calls a file that may not be read a damaged one
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
         with safe_open(path, framework="pt") as handle:
             metadata = handle.metadata() or {}
             progress = msgspec.convert(with_current_names(msgspec.json.decode(metadata["progress"])), Progress)
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError, msgspec.MsgspecError, KeyError) as error:
+    except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-    if DIGEST in metadata and metadata[DIGEST] != _digest(tensors, metadata["progress"]):
+    digest = metadata.get(DIGEST, "" if progress.schema == SCHEMA else None)
+    if digest is not None and digest != _digest(tensors, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
-    if progress.schema not in (1, SCHEMA):
+    if progress.schema not in (1, 2, SCHEMA):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA}")
     if progress.identity not in ({identity} if isinstance(identity, str) else identity):
         raise RunError(
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
         )
     if progress.schema == 1:
-        tensors, progress.schema = {_renamed(name): tensor for name, tensor in tensors.items()}, SCHEMA
+        tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
+    progress.schema = SCHEMA
     return tensors, progress
 
 

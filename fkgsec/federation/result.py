@@ -9,6 +9,7 @@ KgeResult.load(Path("run.safetensors"), graph, options)
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pandas as pd
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.federation import packing
-from fkgsec.federation.checkpoint import RoundEntry, with_current_names
+from fkgsec.federation.checkpoint import RoundEntry, save_tensors, with_current_names
 from fkgsec.federation.messages import Entry, Transcript, client_party
 from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
@@ -165,10 +165,11 @@ class RunResult(Kept):
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors().items()}
         part = path.with_name(path.name + ".part")
         try:
-            save_file(tensors, part, {METADATA: msgspec.json.encode(document).decode()})
+            save_tensors(part, tensors, {METADATA: msgspec.json.encode(document).decode()})
             part.replace(path)
         except (OSError, SafetensorError) as error:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
             raise RunError(f"{path}: cannot be written ({error})") from error
 
     @classmethod
@@ -187,7 +188,7 @@ class RunResult(Kept):
                 document = msgspec.convert(document, _Document)
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
             guarantees = msgspec.convert(document.guarantees, dict[str, guarantee])
-        except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+        except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path}: damaged ({error}); make it again") from error
         frames, notes = (packing.frames_of(packing.below(f"{kind}.", tensors)) for kind in ("frame", "note"))
         parties = [client_party(client.name) for client in graph.clients]

@@ -269,7 +269,8 @@ class TestContradictions:
         assert fkgsec(*given)[0] == 0
         path = tmp_path / "old" / "checkpoint.safetensors"
         with safe_open(path, framework="pt") as handle:
-            metadata = {"progress": handle.metadata()["progress"]}  # earlier versions wrote no digest
+            progress = handle.metadata()["progress"].replace('"schema":3', '"schema":2')
+            metadata = {"progress": progress}  # earlier versions wrote no digest
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
         save_file({name: one for name, one in tensors.items() if name != "exchange.entropy"}, path, metadata)
         status, _, err = fkgsec("export", "--run", tmp_path / "old", "--out", tmp_path / "tables")
