@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -206,21 +207,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
     """
-    if not is_plain_place(path):
-        try:
-            path.write_bytes(content)
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error.strerror})") from error
-        return
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as handle:
+        if not is_plain_place(path):
+            path.write_bytes(content)
+            return
+        part.unlink(missing_ok=True)  # of a killed process; or a link, which would be written through
+        with part.open("xb") as handle:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file system that went read-only, a folder in the way
+            part.unlink(missing_ok=True)
         raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
 
@@ -258,6 +258,8 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: not JSON ({error})") from error
+    except RecursionError as error:
+        raise RunError(f"{path}: not JSON that can be read (nested too deeply)") from error
     try:
         return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:

@@ -25,7 +25,7 @@ from defenses.transport import make_transport
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import refused
+from experiments.runs.writing import locked, refused
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of
 from fkgsec.errors import RunError, SpecError
@@ -113,25 +113,34 @@ def execute(
     options = spec.federation_options()
     check_run(spec, graph, attack=attack)
     _make_folder(folder)
-    identities = run_identities(graph, options)
-    if overwrite:
-        _clear_other_run(folder, identities)
-    elif (folder / CHECKPOINT).exists():
-        checkpoint.load(folder / CHECKPOINT, identities)  # before spec.json is written over
-    target = folder
-    if not overwrite and (folder / RECORD_FILE).exists():
-        found = _read_finished(folder)
-        if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
-            raise refused(folder / RECORD_FILE, "is of a run with other options or data")
-        if not attack or _is_attack(found.record, spec):
-            return found
-        target = attack_folder(folder, spec)
-        if (earlier := _earlier(target, spec, graph)) is not None:
-            return earlier
-    else:
-        write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
-    return _report(spec, result, target, attack=attack)
+    if not overwrite and (finished := _finished(spec, graph, folder, attack=attack)) is not None:
+        return finished  # a folder that is only read may be one that cannot be written
+    with locked(folder):
+        if overwrite:
+            _clear_other_run(folder, run_identities(graph, options))
+        elif (finished := _finished(spec, graph, folder, attack=attack)) is not None:
+            return finished
+        further = not overwrite and (folder / RECORD_FILE).exists()
+        if not further:
+            if (folder / CHECKPOINT).exists():
+                checkpoint.load(folder / CHECKPOINT, run_identities(graph, options))  # before spec.json is written over
+            write_atomically(folder / SPEC_FILE, _encode_spec(spec))
+        result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
+        return _report(spec, result, attack_folder(folder, spec) if further else folder, attack=attack)
+
+
+def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
+    """The run with this attack where it was finished before. Raises `RunError` for the record of another run."""
+    if not (folder / RECORD_FILE).exists():
+        return None
+    if (folder / CHECKPOINT).exists():
+        checkpoint.load(folder / CHECKPOINT, run_identities(graph, spec.federation_options()))
+    found = _read_finished(folder)
+    if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
+        raise refused(folder / RECORD_FILE, "is of a run with other options or data")
+    if not attack or _is_attack(found.record, spec):
+        return found
+    return _earlier(attack_folder(folder, spec), spec, graph)
 
 
 def attack_folder(run: Path, spec: RunSpec) -> Path:
@@ -173,7 +182,8 @@ def reuse(
         return earlier, result.graph
     if out is not None:
         _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
-    return _report(spec, result, target, attack=True), result.graph
+    with locked(folder if out is None else target):
+        return _report(spec, result, target, attack=True), result.graph
 
 
 def _trained(spec: RunSpec) -> Any:

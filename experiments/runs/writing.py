@@ -6,12 +6,21 @@ One rule for every command. A file that is there with the same bytes stays and c
 error that names it and `--overwrite`. A device or a pipe holds nothing, so it is written to. A folder appears whole or not at
 all. Reports of a build (`fkgsec check --junit`, `--sarif`, `--markdown`, `--json`) are no exception of this module but of
 that command, which makes way for them at its start, so that no earlier verdict is left behind by a check that fails.
+
+One process at a time writes in a folder (`locked`). The lock is the operating system's (`flock`) on the file `.lock`, so that of
+a process that was killed is free at once: nothing is stale, no file has to be deleted by hand. The file says who has it, for the
+error of the others. File systems without such locks lock nothing; those of Linux have them, NFS included.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +28,9 @@ import typer
 
 from experiments.runs.record import is_plain_place, write_atomically
 from fkgsec.errors import RunError
+
+LOCK_FILE = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="write over what is finished there and differs")]
 
@@ -62,6 +74,57 @@ def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool
             f"{place}: was not written by this command, and --overwrite replaces nothing else; name another place"
         )
     return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
+    """Hold a folder, or by a lock file of another name something in it.
+
+    Raises:
+        RunError: another process holds it, or nothing can be written in it.
+    """
+    path = folder / name
+    try:
+        handle = _take(path)
+    except BlockingIOError as error:
+        holder = _holder(path)
+        raise RunError(
+            f"{folder}: another process is writing here ({holder}); wait for it, or name another place"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the folder itself may have been moved or removed
+            path.unlink()
+        os.close(handle)
+
+
+def _take(path: Path) -> int:
+    """An open file that is locked and still the one of that name: whoever had it removes it when done."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    os.truncate(handle, 0)
+                    os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                    return handle
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return handle
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:100] or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def put_in_place(whole: Path, place: Path) -> None:
