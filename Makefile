@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow test-faults check format bench clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ check: $(VENV)/.dev  ## format, lint, types
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, two writers: thousands of them
+	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
 	$(BIN)/python -m experiments.bench.rounds

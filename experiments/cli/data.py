@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import typer
 
-from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.options import DATA_FIELDS, spec_options
 from experiments.reporting import tables
 from experiments.runs.federation_files import write_federation
@@ -104,7 +104,7 @@ def data_generate(
     written = write_federation(graph, out, overwrite=overwrite)
     print_tables(make_console(), tables.statistics_tables(TASK.statistics(graph)))
     for warning in graph.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}")
     typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
 
 

@@ -12,7 +12,7 @@ import fkgsec
 from attacks.registry import UPDATE_RECOVERY
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
-from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.data import Config, Json, data_app
 from experiments.cli.one_line import OneLineErrors
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, complete_from, spec_options
@@ -300,7 +300,7 @@ def _give(content: bytes, json: str | None, *, overwrite: bool) -> None:
 
 def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str], *, overwrite: bool) -> None:
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}")
     if not quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=json == "-")

@@ -6,13 +6,18 @@ app = typer.Typer(cls=OneLineErrors)
 from __future__ import annotations
 
 import difflib
+import io
+import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from fkgsec.text import printable
 
 # typer brings a copy of click in some versions and imports it in others; this is the base of its errors in either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -25,18 +30,33 @@ class OneLineErrors(TyperGroup):
         """Run a command; in a program of its own (`standalone_mode`), end with its exit status."""
         if not standalone_mode:
             return super().main(args, *rest, standalone_mode=False, **more)
+        _check_streams()
         try:
             status = super().main(args, *rest, standalone_mode=False, **more)
         except _UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # type: ignore[attr-defined]
             else:
-                typer.echo(f"fkgsec: {usage_line(error)}", err=True)
+                typer.echo(printable(f"fkgsec: {usage_line(error)}", 2000), err=True)
             sys.exit(error.exit_code)  # type: ignore[attr-defined]
         except typer.Abort:
             typer.echo("fkgsec: aborted", err=True)
             sys.exit(1)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _check_streams() -> None:
+    """Write what the streams' encoding lacks as escapes; end the program where there is no standard output to write to."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the program runs)
+    if sys.stdout is None:
+        typer.echo(
+            "fkgsec: standard output is closed; redirect it, to /dev/null where nothing is wanted of it", err=True
+        )
+        sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def usage_line(error: Any) -> str:

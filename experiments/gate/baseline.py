@@ -131,7 +131,7 @@ def read_baseline(path: Path) -> Baseline:
         raise RunError(
             f"{path}: the baseline cannot be read ({error.strerror}); make it with --update-baseline"
         ) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{path}: not a baseline of schema {SCHEMA} ({error})") from error
     if baseline.schema != SCHEMA:
         raise RunError(f"{path}: not a baseline of schema {SCHEMA}, but of {baseline.schema!r}")

@@ -128,7 +128,7 @@ def to_sarif(checked: Checked) -> bytes:
             "ruleIndex": rules.index(verdict.rule),
             "level": levels[verdict.status],
             "message": {
-                "text": "\n".join([f"{verdict.federation}: {verdict.about}: {verdict.message}", *_evidence(verdict)])
+                "text": _sarif_text(f"{verdict.federation}: {verdict.about}: {verdict.message}", *_evidence(verdict))
             },
             "locations": [
                 {
@@ -261,6 +261,11 @@ def _provenance(checked: Checked, federation: str) -> dict[str, str]:
 
 def _xml(text: str) -> str:
     return _NOT_XML.sub(_REPLACED, text)
+
+
+def _sarif_text(*lines: str) -> str:
+    """Lines of a message, which a reader shows on a terminal or a page: it would make a link of [words](address)."""
+    return "\n".join(_CONTROL.sub(_REPLACED, line).replace("](", "] (") for line in lines)
 
 
 def _code(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from experiments.cli.console import expected_errors, make_console, print_tables
+from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.progress import observe_on
 from experiments.papers.runner import (
     MARKDOWN_FILE,
@@ -170,7 +170,7 @@ def show(
     cells = select_cells(experiment.cells, only)
     results, unreadable = find_results(places, attack=experiment.attack)
     for line in unreadable:
-        typer.echo(f"warning: {line}", err=True)
+        say(f"warning: {line}")
     table = table_of(experiment, results)
     _print(table, cells)
     if out:
@@ -221,7 +221,7 @@ def _tell(failure: Failure) -> None:
     """One line for an expected error; any other keeps its traceback."""
     if not isinstance(failure.error, (FkgsecError, ProtocolError)):
         typer.echo("".join(traceback.format_exception(failure.error)), err=True, nl=False)
-    typer.echo(f"fkgsec: {failure.cell}, seed {failure.seed}: {failure.error}", err=True)
+    say(f"fkgsec: {failure.cell}, seed {failure.seed}: {failure.error}")
 
 
 def _count(number: int, what: str) -> str:

@@ -249,7 +249,7 @@ def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool)
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         there = msgspec.json.decode(content, type=_Title)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         there = None
     if there != _Title(table.title, table.paper, table.table):
         raise refused(path, "is the table of another experiment")

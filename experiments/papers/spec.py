@@ -23,7 +23,9 @@ import msgspec
 
 from experiments.runs.documents import read_document
 from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
+from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.errors import SpecError
+from fkgsec.text import shown
 
 Metric = Literal[
     "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes"
@@ -210,6 +212,8 @@ def read_experiment(path: Path) -> Experiment:
     if "base" not in raw:
         return _experiment(path, _convert(raw, Document, path))
     variant = _convert(raw, Variant, path)
+    if not can_name_a_file(variant.base):
+        raise SpecError(f"{path}: base: the name of a file beside it, without .yaml; got {shown(variant.base)}")
     base = path.with_name(f"{variant.base}.yaml")
     document = _convert(_load(base), Document, base)
     document = msgspec.structs.replace(

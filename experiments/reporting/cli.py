@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.console import make_console
+from experiments.cli.console import make_console, say
 from experiments.reporting.listing import (
     WIDE,
+    as_csv,
     find_records,
     listing,
     listing_table,
@@ -60,7 +61,7 @@ def results(
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
     found = find_records(paths or [Path("runs")])
     for line in found.damaged:
-        typer.echo(f"fkgsec: left out: {line}", err=True)
+        say(f"fkgsec: left out: {line}")
     if not found.records:
         raise typer.Exit(RunError.exit_status)
     frame = select(listing(found.records), where or [])
@@ -76,7 +77,7 @@ def results(
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)} (--csv writes every column)", soft_wrap=True)
     if csv is not None:
-        content = frame.to_csv(index=False, lineterminator="\n")
+        content = as_csv(frame)
         if csv == "-":
             sys.stdout.write(content)
         else:

@@ -21,6 +21,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.gnn.models import MODELS as CONVOLUTIONS
 from fkgsec.kge.models import ENCODERS, MODELS
+from fkgsec.text import shown
 
 _REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "kge": {
@@ -73,7 +74,7 @@ def spelled(name: str, value: Any, words: Iterable[str]) -> Any:
         return folded[_fold(value)]
     near = difflib.get_close_matches(_fold(value), folded, n=1)
     meant = f"; did you mean {folded[near[0]]}?" if near else ""
-    raise SpecError(f"{name} must be one of {', '.join(known)}; got {value!r}{meant}")
+    raise SpecError(f"{name} must be one of {', '.join(known)}; got {shown(value)}{meant}")
 
 
 def spelled_defense(value: str) -> str:

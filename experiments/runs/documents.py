@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
+from yaml.composer import ComposerError
 
 from experiments.runs.choices import suggestion
 from fkgsec.errors import SpecError
+from fkgsec.text import printable
 
 Where = tuple[str, ...]
 
@@ -23,7 +26,8 @@ class Document(NamedTuple):
 
     def wrong(self, where: Where, message: str) -> NoReturn:
         """Raise `SpecError` with file, line and key."""
-        raise SpecError(": ".join([f"{self.path}:{self.line(where)}", *([".".join(where)] if where else []), message]))
+        named = [printable(".".join(where), 200)] if where else []
+        raise SpecError(": ".join([f"{self.path}:{self.line(where)}", *named, message]))
 
     def line(self, where: Where) -> int:
         """The line of a key, or of the nearest key above it that has one."""
@@ -42,6 +46,29 @@ class Document(NamedTuple):
         return value
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values alone: what a word is does not hang on how YAML 1.1 counted in sixties and eights, or on a tag."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node without a tag of its own."""
+        event = self.peek_event()
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise ComposerError(None, None, "tags are not read", event.start_mark)
+        return super().compose_node(parent, index)
+
+
+_DECIMAL = r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_WORDS = (
+    ("bool", "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
+    ("int", "[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", rf"{_DECIMAL}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+0123456789."),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+)
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _pattern, _first in _WORDS:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), list(_first))
+
+
 def read_document(path: Path) -> Document:
     """Read a YAML file.
 
@@ -55,7 +82,7 @@ def read_document(path: Path) -> Document:
     except UnicodeDecodeError as error:
         raise SpecError(f"{path}: not UTF-8 text (byte {error.start})") from error
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         lines: dict[Where, int] = {}
         content = None if node is None else _plain(path, loader, node, (), lines, set())
@@ -68,18 +95,21 @@ def read_document(path: Path) -> Document:
         raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
     except RecursionError as error:
         raise SpecError(f"{path}: not YAML that can be read (nested too deeply)") from error
+    except OverflowError as error:  # a number of a character beyond the last, in an escape
+        raise SpecError(f"{path}: not YAML ({error})") from error
     return Document(path, content, lines)
 
 
-def _plain(
-    path: Path, loader: yaml.SafeLoader, node: yaml.Node, where: Where, lines: dict[Where, int], seen: set[int]
-) -> Any:
+def _plain(path: Path, loader: _Loader, node: yaml.Node, where: Where, lines: dict[Where, int], seen: set[int]) -> Any:
     line = node.start_mark.line + 1
     lines.setdefault(where, line)
     if isinstance(node, yaml.ScalarNode):
         try:
+            node.value.encode()
             return loader.construct_object(node)
-        except ValueError as error:  # 2026-13-45 looks like a date
+        except UnicodeEncodeError as error:
+            raise SpecError(f"{path}:{line}: {'.'.join(where)}: holds half a character") from error
+        except ValueError as error:  # more digits than Python reads
             raise SpecError(f"{path}:{line}: {'.'.join(where)}: not a value ({error})") from error
     if id(node) in seen:
         raise SpecError(f"{path}:{line}: {'.'.join(where)}: aliases are not read; write it out")

@@ -25,6 +25,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
 from fkgsec.federation.options import nested
 from fkgsec.federation.recipes import RECIPES, all_settings
+from fkgsec.text import shown
 
 __all__ = [
     "CONSORTIUM",
@@ -175,4 +176,4 @@ def _plain(message: str, fields: dict[str, Any]) -> str:
     """msgspec's message with the field's name first and its value."""
     text, _, path = message.partition(" - at `$.")
     name, text = path.rstrip("`").split("[")[0], text.replace("`array`", "a list")
-    return f"{name}: {text}; got {fields.get(name)!r}" if name else text
+    return f"{name}: {text}; got {shown(fields.get(name))}" if name else text

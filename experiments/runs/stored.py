@@ -29,10 +29,14 @@ def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
     """Decode JSON to `kind`, its specs brought up to date.
 
     Raises:
-        msgspec.MsgspecError: as `msgspec.json.decode` does; and for a figure outside its own interval, which no run gives.
+        msgspec.MsgspecError: as `msgspec.json.decode` does; for a figure outside its own interval, which no run gives; and for
+            what is nested too deeply.
     """
-    raw = msgspec.json.decode(content)
-    _check_figures(raw, "$")
+    try:
+        raw = msgspec.json.decode(content)
+        _check_figures(raw, "$")
+    except RecursionError as error:
+        raise msgspec.ValidationError("nested too deeply") from error
     if isinstance(raw, dict):
         if issubclass(kind, RunSpec):
             raw = _updated(raw)

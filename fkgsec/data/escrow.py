@@ -134,7 +134,7 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
         escrow = msgspec.json.decode(path.read_bytes(), type=Escrow)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: not an escrow file ({error})") from error
     if escrow.commitment != _commitment(escrow.data_hash, escrow.nonce, escrow.triples):
         raise DataError(f"{path}: was changed since it was sealed: its content does not give its commitment")
