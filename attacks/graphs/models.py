@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from torch import Tensor
 from torch.nn import functional
 
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, Recipe
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.options import GnnOptions
@@ -69,7 +70,7 @@ class GraphModel:
 
     def probabilities(self, graphs: GraphSet) -> np.ndarray:
         """Of each class of graphs of the data set that it was trained for, float64 `[n, C]`."""
-        trainer = _trainer(self.settings, graphs, seed=0)  # draws first values, which the parameters replace
+        trainer = own_client(self.settings, graphs, seed=0)  # draws first values, which the parameters replace
         return trainer.classify(trainer.client.train, self.parameters).values
 
     def losses(self, graphs: GraphSet) -> np.ndarray:
@@ -87,23 +88,30 @@ class GraphModel:
 
 def parameter_names(settings: PublicSettings, graphs: GraphSet) -> list[str]:
     """Of a client's network on such graphs."""
-    return [name for name, _ in _trainer(settings, graphs, seed=0).model.named_parameters()]
+    return [name for name, _ in own_client(settings, graphs, seed=0).model.named_parameters()]
 
 
 def train_layers(
-    settings: PublicSettings, shared: Mapping[str, Tensor], graphs: GraphSet, *, seed: int, epochs: int | None = None
+    settings: PublicSettings,
+    shared: Mapping[str, Tensor],
+    graphs: GraphSet,
+    *,
+    seed: int,
+    epochs: int | None = None,
 ) -> dict[str, Tensor]:
-    """The parameters that are not shared, trained on some graphs while the shared ones stay as they are.
+    """The parameters that are not shared, trained on some graphs while the shared ones stay as they are; none if all are shared.
 
     Args:
-        seed: of first values, batches and dropout.
+        seed: of first values, batches and dropout. epochs: None: `LAYER_EPOCHS`.
     """
-    trainer = _trainer(settings, graphs, seed=seed)
+    trainer = own_client(settings, graphs, seed=seed, local_steps=None)
     own = dict(trainer.model.named_parameters())
     with torch.no_grad():
         for name, tensor in shared.items():
             own[name].copy_(tensor)
     layers = [parameter for name, parameter in own.items() if name not in shared]
+    if not layers:
+        return {}
     optimizer = torch.optim.Adam(layers, lr=LAYER_RATE, weight_decay=settings.weight_decay)
 
     def step(batch: Batch, rng: np.random.Generator) -> float:
@@ -117,9 +125,11 @@ def train_layers(
     return {name: one.detach() for name, one in trainer.model.state_dict().items() if name not in shared}
 
 
-def _trainer(settings: PublicSettings, graphs: GraphSet, seed: int) -> ClientTrainer:
-    """A client that trains on all of these graphs."""
+def own_client(settings: PublicSettings, graphs: GraphSet, seed: int, **changes: Any) -> ClientTrainer:
+    """A client of the adversary's own, which trains on all of these graphs as the attacked ones do, and exchanges every round."""
     every = np.arange(len(graphs))
-    options = settings.options(seed=seed, local_steps=None)
+    if settings.recipe.has("exchange"):
+        changes["exchange"] = 1.0
+    options = replace(settings.options(seed=seed), **changes)
     rule = (settings.recipe.local or GraphRule)(options)
     return ClientTrainer(ClientGraphs("adversary", graphs, every, every[:0], every[:0]), options, rule, rule.shared)

@@ -95,7 +95,8 @@ class Federation:
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
         self.adversary = adversary
-        self._needed = {*rounds_needed, *self.recipe.keeps, *(adversary.rounds_needed() if adversary else ())}
+        self._needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
+        self._needed |= options.first_exchange() if self.recipe.keeps_first else set()
         self._corrupt: int | None = None  # the adversary's place, where it is a client
         if adversary:
             self._seat(adversary)
@@ -252,8 +253,7 @@ def run_federation(
         make_transport: how tables cross; a defense's own (`defenses.make_transport`), or in clear.
         released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
         adversary: a party that misbehaves.
-        rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway: the
-            best, the last, those that the recipe names.
+        rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.
 
     On the CPU the result depends on nothing but graph, options, seed and adversary, also across a kill and a resume.
 

@@ -10,6 +10,7 @@ Frozen; checked when made. Those of knowledge-graph embedding are `fkgsec.kge.op
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -99,6 +100,10 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
     def exchanges(self, round: int) -> bool:
         """Whether shared rows cross in this round; everybody can tell beforehand."""
         return self.settings.exchanges(round, self.seed)
+
+    def first_exchange(self) -> set[int]:
+        """The first round in which shared rows cross; empty where they never do."""
+        return set(itertools.islice(filter(self.exchanges, range(1, self.rounds + 1)), 1))
 
     def num_participants(self, num_clients: int, round: int | None = None) -> int:
         """How many clients take part in a round, at least one; halves are rounded up.

@@ -46,7 +46,7 @@ class Recipe:
             training left it: then a broadcast reaches only those who train next.
         local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`,
             for graph classification a `fkgsec.gnn.rule.GraphRule`.
-        keeps: rounds whose messages are kept for attacks, beside those that are kept anyway.
+        keeps_first: whether the messages of the first round of uploads are kept for attacks: optimisers are new in it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Recipe:
     evaluated: Literal["global", "local"] = "global"
     local: Callable[[Any], Any] | None = None
     task: str = "kge"
-    keeps: tuple[int, ...] = ()
+    keeps_first: bool = False
 
     def __post_init__(self) -> None:
         fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run

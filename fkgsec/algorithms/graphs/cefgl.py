@@ -230,6 +230,7 @@ CEFGL = Recipe(
     CEFGLSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
     codec="quantised",
     aggregation="truncated-svd",
     local=CEFGLRule,

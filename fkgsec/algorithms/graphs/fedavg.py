@@ -32,7 +32,7 @@ FEDAVG = Recipe(
     FedAvgSettings,
     task="graph",
     keep_optimizer=True,
-    keeps=(1,),  # with share=all inputs cross, and optimisers' states are known
+    keeps_first=True,
 )
 FEDGCN = Recipe(
     "fedgcn",
@@ -41,7 +41,7 @@ FEDGCN = Recipe(
     FedAvgSettings,
     task="graph",
     keep_optimizer=True,
-    keeps=(1,),  # with share=all inputs cross, and optimisers' states are known
+    keeps_first=True,
 )
 """Differs: FedGCN exchanges, once, features of neighbours over the edges between clients' parts of one graph, and classifies
 nodes. In graph classification there are no such edges; cefgl.txt, which names it as a baseline, does not say what it runs."""
@@ -53,4 +53,5 @@ FEDPER = Recipe(
     GnnSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
 )

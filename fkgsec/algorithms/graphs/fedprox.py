@@ -43,5 +43,6 @@ FEDPROX = Recipe(
     GraphFedProxSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
     local=GraphFedProxRule,
 )

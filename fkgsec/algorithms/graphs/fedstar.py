@@ -176,5 +176,5 @@ FEDSTAR = Recipe(
     task="graph",
     keep_optimizer=True,
     local=FedStarRule,
-    keeps=(1,),  # in which optimisers' states are known, see Leakage
+    keeps_first=True,
 )

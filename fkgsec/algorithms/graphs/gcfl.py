@@ -80,6 +80,7 @@ GCFL = Recipe(
     GCFLSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
     aggregation="clusters",
 )
 GCFL_PLUS = Recipe(
@@ -89,6 +90,7 @@ GCFL_PLUS = Recipe(
     GCFLPlusSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
     aggregation="clusters-by-gradient-norms",
     local=GradientNormRule,
 )
@@ -99,5 +101,6 @@ GCFL_PLUS_DWS = Recipe(
     GCFLPlusSettings,
     task="graph",
     keep_optimizer=True,
+    keeps_first=True,
     aggregation="clusters-by-update-norms",
 )

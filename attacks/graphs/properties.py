@@ -1,0 +1,212 @@
+"""What kind of graphs does a client train on? Class shares and mean size, from what its training did to the shared parameters.
+
+    options = GraphAttackOptions(attack=("property-inference",), threat=("server+graphs",))
+    for one in run_attacks(result, options).figures:
+        print(one.victim, one.metric, one.estimate, one.baseline)     # client-3  class_share  .08  .21
+
+The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
+trains from the victim's first broadcast as a client does, in as many steps, with a new optimiser and, where they are not shared,
+first and last layers drawn as clients draw theirs. From what that did to the shared parameters it learns (by ridge regression,
+the strength chosen by leave-one-out) to read these properties off the victim's upload. The first round is attacked, since in
+later ones the states of optimisers and of layers that do not cross are unknown: played clients would differ from the victim.
+
+Threat model: "server+graphs", or "collusion" with a client of the same data set. Of uploads in a sum there is none of one client.
+
+Figures are errors, of which less is worse for the victim, since a reader knows what "a share to within .08" means: `class_share`,
+half the summed absolute differences of the shares of all classes; `mean_size`, relative. Intervals resample the victim's graphs.
+Baseline: the lesser error of an adversary that takes the auxiliary graphs' own shares or size, and of one that takes the mean of
+what it drew. Where the auxiliary graphs are the victim's own validation graphs, which a stratified split gives the same class
+shares, nothing is left to infer, and the baseline says so.
+
+Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours. Which degrees occur is the
+matter of `attacks.graphs.degree_support`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from attacks.figure import Figure
+from attacks.graphs.models import PublicSettings, own_client
+from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from attacks.registry import Attack, Needs, Truth
+from attacks.view import ALL, GRAPH
+from fkgsec.estimate import Estimate, exact
+from fkgsec.graphs.sets import GraphSet
+
+NAME = "property-inference"
+NUM_CLIENTS = 64  # that the adversary plays for each victim
+STRENGTHS = 10.0 ** np.arange(-2, 5)  # of the ridge, beside a kernel with a mean diagonal of 1
+LARGEST_TILT = 1.5  # a graph is drawn in proportion to its size to a power up to this, or its inverse
+GUESS_GRAPHS, GUESS_DRAWN = "auxiliary graphs", "mean of the draws"
+RESAMPLES = 500
+
+
+class Properties(NamedTuple):
+    """Of some graphs: the share of each class, float64 `[C]`, and the mean number of nodes."""
+
+    class_shares: np.ndarray
+    mean_size: float
+
+    @classmethod
+    def of(cls, classes: np.ndarray, sizes: np.ndarray, num_classes: int) -> Properties:
+        """Those of graphs of these classes and sizes, int64 `[n]` each."""
+        return cls(np.bincount(classes, minlength=num_classes) / len(classes), float(sizes.mean()))
+
+    def vector(self) -> np.ndarray:
+        """As regression has it, float64 `[C + 1]`: the size as its logarithm."""
+        return np.append(self.class_shares, np.log(self.mean_size))
+
+    @classmethod
+    def read(cls, vector: np.ndarray) -> Properties:
+        """Undo `vector`; shares are cut to 0..1, and sum to 1."""
+        shares = np.clip(vector[:-1], 0, 1)
+        total = shares.sum()
+        return cls(shares / total if total > 0 else np.full(len(shares), 1 / len(shares)), float(np.exp(vector[-1])))
+
+    def error(self, true: Properties) -> dict[str, float]:
+        """By metric, how far these are from the true ones."""
+        return {
+            "class_share": float(np.abs(self.class_shares - true.class_shares).sum() / 2),
+            "mean_size": abs(self.mean_size - true.mean_size) / true.mean_size,
+        }
+
+
+class Inferred(NamedTuple):
+    """What the adversary says of one victim, and what it would have said without the upload, by guess."""
+
+    found: Properties
+    guesses: Mapping[str, Properties]
+
+
+def claim(view: GraphView, rng: np.random.Generator) -> dict[str, Inferred | str]:
+    """By victim what is inferred of it, or why nothing is."""
+    return {victim.name: _infer(view, victim, rng) for victim in view.victims}
+
+
+def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Inferred | str:
+    graphs, broadcast, upload = victim.auxiliary, victim.broadcast, victim.upload
+    if graphs is None:
+        return "no graphs of its data set are known"
+    if broadcast is None or upload is None or victim.num_graphs is None:
+        return "what it trained from, or on how many graphs, is not known"
+    if view.round != 1:
+        return f"it had trained for {view.round - 1} rounds before, in states that are not known"
+    features, targets = [], []
+    for own in itertools.islice(draws(graphs, victim.num_graphs, rng), NUM_CLIENTS):
+        targets.append(Properties.of(own.classes, own.sizes, own.num_classes).vector())
+        features.append(play(view.settings, own, broadcast, seed=int(rng.integers(2**31))))
+    known = np.stack(targets)
+    guesses = {
+        GUESS_GRAPHS: Properties.of(graphs.classes, graphs.sizes, graphs.num_classes),
+        GUESS_DRAWN: Properties.read(known.mean(axis=0)),
+    }
+    return Inferred(Properties.read(ridge(np.stack(features), known, change(broadcast, upload))), guesses)
+
+
+def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[GraphSet]:
+    """Sets of so many graphs, drawn with replacement: class shares are uniform over all, large or small graphs more likely."""
+    present = np.unique(graphs.classes)
+    while True:
+        shares = rng.dirichlet(np.ones(len(present)))
+        weights = graphs.sizes.astype(np.float64) ** rng.uniform(-LARGEST_TILT, LARGEST_TILT)
+        for one, share in zip(present, shares, strict=True):
+            of_class = graphs.classes == one
+            weights[of_class] *= share / weights[of_class].sum()
+        yield graphs.subset(rng.choice(len(graphs), size=count, p=weights / weights.sum()))
+
+
+def play(settings: PublicSettings, graphs: GraphSet, broadcast: Tensors, *, seed: int) -> np.ndarray:
+    """What a client's first round on these graphs does to the shared parameters, see `change`."""
+    trainer = own_client(settings, graphs, seed=seed)
+    trainer.take(broadcast)
+    trainer.train(1, lambda: None)
+    return change(broadcast, trainer.outgoing or trainer.shared)
+
+
+def change(before: Tensors, after: Tensors) -> np.ndarray:
+    """All numbers of after less before in one order, scaled to a vector of length 1, float64 `[p]`."""
+    parts = [(after[name].detach() - before[name]).flatten() for name in sorted(before)]
+    vector = torch.cat(parts).double().numpy()
+    return vector / max(float(np.linalg.norm(vector)), 1e-30)
+
+
+def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Targets `[k]` of an observation `[p]`, by kernel ridge regression on features `[m, p]` and targets `[m, k]`.
+
+    Both are centred; each target has the strength with the least squared leave-one-out error.
+    """
+    centre, mean = features.mean(axis=0), targets.mean(axis=0)
+    known, asked = features - centre, observed - centre
+    kernel, asked_kernel = known @ known.T, known @ asked
+    scale = max(float(np.trace(kernel)) / len(kernel), 1e-30)
+    kernel, asked_kernel = kernel / scale, asked_kernel / scale
+    best, least = mean.copy(), np.full(targets.shape[1], np.inf)
+    for strength in STRENGTHS:
+        inverse = np.linalg.inv(kernel + strength * np.eye(len(kernel)))
+        weights = inverse @ (targets - mean)
+        errors = (weights / np.diag(inverse)[:, None]) ** 2
+        better = errors.mean(axis=0) < least
+        least[better] = errors.mean(axis=0)[better]
+        best[better] = (mean + asked_kernel @ weights)[better]
+    low, high = targets.min(axis=0), targets.max(axis=0)
+    return np.clip(best, low, high)
+
+
+def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:
+    """The errors of each victim, and their mean."""
+    figures: list[Figure] = []
+    parts: dict[str, list[tuple[float, np.ndarray, float]]] = {metric: [] for metric in METRICS}
+    for name, inferred in claims.items():
+        if isinstance(inferred, str):
+            figures += truth.not_attacked(name, inferred)
+            continue
+        client = truth.client(name)
+        classes, sizes = client.graphs.classes[client.train], client.graphs.sizes[client.train]
+        num_classes = client.graphs.num_classes
+        picked = truth.rng.integers(0, len(classes), size=(RESAMPLES, len(classes)))
+        resampled = [inferred.found.error(Properties.of(classes[one], sizes[one], num_classes)) for one in picked]
+        true = Properties.of(classes, sizes, num_classes)
+        for metric, error in inferred.found.error(true).items():
+            guesses = {guess: exact(one.error(true)[metric], len(classes)) for guess, one in inferred.guesses.items()}
+            least = min(guesses.values(), key=lambda one: one.value)
+            errors = np.array([one[metric] for one in resampled])
+            estimate = _estimate(error, errors, len(classes))
+            figures.append(truth.figure(metric, name, estimate, baseline=least, attainable=0.0, guesses=guesses))
+            parts[metric].append((error, errors, least.value))
+    for metric, found in parts.items():
+        if not found:
+            continue
+        error, least = sum(one[0] for one in found) / len(found), sum(one[2] for one in found) / len(found)
+        estimate = _estimate(error, np.stack([one[1] for one in found]).mean(axis=0), len(found))
+        base = exact(least, len(found))
+        figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
+    return figures
+
+
+def _estimate(error: float, resampled: np.ndarray, n: int) -> Estimate:
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Estimate(error, min(error, float(low)), max(error, float(high)), n, "bootstrap over graphs")
+
+
+METRICS = {
+    "class_share": "error of the inferred class shares of a client's training graphs; a limit is the least that is allowed",
+    "mean_size": "relative error of the inferred mean size of a client's training graphs; a limit is the least that is allowed",
+}
+ATTACK = Attack(
+    NAME,
+    "infers class shares and mean size of a client's graphs from what its training changed",
+    Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
+    METRICS,
+    claim,
+    score,
+    threats=("server+graphs",),
+    items=dict.fromkeys(METRICS, "graphs of the victims"),
+    errors=tuple(METRICS),
+    task=GRAPH,
+)
