@@ -2,7 +2,7 @@
 
 from attacks import update_recovery
 from attacks.clients import passive
-from attacks.graphs import backdoor, degree_support, properties
+from attacks.graphs import backdoor, degree_support, kinship, properties
 from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.graphs.membership import membership as graph_membership
 from attacks.membership import inference as membership
@@ -15,5 +15,12 @@ ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
 for one in (edges.ATTACK, degrees.ATTACK, patterns.ATTACK, auxiliary.ATTACK, attributes.ATTACK, passive.ATTACK):
     ATTACKS.register(one.name, one)
-for one in (graph_membership(), degree_support.ATTACK, properties.ATTACK, gradient_inversion.ATTACK, backdoor.ATTACK):
+for one in (
+    graph_membership(),
+    degree_support.ATTACK,
+    properties.ATTACK,
+    kinship.ATTACK,
+    gradient_inversion.ATTACK,
+    backdoor.ATTACK,
+):
     ATTACKS.register(one.name, one)

@@ -13,10 +13,13 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.result import GnnResult
 from fkgsec.randomness import generator
 
+KINSHIP = "client-kinship"
+
 
 def default_attacks(algorithm: str) -> tuple[str, ...]:
     """Membership, and what an algorithm gives away beside it."""
-    return ("graph-membership", "degree-support") if algorithm == "fedstar" else ("graph-membership",)
+    own = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
+    return ("graph-membership", *own.get(algorithm, ()))
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:

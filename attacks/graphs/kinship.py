@@ -1,0 +1,81 @@
+"""Which clients hold data of one kind? Told by how alike the updates are that they upload.
+
+    for one in run_attacks(result, GraphAttackOptions(attack=("client-kinship",))).figures:
+        print(one.variant, one.estimate)                         # updates 1.00 [...]; clusters 0.75 [...]
+
+Variants: "updates", the cosine of two clients' updates (upload less broadcast), by which GCFL cuts clusters, and which any server
+that sees single uploads can take; "clusters", whether two clients were sent the same parameters before the attacked round, which
+under GCFL says that they are in one cluster, to whoever compares two broadcasts.
+
+Threat model: the server alone. Truth: whether two clients' graphs are of one data set.
+
+Figure `same_data`: AUC over pairs of clients; chance is .5. Its interval takes pairs for independent, which those that share a
+client are not: with few clients it is too short.
+
+Source: ours, after GCFL (Xie et al. 2021), whose server does this by design.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.graphs.properties import change
+from attacks.graphs.view import PARAMETERS, GraphView
+from attacks.membership.figures import measure_membership
+from attacks.registry import Attack, Needs, Truth
+from attacks.view import ALL, GRAPH
+from fkgsec.estimate import exact
+
+NAME = "client-kinship"
+Pairs = Mapping[tuple[str, str], float]
+
+
+def claim(view: GraphView, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
+    """By variant, how alike each two clients look."""
+    known = [one for one in view.victims if one.broadcast is not None and one.upload is not None]
+    updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}
+    sent = {one.name: view.layout.pack(one.broadcast or {}) for one in known}
+    pairs = list(itertools.combinations(updates, 2))
+    return {
+        "updates": {(one, other): float(updates[one] @ updates[other]) for one, other in pairs},
+        "clusters": {(one, other): float(torch.equal(sent[one], sent[other])) for one, other in pairs},
+    }
+
+
+def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
+    """The AUC of each variant over all pairs."""
+    data_set = {client.name: client.vocabulary for client in truth.graph.clients}
+    figures = []
+    for variant, pairs in claims.items():
+        same = np.array([data_set[one] == data_set[other] for one, other in pairs], dtype=bool)
+        if min(same.sum(), (~same).sum()) < 2:
+            reason = f"{int(same.sum())} pairs of clients hold one data set and {int((~same).sum())} do not; it takes 2 of each"
+            figures.append(truth.figure("same_data", ALL, NOT_ATTACKED, reason=reason, variant=variant))
+            continue
+        found = measure_membership(
+            np.array(list(pairs.values())), same, attack=variant, control="other data sets", rng=truth.rng
+        )
+        counts = {"same": int(same.sum()), "other": int((~same).sum())}
+        base = exact(0.5, len(same))
+        figures.append(
+            truth.figure("same_data", ALL, found.auc, baseline=base, attainable=1.0, variant=variant, counts=counts)
+        )
+    return figures
+
+
+ATTACK = Attack(
+    NAME,
+    "tells which clients hold graphs of one data set, by their updates or clusters",
+    Needs(single_uploads=(PARAMETERS,), server=True),
+    {"same_data": "AUC of telling pairs of clients with one data set from others"},
+    claim,
+    score,
+    threats=("server",),
+    items={"same_data": "pairs of clients"},
+    task=GRAPH,
+)

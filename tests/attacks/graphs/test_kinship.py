@@ -1,0 +1,58 @@
+"""Which clients hold like data: by hand on four clients, told of two data sets, refused where there is nothing to tell."""
+
+import numpy as np
+import torch
+
+from attacks import GraphAttackOptions, run_attacks
+from attacks.graphs.kinship import claim
+from attacks.graphs.models import PublicSettings
+from attacks.graphs.view import GraphVictim, GraphView
+from attacks.view import THREAT_MODELS
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.options import replace
+from fkgsec.gnn.layout import Layout
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
+from fkgsec.graphs.generate import generate_motifs
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.graphs.split import by_chance
+
+OPTIONS = GraphAttackOptions(attack=("client-kinship",))
+
+
+def test_cosines_and_clusters_by_hand() -> None:
+    """a and b go the same way, c across; c was sent something else."""
+    start, other = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    victims = tuple(
+        GraphVictim(name, broadcast=sent, upload={"w": sent["w"] + torch.tensor(step)})
+        for name, sent, step in (("a", start, [2.0, 0.0]), ("b", start, [1.0, 0.0]), ("c", other, [0.0, 3.0]))
+    )
+    view = GraphView(
+        threat_model=THREAT_MODELS["server"], round=1, victims=victims, layout=Layout.of(start, 2),
+        settings=PublicSettings.of(GnnOptions()),
+    )  # fmt: skip
+    found = claim(view, np.random.default_rng(0))
+    assert found["updates"] == {("a", "b"): 1.0, ("a", "c"): 0.0, ("b", "c"): 0.0}
+    assert found["clusters"] == {("a", "b"): 1.0, ("a", "c"): 0.0, ("b", "c"): 0.0}
+
+
+def test_two_data_sets_over_four_clients(small: GnnOptions) -> None:
+    sets = generate_motifs(0, clients=3, size=300)
+    parts = [by_chance(graphs, clients=2, seed=0) for graphs in (sets[0], sets[2])]
+    clients = tuple(
+        ClientGraphs(f"{one.vocabulary} {one.name}", one.graphs, one.train, one.valid, one.test, one.vocabulary)
+        for part in parts
+        for one in part.clients
+    )
+    result = run_federation(FederatedGraphs("two", clients), replace(small, algorithm="gcfl", optimizer="sgd"))
+    found = {one.variant: one for one in run_attacks(result, OPTIONS).figures}
+    assert set(found) == {"updates", "clusters"}
+    assert found["updates"].counts == {"same": 2, "other": 4}
+    assert found["clusters"].estimate.value == 0.5  # no cluster was cut yet
+
+
+def test_without_two_kinds_of_pairs_there_is_nothing_to_tell(graph_runs: dict[str, GnnResult]) -> None:
+    [reason] = {one.reason for one in run_attacks(graph_runs["fedavg"], OPTIONS).figures}
+    assert reason == "0 pairs of clients hold one data set and 3 do not; it takes 2 of each"
+    [reason] = {one.reason for one in run_attacks(graph_runs["fedavg/secagg"], OPTIONS).figures}
+    assert reason == "its parameters crossed in a sum only"
