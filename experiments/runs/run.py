@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -42,9 +43,11 @@ from fkgsec.federation.loop import (
 )
 from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.options import KgeOptions
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
 ATTACKS = "attacks"
+_COPIES = 4  # of float32 tables, at least: values, Adam's two moments, those of the best round
 
 
 class Finished(NamedTuple):
@@ -78,13 +81,32 @@ def check_run(spec: RunSpec, graph: Any, *, attack: bool) -> None:
     """Say before anything is trained or written whether the run makes sense on these data.
 
     Raises:
-        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown.
+        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown;
+            the tables of embeddings alone are more than this machine can hold.
     """
+    _check_memory(spec, graph)
     if attack:
         check_attacks(spec.attack)
         check_attackable(graph, spec.algorithm, spec.colluder)
     parties = [client_party(client.name) for client in graph.clients]
     make_transport(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
+
+
+def _check_memory(spec: RunSpec, graph: Any) -> None:
+    """Raises `SpecError` where the embeddings of a knowledge graph take more memory than there is, before any is taken."""
+    if not isinstance(spec, KgeOptions):
+        return
+    model = spec.kge_model()
+    numbers = sum(
+        client.num_entities * model.entity_width + client.num_relations * model.relation_width
+        for client in graph.clients
+    )
+    needed, there = 4 * _COPIES * numbers, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise SpecError(
+            f"dim {spec.dim} takes {needed / 2**30:,.1f} GiB for embeddings and their optimizer's state alone; this machine has "
+            f"{there / 2**30:,.1f} GiB; take a smaller dim"
+        )
 
 
 def execute(
