@@ -40,6 +40,7 @@ test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, two writ
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
 	$(BIN)/python -m experiments.bench.rounds
+	$(BIN)/python -m experiments.bench.graphs
 	$(BIN)/python -m experiments.bench.protocols
 	$(BIN)/python -m experiments.bench.sessions
 	$(BIN)/python -m experiments.bench.unlearning

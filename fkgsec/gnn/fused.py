@@ -51,8 +51,8 @@ class Dropped(NamedTuple):
         if rng is None or kept == 2**_DIGITS:
             return cls()
         count = -(-num_values // 64)
-        words = np.zeros(count, dtype=np.uint64)
-        for digit in range((kept & -kept).bit_length() - 1, _DIGITS):
+        words = rng.integers(0, 2**64, count, dtype=np.uint64)
+        for digit in range((kept & -kept).bit_length(), _DIGITS):
             # So far a bit is 1 with the probability 0.d, d the digits so far; one more makes it 0.1d or 0.0d.
             drawn = rng.integers(0, 2**64, count, dtype=np.uint64)
             words = words | drawn if kept >> digit & 1 else words & drawn

@@ -175,7 +175,7 @@ class CEFGLRule(GraphRule):
 
     def _tune(self, trainer: ClientTrainer, batch: Batch, rng: np.random.Generator) -> float:
         """A step of the sparse part, and of the client's own layers."""
-        trainer.model.zero_grad()
+        trainer.forget_gradients()
         trainer.optimizers["private"].zero_grad()
         hybrid = {name: self._base(trainer, name) + trainer.private[f"{SPARSE}{name}"] for name in trainer.shared}
         logits = torch.func.functional_call(trainer.model, hybrid, (batch, rng))
