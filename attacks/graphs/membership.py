@@ -10,7 +10,8 @@ A candidate (`attacks.graphs.candidates`) that a model knows well is taken for o
   loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations (`attacks.graphs.shadows`)
   by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
 - "server", "server+graphs", "collusion": the upload of a victim, or what a sum of uploads opened to. By its loss, and less the
-  loss of the broadcast that it was trained from.
+  loss of the broadcast that it was trained from; by how well its gradient there goes along the update ("alignment"), and along
+  CEFGL's h where that crosses ("correction"), which is a mean gradient of the client's graphs (cefgl.txt Remark 2).
 - "client": what the last broadcast left the colluder with. By its loss.
 
 Uploads are seldom a whole network: a client's first and last layers are its own. A colluder of the same data set puts its own in
@@ -114,7 +115,11 @@ def _of_shared(view: GraphView, victim: GraphVictim, asked: GraphSet, rng: np.ra
     losses = GraphModel(view.settings, {**layers, **shared}).losses(asked)
     scores = {f"{name}, loss": loss_threshold(losses)}
     if before is not None:
-        scores[f"{name}, calibrated"] = GraphModel(view.settings, {**layers, **before}).losses(asked) - losses
+        model = GraphModel(view.settings, {**layers, **before})
+        scores[f"{name}, calibrated"] = model.losses(asked) - losses
+        scores[f"{name}, alignment"] = model.alignment(asked, {one: before[one] - shared[one] for one in shared})
+        if victim.correction is not None:
+            scores["correction, alignment"] = model.alignment(asked, victim.correction)
     return scores
 
 

@@ -82,6 +82,23 @@ class GraphModel:
         right = np.clip(self._of_classes(graphs), 1e-15, 1 - 1e-15)
         return np.log(right) - np.log1p(-right)
 
+    def alignment(self, graphs: GraphSet, direction: Mapping[str, Tensor]) -> np.ndarray:
+        """Cosine of the gradient of each graph's loss to a direction of some parameters by name, float64 `[n]`."""
+        trainer = own_client(self.settings, graphs, seed=0)
+        own = dict(trainer.model.named_parameters())
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(self.parameters[name])
+        towards = torch.cat([direction[name].flatten() for name in direction]).double()
+        found = np.zeros(len(graphs))
+        for number in range(len(graphs)):
+            batch = Batch.of(trainer.client.graphs.subset([number]))
+            loss = functional.cross_entropy(trainer.model(batch), batch.classes)
+            gradients = torch.autograd.grad(loss, [own[name] for name in direction], materialize_grads=True)
+            gradient = torch.cat([one.flatten() for one in gradients]).double()
+            found[number] = float(functional.cosine_similarity(gradient, towards, dim=0))
+        return found
+
     def _of_classes(self, graphs: GraphSet) -> np.ndarray:
         return self.probabilities(graphs)[np.arange(len(graphs)), graphs.classes]
 

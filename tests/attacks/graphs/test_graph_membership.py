@@ -14,7 +14,7 @@ from attacks.graphs import membership as module
 from attacks.graphs import models
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.membership import claim
-from attacks.graphs.models import GraphModel, PublicSettings, parameter_names, train_layers
+from attacks.graphs.models import GraphModel, PublicSettings, own_client, parameter_names, train_layers
 from attacks.graphs.shadows import train_shadows
 from attacks.view import THREAT_MODELS, build_view
 from defenses import make_transport
@@ -47,6 +47,19 @@ class TestModel:
         right = np.where(graphs.classes == 1, 0.75, 0.25)
         assert np.allclose(model.losses(graphs), -np.log(right), atol=1e-6)
         assert np.allclose(model.logits(graphs), np.log(right / (1 - right)), atol=1e-6)
+
+    def test_alignment_with_a_graphs_own_gradient_is_one(self, two_sets: FederatedGraphs, small: GnnOptions) -> None:
+        """SGD's step on one graph, without dropout and decay, goes against its gradient."""
+        graphs = two_sets.clients[0].graphs.subset(range(5))
+        settings = PublicSettings.of(replace(small, dropout=0.0, optimizer="sgd", weight_decay=0.0, learning_rate=0.1))
+        before = train_layers(settings, {}, graphs, seed=1, epochs=0)
+        trainer = own_client(settings, graphs.subset([3]), seed=1)
+        trainer.train(1, lambda: None)
+        names = [name for name in parameter_names(settings, graphs) if name.startswith("convs.")]
+        direction = {name: before[name] - trainer.model.state_dict()[name] for name in names}
+        found = GraphModel(settings, before).alignment(graphs, direction)
+        assert found[3] == pytest.approx(1, abs=1e-4)
+        assert (found[[0, 1, 2, 4]] < 1 - 1e-4).all()
 
     def test_layers_are_trained_and_shared_ones_stay(self, two_sets: FederatedGraphs, small: GnnOptions) -> None:
         client = two_sets.clients[0]
@@ -107,7 +120,7 @@ class TestFound:
     def test_from_uploads_with_layers_of_ones_own(self, overfitted: GnnResult) -> None:
         """The server has convolutions alone; with validation graphs it can say something, without it says why not."""
         found = aucs(attack(overfitted, "server+graphs"))
-        assert set(found) == {"upload, loss", "upload, calibrated"}
+        assert set(found) == {"upload, loss", "upload, calibrated", "upload, alignment"}
         alone = attack(overfitted, "server")
         assert {one.reason for one in alone} == {module.NO_LAYERS}
 
@@ -220,7 +233,7 @@ def test_shadows_train_on_halves_of_the_candidates_and_on_no_other_graph_of_a_vi
 
 def test_of_a_sum_its_mean(graph_runs: dict[str, GnnResult]) -> None:
     found = attack(graph_runs["fedavg/secagg"], "server+graphs")
-    assert {one.variant for one in found} == {"sum, loss", "sum, calibrated"}
+    assert {one.variant for one in found} == {"sum, loss", "sum, calibrated", "sum, alignment"}
 
 
 def test_where_whole_networks_cross_the_server_needs_no_graphs(one_set: FederatedGraphs, small: GnnOptions) -> None:
@@ -228,7 +241,7 @@ def test_where_whole_networks_cross_the_server_needs_no_graphs(one_set: Federate
     result = run_federation(
         one_set, replace(small, settings={"share": "all"}, defense="secagg"), make_transport=make_transport
     )
-    assert {one.variant for one in attack(result, "server")} == {"sum, loss", "sum, calibrated"}
+    assert {one.variant for one in attack(result, "server")} == {"sum, loss", "sum, calibrated", "sum, alignment"}
     found = attack(result, "client")
     assert {one.variant for one in found} == {"broadcast, loss"}
     assert {one.victim for one in found} == {"client-2", "client-3", "all"}
@@ -239,9 +252,20 @@ def test_a_colluder_puts_its_own_layers_around_an_upload(
     one_set: FederatedGraphs, graph_runs: dict[str, GnnResult], small: GnnOptions
 ) -> None:
     result = run_federation(one_set, replace(small, rounds=1))
-    assert {one.variant for one in attack(result, "collusion")} == {"upload, loss", "upload, calibrated"}
+    assert {one.variant for one in attack(result, "collusion")} == {
+        "upload, loss",
+        "upload, calibrated",
+        "upload, alignment",
+    }
     other = attack(graph_runs["fedavg"], "collusion", colluder="circles-3")
     assert {one.reason for one in other} == {module.NO_LAYERS}
+
+
+def test_corrections_are_asked_where_they_cross(two_sets: FederatedGraphs, small: GnnOptions) -> None:
+    settings = {"upload": "both", "exchange": 1.0}
+    found = attack(run_federation(two_sets, replace(small, algorithm="cefgl", settings=settings)), "server+graphs")
+    ways = {"upload, loss", "upload, calibrated", "upload, alignment", "correction, alignment"}
+    assert {one.variant for one in found} == ways
 
 
 def test_figures_have_what_stands_beside_them(overfitted: GnnResult) -> None:
