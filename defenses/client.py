@@ -113,6 +113,7 @@ class DefendedClient:
     def join(self, client: TableClient) -> None:
         """Take part in the exchange of one table."""
         self.tables[client.table] = client
+        client.tells_weight = self.terms.defense.secagg is None
         if self.terms.defense.dp or self.terms.defense.others:
             client.guard = Guards(self, client.table)
 

@@ -40,6 +40,10 @@ def statement(terms: Terms, before: Protection) -> list[str]:
                 lines.append(
                     f"weights: the server learns the sum of the weights of the holders of each row of {table}; all know that the "
                     f"largest weight is {weight}"
+                    + (
+                        "; sums of rounds with other participants tell each weight"
+                        * (terms.num_participants < len(terms.parties))
+                    )
                 )
         if defense.secagg.neighbours is not None:
             lines.append(terms.graph_risk())

@@ -59,11 +59,13 @@ class TableClient:
         self.codec = codec.client(holding, options, aggregation.answers)
         self.chooses_rows = codec.chooses_rows
         self.guard: Guard | None = None
+        self.tells_weight = True  # not where uploads are summed: the sum of weights says all that the server needs
         self.received = torch.empty(0, 0)  # its rows as last received
 
     def alignment(self) -> Alignment:
         """Its names, in clear."""
-        return Alignment(0, self.party, SERVER, self.table, *self.holding)
+        told = self.holding if self.tells_weight else self.holding._replace(weight=1)
+        return Alignment(0, self.party, SERVER, self.table, *told)
 
     def contribute(self, round: int, rows: Tensor) -> Kept:
         """What it lets go of, of its trained rows float32 `[num_uploaded, width]`, which it copies."""

@@ -46,7 +46,8 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
 class Alignment(Message, frozen=True, tag="alignment", omit_defaults=True):
     """Client to server, before round 1: the names of the rows it wants to receive, those that it will upload first.
 
-    `weight`: an integer that its rows count for in a mean. `num_upwards`: so many of the last rows are not to be sent back.
+    `weight`: an integer that its rows count for in a mean; 1 where sums of rows come with sums of weights. `num_upwards`: so many
+    of the last rows are not to be sent back.
 
     Leakage: the server learns every name that the client holds. Private set union (fedr.txt Algorithm 1 line 1) is what
     prevents that; until it is chosen, the message says it in clear, as FedE does.

@@ -279,6 +279,7 @@ def test_secure_sums_see_what_the_clear_server_sees(defense: str, motifs: Federa
         ({"alpha": 0.0}, "alpha must be above 0 with correction=dual"),
         ({"alpha": 0.0, "correction": "off", "shrink": "soft"}, "alpha must be above 0"),
         ({"bits": 1}, r"bits must lie in 2\.\.32; got 1"),
+        ({"bits": 26}, "bits must be 2 to 20, or 32 for rows as they are; got 26"),
         ({"exchange": 1.5}, r"exchange must lie in 0\.\.1; got 1.5"),
         ({"scale": "l1"}, "scale must be one of l2, max"),
         ({"share": "all"}, "share does not apply to cefgl"),

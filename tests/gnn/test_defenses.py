@@ -7,7 +7,7 @@ from defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.messages import SERVER, QuantisedRows, Rows
+from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult
@@ -54,6 +54,12 @@ def test_a_secure_sum_is_that_of_clear_uploads_to_the_bound(name: str, motifs: F
     assert not any(
         isinstance(one, QuantisedRows | Rows) and one.receiver == SERVER for one in secured.transcript.messages(1)
     )
+    told = [
+        {one.sender: one.weight for one in run.transcript.messages(0) if isinstance(one, Alignment)}
+        for run in (clear, secured)
+    ]
+    assert list(told[0].values()) == [48, 40, 32]
+    assert list(told[1].values()) == [1, 1, 1]  # nobody's number of training graphs crosses
 
 
 def test_quantising_saves_nothing_in_a_secure_sum(motifs: FederatedGraphs) -> None:

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.errors import SpecError
-from fkgsec.exchange.tensors.quantised import Rounding, Scale
+from fkgsec.exchange.tensors.quantised import Rounding, Scale, check_bits
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION, Shrink
 from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.batches import Batch
@@ -54,7 +54,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
             `sparse_share` of its numbers that is largest ("top-k").
         singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
             made smaller by the threshold over alpha ("soft", FedSLR).
-        bits: of a number that crosses; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
+        bits: of a number that crosses, up to 20; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
         exchange: probability that rows cross after a round; one draw for all clients.
         upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
             it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
@@ -82,7 +82,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         float, Meta(ge=0, le=1_000_000, description="smaller singular values are dropped")
     ] = 1e-3
     shrink: Annotated[Shrink, Meta(description="whether the other singular values stay or are made smaller")] = "hard"
-    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses; 32: as it is")] = 4
+    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 4
     scale: Annotated[Scale, Meta(description="what a step of the numbers that cross is measured by")] = "max"
     rounding: Annotated[Rounding, Meta(description="of the numbers that cross")] = "nearest"
     exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
@@ -98,6 +98,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_bits(self.bits)
         if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
             raise SpecError("alpha must be above 0 with correction=dual or shrink=soft, which divide by it; got 0")
         if self.upload == "both" and self.correction == "off":

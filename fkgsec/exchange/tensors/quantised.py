@@ -5,8 +5,9 @@
 
 Rows are named `tensor/number` (`fkgsec.gnn.layout`); a tensor's step is its largest absolute value over 2^(bits - 1) - 1, so that
 `bits` holds the sign, too, or as CEFGL's paper prints it, its Euclidean norm over 2^bits. Steps cross beside the numbers, and the
-first broadcast has whole rows. `bits=32` sends rows as they are. With `factors=smaller` the server sends a matrix of low rank as
-its two factors, quantised each, where they have fewer rows; in clear alone, as a defended broadcast is bound to its rows.
+first broadcast has whole rows. `bits=32` sends rows as they are; from 21 on, float32 would not say which multiple of a step a
+value is. With `factors=smaller` the server sends a matrix of low rank as its two factors, quantised each, where they have fewer
+rows; in clear alone, as a defended broadcast is bound to its rows.
 
 Under secure sums a client quantises its rows and puts the values that they stand for into the sum: its steps never leave it, and
 nothing is saved, as each number takes a ring element.
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
 from fkgsec.exchange.parts import Delivered, Holding, Upload
@@ -41,7 +42,7 @@ from fkgsec.randomness import generator
 
 Scale = Literal["max", "l2"]
 Rounding = Literal["nearest", "stochastic"]
-UNQUANTISED = 32
+UNQUANTISED, MOST_BITS = 32, 20
 
 
 class Quantised(NamedTuple):
@@ -91,6 +92,13 @@ def _multiples(rows: Tensor, steps: Tensor) -> Quantised:
     return Quantised(_over(rows, steps).round().long(), steps)
 
 
+def check_bits(bits: int) -> None:
+    """Raises `SpecError` for so many bits that a level times its step, rounded to float32, does not tell the level: the largest
+    would be read as one that they do not hold."""
+    if MOST_BITS < bits < UNQUANTISED:
+        raise SpecError(f"bits must be 2 to {MOST_BITS}, or {UNQUANTISED} for rows as they are; got {bits}")
+
+
 def wire_bits(bits: int, scale: Scale) -> int:
     """Bits that a number needs on the wire, its sign and the largest magnitude included."""
     return bits if scale == "max" else bits + 2
@@ -104,6 +112,7 @@ class _Settings(NamedTuple):
     @classmethod
     def of(cls, options: RunOptions) -> _Settings:
         settings = options.settings
+        check_bits(settings.bits)
         return cls(settings.bits, settings.scale, settings.rounding == "stochastic")
 
     @property

@@ -8,7 +8,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange import CODECS, Holding, SharedTable
 from fkgsec.exchange.parts import Delivered
 from fkgsec.exchange.tensors.places import tensor_places
-from fkgsec.exchange.tensors.quantised import Quantised, quantise, wire_bits
+from fkgsec.exchange.tensors.quantised import MOST_BITS, Quantised, Scale, _multiples, quantise, wire_bits
 from fkgsec.federation.messages import QuantisedRows, Rows, decode, encode
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.randomness import generator
@@ -34,6 +34,17 @@ def test_four_numbers_by_hand() -> None:
     printed = quantise(torch.tensor([[12.0, -5.0]]), {"x": torch.tensor([0])}, bits=3, scale="l2")
     assert printed.levels.tolist() == [[7, -3]]  # 12 / 1.625 = 7.4, 5 / 1.625 = 3.1
     assert printed.values().tolist() == [[11.375, -4.875]]
+
+
+@pytest.mark.parametrize("scale", ["max", "l2"])
+def test_the_largest_levels_cross_and_are_told_from_their_values(scale: Scale, rows: torch.Tensor) -> None:
+    rows[2, 1:] = 0  # by the norm, too, one value of it has the largest level
+    found = quantise(rows, PLACES, bits=MOST_BITS, scale=scale)
+    packed = QuantisedRows.pack(1, "client/a", "server", "parameters", *found, wire_bits(MOST_BITS, scale))
+    levels, steps = packed.unpack()
+    assert torch.equal(levels, found.levels)
+    assert torch.equal(_multiples(found.values(), steps).levels, levels)
+    assert int(levels.abs().max()) == (2 ** (MOST_BITS - 1) - 1 if scale == "max" else 2**MOST_BITS)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
