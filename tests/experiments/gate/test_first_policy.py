@@ -24,6 +24,7 @@ from experiments.gate.measures import Question
 from experiments.gate.separation import limit_between, separate
 from experiments.runs.record import read_record
 from experiments.runs.run import Finished
+from experiments.tasks.task import task_named
 from fkgsec.estimate import Estimate, exact, proportion
 
 DEFENSE = "    defense: psu,secagg"
@@ -63,7 +64,9 @@ def propose(folder: Path, *arguments: str) -> Proposed:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_policy, "_SETTINGS", {**first_policy._SETTINGS, "rounds": 2, "dim": 8})
+    task = task_named("kge")
+    first = task.first_policy._replace(settings={**task.first_policy.settings, "rounds": 2, "dim": 8})
+    monkeypatch.setattr("experiments.tasks.kge.TASK", replace(task, first_policy=first))
 
 
 def write_triples(folder: Path) -> None:

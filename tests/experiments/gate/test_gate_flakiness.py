@@ -5,15 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.gate.first_policy import _SETTINGS
 from experiments.gate.measures import MEASURES, Question
 from experiments.gate.verdicts import judge
 from experiments.runs.run import Finished, execute
 from experiments.runs.spec import Spec
+from experiments.tasks.task import task_named
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
 
 SEEDS = 20
+SETTINGS = dict(task_named("kge").first_policy.settings)
 FIGURES = [
     ("reconstruction.trr", Question("collusion", 0.5)),
     ("reconstruction.trr", Question("identifiers", 0.5)),
@@ -31,7 +32,7 @@ def finished_runs(folder: Path, *, same_data: bool) -> list[Finished]:
         data = str(folder / "data")
     runs = []
     for seed in range(SEEDS):
-        spec = Spec(data=data, defense="psu,secagg", device="cpu", seed=seed, split_seed=seed, **_SETTINGS)
+        spec = Spec(data=data, defense="psu,secagg", device="cpu", seed=seed, split_seed=seed, **SETTINGS)
         runs.append(execute(spec, spec.load_graph(), folder / str(seed), attack=True))
     return runs
 
