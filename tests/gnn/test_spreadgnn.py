@@ -1,12 +1,14 @@
 """SpreadGNN: its multi-task term against autograd, a mean of neighbours by hand, what crosses, what is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from defenses.transport import make_transport
 from fkgsec.algorithms.graphs.spreadgnn import HEAD, SpreadGNNRule, multi_task_term, neighbours_of
 from fkgsec.errors import SpecError
-from fkgsec.federation.loop import run_federation
+from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace
 from fkgsec.gnn.models import ENCODER
@@ -29,6 +31,27 @@ def ring() -> FederatedGraphs:
 @pytest.fixture(scope="module")
 def finished(ring: FederatedGraphs) -> GnnResult:
     return run_federation(ring, SMALL)
+
+
+def test_a_killed_run_goes_on_with_the_same_bits_whatever_clients_are_called(
+    ring: FederatedGraphs, tmp_path: Path
+) -> None:
+    """A checkpoint has what a client keeps of its neighbours by name; sums are over neighbours by place."""
+    turned = FederatedGraphs("turned", ring.clients[::-1])
+    options = replace(SMALL, rounds=6)
+    whole = run_federation(turned, options)
+
+    class Kill(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(turned, options, tmp_path, Kill(), checkpoint_every_s=0)
+    resumed = run_federation(turned, options, tmp_path)
+    assert [entry.loss for entry in resumed.rounds] == [entry.loss for entry in whole.rounds]
+    for one, other in zip(resumed.models, whole.models, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_the_term_is_that_of_the_best_omega() -> None:

@@ -114,7 +114,7 @@ class NeighboursCrossing(Crossing):
         return torch.cat([self.own[place].pack(self._tensors(place)), *others])
 
     def _key(self, other: int, name: str) -> str:
-        return f"{NEIGHBOUR}{self.trainers[other].client.name}.{name}"
+        return f"{NEIGHBOUR}{other:09d}.{name}"
 
     def receive(self, round: int, place: int, received: Received) -> None:
         """The mean of the client's own parameters and its neighbours'; last layers are kept for the multi-task term."""
@@ -141,7 +141,8 @@ class SpreadGNNRule(GraphRule):
         return (ENCODER, "post.")
 
     def correct(self, trainer: ClientTrainer) -> float:
-        heads = [one for name, one in trainer.memory.items() if name.endswith(f".{HEAD}")]
+        known = sorted(trainer.memory)  # by place: sums go by the order, and a checkpoint has another
+        heads = [trainer.memory[name] for name in known if name.endswith(f".{HEAD}")]
         if not (self.settings.task_reg and any(bool(one.any()) for one in heads)):
             return 0.0  # nothing of neighbours is known yet
         parameter = trainer.model.get_parameter(HEAD)
