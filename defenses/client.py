@@ -56,8 +56,13 @@ class Guards:
     table: Table
 
     def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
-        """float64 `[num_uploaded, width]`. Raises `RunError` for a defense that gives rows of another shape or no numbers."""
+        """float64 `[num_uploaded, width]`. Raises `RunError` for a defense that gives rows of another shape or no numbers.
+
+        Rows that are no numbers before it, which a malicious client sends, stay so: whoever aggregates leaves them out.
+        """
         for name, one in self.client.terms.defense.others.items():
+            if not rows.isfinite().all():
+                break
             given = one.protect(
                 round, self.table, rows, received, self.client.draw(f"defense {name}", self.table, round)
             )

@@ -8,13 +8,17 @@
 Rows of a knowledge graph have few holders, which decides what a rule is worth:
 
 - `clip` works for any number of holders: a row's change since the last broadcast is cut to `c` times the median, over clients, of
-  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound.
+  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound. Of two that upload in a
+  round either can lower it to nothing, and one that uploads alone sets it.
 - `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has, which of two is their mean and of
   one its row: no protection.
 
-Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. Under secure aggregation the
-server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the median norm of their own), which
-keeps an honest client's odd rows from standing out in a sum, and which nobody can enforce: a malicious client does not do it.
+Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. `clip` cuts the change of an
+unlearning like any other, so that rows remember more than where nothing is cut; a re-training is not concerned.
+
+Under secure aggregation the server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the
+median norm of their own), which keeps an honest client's odd rows from standing out in a sum, and which nobody can enforce: a
+malicious client does not do it.
 
 Source: coordinate median and trimmed mean, Yin et al. 2018, row by row over the holders of each; clipping by the round's median
 norm as in centred clipping with a bound that the data give (Karimireddy et al. 2021).
@@ -104,7 +108,8 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
             f"{2 * self.f + 1} holders get the median of those they have",
         }[self.rule]
         who = ", as each client does by itself, which nobody can enforce" if self.by == "clients" else ""
-        return f"{what}{who}; it bounds what a malicious client does, and stops none"
+        cut = "; it cuts what an unlearning changes, too" if self.rule == "clip" else ""
+        return f"{what}{who}; it bounds what a malicious client does, and stops none{cut}"
 
 
 def clipped(changes: Tensor, bound: float) -> Tensor:

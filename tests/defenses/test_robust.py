@@ -135,8 +135,9 @@ class TestRuns:
         assert sum(entry.num_clipped for entry in bounded.rounds) > 0
         assert any("bounds what a malicious client does" in line for line in bounded.protection.lines())
 
-    def test_an_upload_that_is_no_number_is_left_out_and_named(self) -> None:
-        result = trained("", NoNumber("hospital-2"), rounds=2)
+    @pytest.mark.parametrize("defense", ["", "robust:rule=clip", "robust:rule=median", "robust:rule=clip,by=clients"])
+    def test_an_upload_that_is_no_number_is_left_out_and_named(self, defense: str) -> None:
+        result = trained(defense, NoNumber("hospital-2"), rounds=2)
         assert all(list(entry.excluded) == ["client/hospital-2"] for entry in result.rounds[1:])
         assert all(one.entities.isfinite().all() for one in result.trained)
 

@@ -11,10 +11,11 @@ evaluation, with 40 negatives. Each step passes over the whole graph, so many of
 `decoder_epochs` and `decoder_negatives` are far fewer unless given, and figures are not those of the paper.
 
 Differs: input rows are uploaded, where the code uploads what the encoder makes of them, of which the round's means are the next
-inputs; ConvKB trains its own parameters alone (code: its copy of the rows, too); what a client is left with adds up attention for
-all entities (code: for the tails of its last batch alone); gradients pass through the norm of input rows; first entity rows are
-`KgeModel.initial_rows` (code: zeros); of several paths between two entities the first by ids counts (code: the first that a
-breadth-first search finds); the learning rate stays as it is (code: ConvKB's is halved every 25 epochs).
+inputs; ConvKB trains its own parameters alone (code: its copy of the rows, too); attention is added for all entities, in training
+and in what a client is left with (code: in each step for the tails of its batch alone, and what is left is of the last one);
+gradients pass through the norm of input rows; first entity rows are `KgeModel.initial_rows` (code: zeros); of several paths
+between two entities the first by ids counts, and on it the first relation of a pair (code: the first path that a breadth-first
+search finds, and the last relation); the learning rate stays as it is (code: ConvKB's is halved every 25 epochs).
 
 Legend: `N` entities, `M` relations, `E` edges, `D` dimension, `B` triples, `K` negatives of each.
 """
