@@ -9,8 +9,9 @@ Source: Nguyen et al. 2022, as in fedr.txt appendix B.2 and the NoGE folders of 
 Differs: their code does not let received rows into training but where an evaluation wrote them into the model (`trains_from`); it
 tests the best round's embeddings with the *last* round's network, ours are of one round; clients of its Local train on and rank
 all entities of the federation, those of its FedR their own (`entity_scope`); it takes entities of the train split as nodes, ours
-are all the client's, those of valid and test alone without an edge; first rows are `KgeModel.initial_rows` (Xavier normal); its
-FedE variant weighs what stands with relation 0 as if that were an entity (its FedR variant, as ours, does not).
+are all the client's, those of valid and test alone without an edge; first rows are `KgeModel.initial_rows` (Xavier normal); it
+asks for tails alone (`negative_sides`, "both": heads and tails in alternate epochs); its FedE variant weighs what stands with
+relation 0 as if that were an entity (its FedR variant, as ours, does not).
 
 Legend: `N` entities, `M` relations, `D` width, `B` queries.
 """
