@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.papers.runner import find_results, table_of
+from experiments.papers.runner import Results, find_results, table_of
 from experiments.papers.spec import find_experiment, read_experiment
 from experiments.papers.table import table_lines
 from experiments.reporting import summary
@@ -39,6 +39,24 @@ def test_fedlus_small_table_is_what_its_records_say() -> None:
     results, _ = find_results(sorted((FOLDER / "recipes").glob("c3-small-*.json")), attack=False)
     table = table_of(read_experiment(find_experiment("zhu2023_fedlu_table1_small")), results)
     assert (FOLDER / "tables/zhu2023_fedlu_table1_small.md").read_text() == "\n".join(table_lines(table)) + "\n"
+
+
+CEFGL = sorted((FOLDER / "tables/cefgl").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def of_cefgl() -> Results:
+    """The records of CEFGL's tables, which stand beside them."""
+    for path in CEFGL:
+        check_environment(read_record(path).environment)
+    return find_results(CEFGL, attack=False)[0]
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "tables").glob("liu2024_*.md")), ids=lambda path: path.stem)
+def test_cefgls_tables_are_what_their_records_say(path: Path, of_cefgl: Results) -> None:
+    table = table_of(read_experiment(find_experiment(path.stem)), of_cefgl)
+    assert path.read_text() == "\n".join(table_lines(table)) + "\n"
+    assert any(cell.status == "done" for cell in table.cells)
 
 
 def check_environment(environment: Environment) -> None:
