@@ -2,7 +2,7 @@
 
 >>> import numpy as np
 >>> str(spearman(np.array([1.0, 2, 3, 4]), np.array([1, 2, 4, 3])))
-'0.8000 [-0.7625, 0.9959]'
+'0.8000 [-0.8188, 0.9975]'
 """
 
 from __future__ import annotations

@@ -210,6 +210,7 @@ def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) ->
 def run_name(cell: Cell, spec: RunSpec) -> str:
     """The folder of a cell's run with one of its candidates.
 
+    >>> from experiments.tasks.kge import Spec
     >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())
     'TransE-FedE-SVD-plus-R3-seed0'
     >>> run_name(Cell("TransE FedLU (local) C3", "", "", (), {}, {}, "", "", chosen="gamma"), Spec(gamma=20, seed=1))

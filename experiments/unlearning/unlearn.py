@@ -129,8 +129,7 @@ def unlearn_run(
             assert known is not None
             return target, known
         unlearning, result = _make(run, spec, raw, forget, options, observe)
-        write_unlearned(target, spec, raw.graph, forget, unlearning, result)
-        return target, unlearning
+        return target, write_unlearned(target, spec, raw.graph, forget, unlearning, result)
 
 
 def _make(
@@ -161,8 +160,8 @@ def _make(
 
 def write_unlearned(
     target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: FederationResult
-) -> None:
-    """Write a folder of `fkgsec unlearn`, whole or not at all; see `read_unlearned`."""
+) -> Unlearning:
+    """Write a folder of `fkgsec unlearn`, whole or not at all; returns what it says. See `read_unlearned`."""
     part = target.with_name(target.name + ".part")
     try:
         if part.exists():
@@ -175,6 +174,7 @@ def write_unlearned(
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, encode_stored(content))
         put_in_place(part, target)
+        return unlearning
     except (OSError, RunError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise RunError(f"{target}: cannot be written ({error})") from error

@@ -93,7 +93,7 @@ class TestTemperature:
             experiment = read_experiment(path)
             by_group: dict[tuple[str, str], set[float]] = {}
             for cell in experiment.cells:
-                if cell.spec is not None:
+                if cell.spec is not None and cell.spec.task == "kge":
                     group = by_group.setdefault((cell.spec.model, cell.column), set())
                     group.add(cell.spec.sampling_temperature)
             mixed = {model for (model, _), found in by_group.items() if len(found) > 1}

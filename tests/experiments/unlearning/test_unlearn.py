@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import shutil
 import time
 from pathlib import Path
@@ -27,7 +29,7 @@ from experiments.runs.spec import Spec
 from experiments.unlearning import unlearn as storage
 from experiments.unlearning.certificate import sheets, to_html, to_markdown
 from experiments.unlearning.cli import unlearn, verify
-from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, unlearn_run
+from experiments.unlearning.unlearn import UNLEARNED_FILE, Unlearning, read_unlearned, unlearn_run
 from experiments.unlearning.verdict import Thresholds, judge, widened
 from experiments.unlearning.verification import Verification
 from fkgsec.errors import DataError, RunError, SpecError
@@ -267,9 +269,9 @@ def test_what_is_read_is_what_was_made(
     made = []
     write = storage.write_unlearned
 
-    def keep(*arguments: object) -> None:
+    def keep(*arguments: object) -> Unlearning:
         made.append(arguments[-1])
-        write(*arguments)  # type: ignore[arg-type]
+        return write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(storage, "write_unlearned", keep)
     options = UnlearnOptions(epochs=2, decay_epochs=1)
@@ -317,7 +319,7 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(results, "save_file", killed)
+        patch.setattr(results, "save_tensors", killed)
         with pytest.raises(KeyboardInterrupt):
             unlearn_run(run, forget, options, client="hospital-1", out=target)
     assert not target.exists()
@@ -411,9 +413,23 @@ def test_a_tensor_that_nothing_reads_is_refused(finished: tuple[Path, Path], tmp
     with safe_open(path, framework="pt") as handle:
         metadata, tensors = handle.metadata(), {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
     save_file({**tensors, extra: torch.zeros(3)}, path, metadata)
+    said = folder / storage.UNLEARNING_FILE
+    document = json.loads(said.read_text()) | {"tables_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    said.write_text(json.dumps(document))
     status, output = invoke("verify", "--run", folder, "--out", tmp_path / "out")
     assert (status, output.count("\n")) == (2, 1), output
     assert f"has {extra}, which" in output
+
+
+def test_tables_that_changed_after_they_were_written_are_refused(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    shutil.copytree(finished[0].with_name("run-retrain"), folder)
+    path = folder / storage.UNLEARNED_FILE
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="damaged: its content is not what was written"):
+        read_unlearned(folder)
 
 
 def test_an_entity_without_a_triple_left_is_no_damage(finished: tuple[Path, Path], tmp_path: Path) -> None:
