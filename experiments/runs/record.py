@@ -21,6 +21,7 @@ import fkgsec
 from attacks.figure import Figure
 from attacks.reconstruction.leakage import Leakage, rows_of
 from experiments.runs.stored import decode_stored, encode_stored
+from experiments.tasks.contradictions import check_record
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import RunTask, task_of
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -230,7 +231,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def read_record(path: Path) -> Record:
-    """Read record.json. Raises `RunError` when it is missing, damaged or of another schema."""
+    """Read record.json. Raises `RunError` when it is missing, damaged, of another schema, or contradicts itself."""
     try:
         record = decode_stored(path.read_bytes(), Record)
     except OSError as error:
@@ -239,7 +240,15 @@ def read_record(path: Path) -> Record:
         raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error
     if record.schema != SCHEMA:
         raise RunError(f"{path}: not a record of schema {SCHEMA} but of {record.schema!r}")
+    _check(path, record)
     return record
+
+
+def _check(path: Path, record: Record) -> None:
+    try:
+        check_record(record)
+    except RunError as error:
+        raise RunError(f"{path}: {error}") from error
 
 
 T = TypeVar("T")
@@ -261,6 +270,10 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
     except RecursionError as error:
         raise RunError(f"{path}: not JSON that can be read (nested too deeply)") from error
     try:
-        return decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
+        read = decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error
+    for case in getattr(read, "cases", ()):  # of a comparison
+        if isinstance(record := getattr(case, "record", None), Record):
+            _check(path, record)
+    return read
