@@ -62,8 +62,8 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if not 0 < self.c <= MOST:
             raise SpecError(f"c must be above 0 and at most {MOST:,.0f}; got {self.c}")
-        if self.f < 1:
-            raise SpecError(f"f must be at least 1; got {self.f}")
+        if not 1 <= self.f <= MOST:
+            raise SpecError(f"f must be at least 1 and at most {MOST:,.0f}; got {self.f}")
         for name, rule in (("c", "clip"), ("f", "trim")):
             if self.rule != rule and getattr(self, name) != 1:
                 raise SpecError(f"{name} applies to rule={rule}; leave it out")

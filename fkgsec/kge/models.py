@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from fkgsec.kge.encoders.client import EncoderModel
 
 Side = Literal["tail", "head"]
+MOST = 1e6  # of what scores are made of: far beyond, values in float32 are no longer finite
+
 ModelName: TypeAlias = str
 """The name of a scoring function, a key of `MODELS`, or of a model with an encoder, a key of `ENCODERS`."""
 
@@ -125,6 +127,9 @@ class KgeModel:
             raise SpecError(f"dim must be a multiple of {self.function.divisor} for {self.name}; got {self.dim}")
         if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
             raise SpecError(f"gamma + init_epsilon must be positive and finite; got {self.gamma} + {self.init_epsilon}")
+        if max(abs(self.gamma), abs(self.init_epsilon)) > MOST:
+            given = f"{self.gamma:g} and {self.init_epsilon:g}"
+            raise SpecError(f"gamma and init_epsilon must lie within +-{MOST:,.0f}; got {given}")
 
     @property
     def function(self) -> ScoringFunction:

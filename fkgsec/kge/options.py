@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import algorithms_of
-from fkgsec.kge.models import ENCODERS, MODELS, KgeModel, ModelName
+from fkgsec.kge.models import ENCODERS, MODELS, MOST, KgeModel, ModelName
 from fkgsec.kge.ranking import Sides
 from fkgsec.kge.settings import KgeSettings
 
@@ -92,6 +92,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             return
         if not (math.isfinite(given) and given >= 0):
             raise SpecError(f"temperature must be at least 0; got {given}")
+        if given > MOST:
+            raise SpecError(f"temperature must be at most {MOST:,.0f}; got {given:g}")
         if given != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "

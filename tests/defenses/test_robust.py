@@ -164,6 +164,7 @@ class TestRuns:
         ("robust:rule=median,by=clients", "fede", "by=clients applies to rule=clip"),
         ("robust:rule=median,c=2", "fede", "c applies to rule=clip"),
         ("robust:rule=trim,f=0", "fede", "f must be at least 1"),
+        ("robust:rule=trim,f=99999999999999999999", "fede", "f must be at least 1 and at most 1,000,000"),
         ("robust:rule=mean", "fede", "rule: .*allowed: clip, median, trim"),
         ("robust", "fede", "rule"),
     ],

@@ -287,6 +287,7 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
         ("patience", -1, "patience must be at least 0; got -1"),
         ("learning_rate", 0.0, "learning_rate must be a positive number; got 0.0"),
         ("temperature", float("inf"), "temperature must be at least 0; got inf"),
+        ("temperature", 1e300, "temperature must be at most 1,000,000; got 1e"),
         ("participation", 0.0, r"participation must lie in \(0, 1\]; got 0.0"),
         ("participation", 1.5, r"participation must lie in \(0, 1\]; got 1.5"),
     ],

@@ -244,6 +244,11 @@ class TestBadArguments:
             KgeModel(gamma=gamma, init_epsilon=init_epsilon)
         assert str(error.value).endswith(f"got {gamma} + {init_epsilon}")
 
+    @pytest.mark.parametrize(("gamma", "init_epsilon"), [(1e308, 2.0), (10.0, 1e300)])
+    def test_no_value_of_a_row_would_be_finite(self, gamma: float, init_epsilon: float) -> None:
+        with pytest.raises(SpecError, match=r"^gamma and init_epsilon must lie within \+-1,000,000; got "):
+            KgeModel(gamma=gamma, init_epsilon=init_epsilon)
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_score_relations_equals_score_one_by_one(name: ModelName) -> None:
