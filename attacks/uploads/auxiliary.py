@@ -11,7 +11,8 @@ scores any other triple by it. Nothing that stays at home is used: not the victi
 `fit`: the score on the victim's uploaded rows. `change`: by how much it is larger there than on the rows that the server had
 sent, where it knows them. `both`: their sum in deviations.
 
-Baseline: `names`, how often the head's and the tail's names stand in the relation in the auxiliary triples.
+Baselines: `names`, how often the head's and the tail's names stand in the relation in the auxiliary triples; `any relation`, the
+same of few triples, filled up with how often these names are a head and a tail at all.
 
 Source: ours, after the server-initiated attack of Hu et al. 2023 (DP-FLames), whose threshold and statistic are not published.
 Figures: `attacks.uploads.questions`.
@@ -19,6 +20,8 @@ Figures: `attacks.uploads.questions`.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,14 +38,16 @@ from fkgsec.kge.models import KgeModel
 
 SERVER_AUX = "server-aux"
 SMOOTHING = 0.1  # added to every count of a name in a relation
+FILLED_UP = 10.0  # triples of any relation that count beside those of a relation
+UNSEEN = 0.5  # added to every count of a name in any relation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """How one adversary scores triples of names, by way; `names`: without rows. `rows`: names of the rows that it has."""
+    """How one adversary scores triples of names, by way; `guesses`: without rows. `rows`: names of the rows that it has."""
 
     ways: Mapping[str, Scorer]
-    names: Scorer
+    guesses: Mapping[str, Scorer]
     rows: frozenset[str]
 
 
@@ -104,7 +109,8 @@ def _fit(model: KgeModel, victim: VictimView) -> Fitted | str:
         before, after = scorer(received.float()), ways["fit"]
         ways["change"] = lambda triples: after(triples) - before(triples)
         ways["both"] = lambda triples: _in_deviations(after(triples)) + _in_deviations(ways["change"](triples))
-    return Fitted(ways, _names_scorer(victim.auxiliary), frozenset(place))
+    guesses = {"names": _names_scorer(victim.auxiliary), "any relation": _any_relation_scorer(victim.auxiliary)}
+    return Fitted(ways, guesses, frozenset(place))
 
 
 def _in_deviations(scores: np.ndarray) -> np.ndarray:
@@ -129,6 +135,22 @@ def _names_scorer(auxiliary: np.ndarray) -> Scorer:
     return score
 
 
+def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
+    """By log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
+    relations, names = Counter(auxiliary[:, 1]), len(np.unique(auxiliary[:, [0, 2]]))
+    at_end = {end: Counter(auxiliary[:, end]) for end in (0, 2)}
+    together = {end: Counter(zip(auxiliary[:, end], auxiliary[:, 1], strict=True)) for end in (0, 2)}
+
+    def likelihood(end: int, name: str, relation: str) -> float:
+        anyhow = (at_end[end][name] + UNSEEN) / (len(auxiliary) + UNSEEN * names)
+        return math.log((together[end][name, relation] + FILLED_UP * anyhow) / (relations[relation] + FILLED_UP))
+
+    def score(triples: np.ndarray) -> np.ndarray:
+        return np.array([likelihood(0, head, kind) + likelihood(2, tail, kind) for head, kind, tail in triples])
+
+    return score
+
+
 def score(claims: Mapping[str, Fitted | str], truth: Truth) -> list[Figure]:
     """Figures of every victim: of triples that the adversary was not told, with both ends among the rows that it has."""
     figures = []
@@ -148,7 +170,7 @@ def score(claims: Mapping[str, Fitted | str], truth: Truth) -> list[Figure]:
             return has_row[triples[:, 0]] & has_row[triples[:, 2]]
 
         asked = draw_questions(truth, victim.name, known, truth.rng, excluded)
-        figures += question_figures(truth, victim.name, asked, claim.ways, {"names": claim.names})
+        figures += question_figures(truth, victim.name, asked, claim.ways, claim.guesses)
     return figures
 
 

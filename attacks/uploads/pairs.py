@@ -105,16 +105,29 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.nan_to_num(parts[0]) + np.nan_to_num(parts[1])
 
 
+def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray, count: int) -> float:
+    """Of a mean over pairs of rows, of which those that share a row vary together.
+
+    With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, less the sum of e
+    squared, which that counts twice; at least that sum, which it is where no pairs share a row.
+
+    Args:
+        influence: `[P]`, first, second: int64 `[P]`, rows below `count`.
+
+    Source: Aronow, Samii and Assenova 2015.
+    """
+    by_row = np.bincount(first, influence, minlength=count) + np.bincount(second, influence, minlength=count)
+    single = float(influence @ influence)
+    return max(single, float((by_row**2).sum()) - single)
+
+
 class RankingAuc:
     """Chance that a linked pair lies above another one, ties half.
-
-    The variance counts that pairs which share a row vary together: with e the influence of a pair on the AUC, it is the sum over
-    rows of the squared sum of their pairs' e, less the sum of e squared, which that counts twice.
 
     Args:
         scores `[P]`, linked: bool `[P]`, at least two of either.
 
-    Source: DeLong et al. 1988 for the influence, Aronow, Samii and Assenova 2015 for the variance over dyads.
+    Source: DeLong et al. 1988 for the influence; the variance is `dyadic_variance`.
     """
 
     def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs) -> None:
@@ -123,12 +136,7 @@ class RankingAuc:
         influence = np.empty(len(scores))
         influence[linked] = (self.placed.members - auc) / len(self.placed.members)
         influence[~linked] = (self.placed.controls - auc) / len(self.placed.controls)
-        first, second = (
-            np.bincount(ends, influence, minlength=pairs.mask.shape[1]) for ends in (pairs.first, pairs.second)
-        )
-        by_row = first + second
-        single = float(influence @ influence)
-        self.variance = max(single, float((by_row**2).sum()) - single)
+        self.variance = dyadic_variance(influence, pairs.first, pairs.second, pairs.mask.shape[1])
 
     def estimate(self, compared: int = 1) -> Estimate:
         """With its interval, at the level of one among so many that are compared."""

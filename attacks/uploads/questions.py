@@ -9,6 +9,9 @@ random pairs of the victim's entities, with the relation of a trained triple: fi
 is easier, since an embedding that generalises answers it, too; the first is the one that goes by what a client holds.
 
 A scorer takes triples of names `[q, 3]` and gives float64 `[q]`, larger where it takes one for trained.
+
+Intervals of AUC count that triples which share an entity are scored alike (`attacks.uploads.pairs.dyadic_variance`); those of TPR
+take triples for independent, and are too narrow where few entities stand in most of them.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.membership.audits import contains, to_local
 from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MAX_FPR, auc_of, placements, tpr_at_fpr
+from attacks.membership.figures import MAX_FPR, estimate_auc, placements, tpr_at_fpr
 from attacks.registry import Truth
+from attacks.uploads.pairs import dyadic_variance
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
@@ -158,15 +162,17 @@ def question_figures(
 
 
 class _Scores(NamedTuple):
-    """Of trained triples `[m]` and of others `[c]`."""
+    """Of trained triples `[m]` and of others `[c]`; `ends`: heads and tails of both, int64 `[m + c, 2]`."""
 
     trained: np.ndarray
     others: np.ndarray
+    ends: np.ndarray
 
 
 def _scores(truth: Truth, victim: str, scorer: Scorer, trained: np.ndarray, others: np.ndarray) -> _Scores:
-    found = scorer(named(truth, victim, np.concatenate([trained, others])))
-    return _Scores(found[: len(trained)], found[len(trained) :])
+    asked = np.concatenate([trained, others])
+    found = scorer(named(truth, victim, asked))
+    return _Scores(found[: len(trained)], found[len(trained) :], asked[:, [0, 2]])
 
 
 def _figures(
@@ -176,7 +182,9 @@ def _figures(
     m, c = len(first.trained), len(first.others)
     counts = {"trained": m, "others": c}
     base = {"chance": exact(0.5, m + c)}
-    base |= {name: exact(float(placements(*one).members.mean()), m + c) for name, one in guesses.items()}
+    base |= {
+        name: exact(float(placements(one.trained, one.others).members.mean()), m + c) for name, one in guesses.items()
+    }
     measures: dict[str, Measure] = {way: partial(_auc, one) for way, one in ways.items()}
     figures = by_ways(truth, f"auc{suffix}", victim, measures, base, attainable=1.0, counts=counts)
     for max_fpr, name in TPR.items():
@@ -191,12 +199,18 @@ def _figures(
 
 
 def _auc(scores: _Scores, compared: int) -> Estimate:
-    return auc_of(*scores, compared=compared)
+    placed = placements(scores.trained, scores.others)
+    auc = placed.members.mean()
+    influence = np.concatenate([(one - auc) / len(one) for one in placed])
+    pairs, own = np.unique(np.sort(scores.ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
+    of_pairs = np.bincount(own.ravel(), influence)
+    variance = dyadic_variance(of_pairs, pairs[:, 0], pairs[:, 1], int(pairs.max()) + 1)
+    return estimate_auc(placed, variance, "dyadic+newcombe", compared=compared)
 
 
 def _found(scores: _Scores, max_fpr: float) -> float:
     """How many trained triples lie above the threshold that the others give."""
-    tpr = tpr_at_fpr(*scores, max_fpr, "remembered").tpr
+    tpr = tpr_at_fpr(scores.trained, scores.others, max_fpr, "remembered").tpr
     assert tpr is not None
     return tpr.value * tpr.n
 

@@ -63,7 +63,7 @@ def by_score(result) -> list[Figure]:
 @pytest.mark.parametrize("defense", ["", "secagg", "psu,secagg"])
 def test_sums_cannot_stop_it_since_it_reads_the_broadcasts(federate, defense: str) -> None:
     for one in by_score(federate(defense)):
-        assert one.estimate.low > 0.6
+        assert one.estimate.low > 0.55
 
 
 def test_noise_stops_it(federate) -> None:

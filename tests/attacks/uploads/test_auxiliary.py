@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks import AttackOptions
-from attacks.uploads.auxiliary import fit_relations
+from attacks.uploads.auxiliary import FILLED_UP, UNSEEN, fit, fit_relations
 from attacks.view import THREAT_MODELS, build_view
 from fkgsec import KgeModel
 from fkgsec.errors import SpecError
@@ -68,8 +68,28 @@ def test_noise_stops_it(federate, attacked) -> None:
     found = attacked(federate("dp:unit=row,clip=0.1,epsilon=8"), "server-aux", auxiliary=0.2)
     for victim in ("hospital-2", "hospital-3"):
         pairs = found[THREAT, victim, "auc_pairs"]
-        assert pairs.by == "names"
+        assert pairs.by in pairs.guesses
         assert pairs.estimate.value == pairs.baseline.value
+
+
+def test_guesses_from_the_names_that_it_was_told(federate) -> None:
+    """The second of the baselines by hand: of a relation that was told and of names that were not, too."""
+    view = build_view(federate(), THREAT_MODELS[THREAT], colluder="hospital-1", leak=1.0, seed=0)
+    told = view.victims[0].auxiliary
+    head, relation, tail = told[0]
+    relations, distinct = told[:, 1] == relation, len(np.unique(told[:, [0, 2]]))
+
+    def likelihood(end: int, name: str) -> float:
+        anyhow = ((told[:, end] == name).sum() + UNSEEN) / (len(told) + UNSEEN * distinct)
+        together = (relations & (told[:, end] == name)).sum()
+        return (together + FILLED_UP * anyhow) / (relations.sum() + FILLED_UP)
+
+    asked = np.array([[head, relation, tail], [head, relation, "nobody"], ["nobody", relation, tail]], dtype=object)
+    expected = [np.log(likelihood(0, one[0]) * likelihood(2, one[2])) for one in asked]
+    guesses = fit(view, np.random.default_rng(0))[view.victims[0].name].guesses
+    assert list(guesses) == ["names", "any relation"]
+    np.testing.assert_allclose(guesses["any relation"](asked), expected)
+    assert (expected[0] > expected[1]) & (expected[0] > expected[2])
 
 
 def test_what_was_told_is_a_share_of_the_victims_triples(federate) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from attacks import ATTACKS, Truth
 from attacks.membership.audits import contains
+from attacks.membership.figures import estimate_auc, placements
 from attacks.uploads.questions import TPR, draw_questions, named, question_figures
 from attacks.view import THREAT_MODELS, build_view
 
@@ -74,3 +75,29 @@ def test_a_scorer_that_knows_and_one_that_guesses(federate) -> None:
         assert pairs.estimate.value == pytest.approx(1.0) if scorer is knowing else pairs.estimate.value < 0.05
         assert found["auc"].guesses["chance"].value == 0.5
     assert list(TPR.values()) == ["tpr@0.01", "tpr@0.001"]
+
+
+def test_triples_that_share_an_entity_count_as_what_varies_together(federate) -> None:
+    """Scored by their entities: the interval goes by the naive sum over triples that share one, and is wider than of as many
+    independent ones."""
+    truth, rng = truth_of(federate()), np.random.default_rng(4)
+    asked = draw_questions(truth, "hospital-2", all_known, rng)
+    liked = dict(zip(truth.graph.entities, rng.normal(size=len(truth.graph.entities)), strict=True))
+
+    def score(triples: np.ndarray) -> np.ndarray:
+        return np.array([liked[head] + liked[tail] for head, _, tail in triples])
+
+    figures = question_figures(truth, "hospital-2", asked, {"way": score}, {})
+    found = next(one for one in figures if (one.metric, one.variant) == ("auc_pairs", "way")).estimate
+    placed = placements(*(score(named(truth, "hospital-2", part)) for part in (asked.trained, asked.random)))
+    auc = placed.members.mean()
+    ends = np.concatenate([asked.trained, asked.random])[:, [0, 2]]
+    influence = np.concatenate([(part - auc) / len(part) for part in placed])
+    stands_in = np.zeros((len(ends), ends.max() + 1))
+    stands_in[np.arange(len(ends))[:, None], ends] = 1
+    variance = float(influence @ (stands_in @ stands_in.T > 0) @ influence)
+    expected = estimate_auc(placed, variance, "dyadic+newcombe")
+    assert (found.value, found.method) == (auc, expected.method)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    alone = estimate_auc(placed, float(influence @ influence), "")
+    assert found.high - found.low > 1.2 * (alone.high - alone.low)
