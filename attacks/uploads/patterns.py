@@ -5,7 +5,8 @@
         print(one.victim, one.metric, one.estimate, one.counts)          # hospital-2  degree  0.15 ...
 
 Threat model: "server"; it sees which rows cross, as one bit each, whatever noise their values have. `degree`: Spearman's
-correlation of how often a row was sent in sparse rounds with the number of the victim's training triples at its entity. `linked`:
+correlation of how often a row was sent in sparse rounds with the number of the victim's training triples at its entity; or of how
+seldom (`rarity`), since rows of many triples settle first where models learn fast. `linked`:
 AUC of linked pairs, by how much more often both were sent in one round than their own frequencies would have it.
 
 Baselines 0 and 0.5; the remark on `linked` says what the entities' true degrees would tell, which the server does not know.
@@ -67,7 +68,11 @@ def score(claims: Mapping[str, tuple[np.ndarray, Pairs] | str], truth: Truth) ->
         if ever.sum() < LEAST:
             figures += truth.not_attacked(victim, f"{ever.sum()} rows of it were sent; a correlation takes {LEAST}")
             continue
-        ways = {"frequency": partial(_correlation, scores=sent.sum(axis=0)[ever], values=degree[ever])}
+        often = sent.sum(axis=0)[ever]
+        ways = {
+            "frequency": partial(_correlation, scores=often, values=degree[ever]),
+            "rarity": partial(_correlation, scores=-often, values=degree[ever]),
+        }
         chance = {"chance": exact(0.0, int(ever.sum()))}
         figures += by_ways(truth, "degree", victim, ways, chance, attainable=1.0, counts=counts)
         figures += _linked(truth, victim, sent, pairs, ever, degree, counts)
