@@ -306,14 +306,14 @@ def _move_scores(
     adam = torch.optim.Adam(rows, lr=SUPPRESSION_RATE)
     kept = _scores(model, tables, retained).detach()
     for _ in range(SUPPRESSION_STEPS):
-        now = ClientTables(*rows)
+        now = ClientTables(rows[0], rows[1], tables.decoder)
         loss = ((_scores(model, now, forget) - wanted) ** 2).mean() + (
             (_scores(model, now, retained) - kept) ** 2
         ).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
-    return ClientTables(*(one.detach() for one in rows))
+    return ClientTables(rows[0].detach(), rows[1].detach(), tables.decoder)
 
 
 def held_share(case: Case, fake: FederationResult) -> Estimate:
