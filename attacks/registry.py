@@ -92,7 +92,8 @@ class Needs:
         if recipe.pooled:
             return "one party holds all triples"
         if self.colluder and not model.colluder:
-            return "no element-embedding pair is known without a colluder"
+            graph = recipe.task == "graph"
+            return "it takes a client" if graph else "no element-embedding pair is known without a colluder"
         if self.names and not model.identifiers:
             return "names are hidden"
         if self.alone and (model.server or not model.colluder):
