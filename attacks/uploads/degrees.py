@@ -25,9 +25,9 @@ from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import KgeView, VictimView
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import closeness, local_ids
-from attacks.uploads.rank_correlation import LEAST, spearman
+from attacks.uploads.rank_correlation import LEAST, correlation
 from attacks.uploads.ways import by_ways
-from fkgsec.estimate import Estimate, exact
+from fkgsec.estimate import exact
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel
 
@@ -103,13 +103,9 @@ def _figures(truth: Truth, victim: VictimView, metric: str, ways: Ways | str) ->
         reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
         return [truth.figure(metric, victim.name, NOT_ATTACKED, reason=reason)]
     measures = {
-        way: partial(_correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.items()
+        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.items()
     }
     return by_ways(truth, metric, victim.name, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
-
-
-def _correlation(compared: int, scores: np.ndarray, values: np.ndarray) -> Estimate:
-    return spearman(scores, values, compared=compared)
 
 
 ATTACK = Attack(

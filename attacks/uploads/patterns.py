@@ -25,9 +25,9 @@ from attacks.kge.view import KgeView, VictimView
 from attacks.membership.figures import placements
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import Pairs, RankingAuc, candidate_pairs, linked_pairs
-from attacks.uploads.rank_correlation import LEAST, spearman
+from attacks.uploads.rank_correlation import LEAST, correlation
 from attacks.uploads.ways import by_ways
-from fkgsec.estimate import Estimate, exact
+from fkgsec.estimate import exact
 
 PATTERNS = "patterns"
 METRICS = {
@@ -70,8 +70,8 @@ def score(claims: Mapping[str, tuple[np.ndarray, Pairs] | str], truth: Truth) ->
             continue
         often = sent.sum(axis=0)[ever]
         ways = {
-            "frequency": partial(_correlation, scores=often, values=degree[ever]),
-            "rarity": partial(_correlation, scores=-often, values=degree[ever]),
+            "frequency": partial(correlation, scores=often, values=degree[ever]),
+            "rarity": partial(correlation, scores=-often, values=degree[ever]),
         }
         chance = {"chance": exact(0.0, int(ever.sum()))}
         figures += by_ways(truth, "degree", victim, ways, chance, attainable=1.0, counts=counts)
@@ -103,10 +103,6 @@ def _linked(
     counts = counts | {"pairs": len(linked), "linked": int(linked.sum())}
     chance = {"chance": exact(0.5, len(linked))}
     return by_ways(truth, "linked", victim, ways, chance, attainable=1.0, counts=counts, remark=remark)
-
-
-def _correlation(compared: int, scores: np.ndarray, values: np.ndarray) -> Estimate:
-    return spearman(scores, values, compared=compared)
 
 
 ATTACK = Attack(

@@ -6,7 +6,6 @@ clients would run the same products of the same sizes. What a client draws depen
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from fkgsec.gnn.rule import GraphRule
 from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import ClientGraphs
 from fkgsec.randomness import generator
+from fkgsec.threads import one_thread
 
 _JUDGED_AT_ONCE = 512  # graphs
 Step = Callable[[Batch, np.random.Generator], float]
@@ -34,17 +34,6 @@ def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, e
     """The training graphs that a client takes in an epoch, in the order of its batches, int64 `[n]`."""
     order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
     return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it torch uses one thread: products of a network are too small for more, and sums would depend on how many."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _parts(ids: np.ndarray, size: int) -> Iterator[np.ndarray]:

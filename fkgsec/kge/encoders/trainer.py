@@ -9,8 +9,7 @@ It stands where `fkgsec.kge.local.training.LocalTrainer` stands for models witho
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,19 +23,9 @@ from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, TrainingSubset
 from fkgsec.kge.models import ENCODERS
 from fkgsec.kge.options import KgeOptions
+from fkgsec.threads import one_thread
 
 LOCAL = "local"
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it torch computes with one thread: how it adds up a column of many rows depends on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class EncoderTrainer:
