@@ -268,7 +268,7 @@ def run_attacks(
     Args:
         options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
         leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.kge.leak_draws`.
-        train: how attacks on graph classification train federations of their own, such as `run_federation` with an observer.
+        train: how attacks train federations of their own, such as `run_federation` with an observer or a defense's transport.
 
     Raises:
         SpecError: options or an attack of another task.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fkgsec.errors import ThreatModelError
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.result import RunResult
 from fkgsec.registry import Registry
@@ -157,12 +158,15 @@ class View:
     Attributes:
         round: the attacked one.
         leak: the share of the colluder's knowledge that it handed over, where that is a share.
+        train: how federations of the adversary's own are trained, and those that it is active in: `run_federation`, or with an
+            observer or the run's defense besides.
     """
 
     threat_model: ThreatModel
     round: int
     victims: tuple[Any, ...]
     leak: float | None = None
+    train: Callable[..., Any] = run_federation
 
     def only(self, victims: tuple[Any, ...]) -> Self:
         """The same view with these victims."""

@@ -13,7 +13,7 @@ candidates of an attack that is to tell them (`attacks.graphs.candidates`), unma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +28,10 @@ from fkgsec.exchange.tensors import factors
 from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION
-from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
 from fkgsec.gnn.layout import Layout
-from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.result import GnnResult
-from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
+from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 
 PARAMETERS = "parameters"
@@ -121,7 +119,6 @@ class GraphView(View):
         layout: of the shared parameters in rows. settings: what is known to all.
         victims: every client but the colluder; where models are held, every client.
         summed: of the attacked round, where uploads were summed.
-        train: how the adversary trains federations of its own; `run_federation`, or what shows its progress besides.
     """
 
     victims: tuple[GraphVictim, ...]
@@ -129,7 +126,6 @@ class GraphView(View):
     settings: PublicSettings
     colluder: GraphColluder | None = None
     summed: GraphSum | None = None
-    train: Callable[[FederatedGraphs, GnnOptions], GnnResult] = run_federation
 
 
 def graph_view(

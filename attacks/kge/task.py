@@ -6,6 +6,7 @@ Attacks that depend on which entities leak are repeated on other draws of these 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -36,19 +37,19 @@ def cases(
     leak_draws: int,
     train: Callable[..., FederationResult],
 ) -> list[Case]:
-    """Figures and scores of one attack: for each threat model those of each leak ratio. Registered attacks train nothing."""
+    """Figures and scores of one attack: for each threat model those of each leak ratio."""
     threats = attack.fitting(options.threat, result.options.algorithm)
     alone = [name for name in threats if not THREAT_MODELS[name].leaks]
     found: dict[tuple[str, float], Case] = {}
     for leak in options.leak:
         here = threats if leak == options.leak[0] else [name for name in threats if name not in alone]
-        first = _draw(attack, result, options, here, leak)
+        first = _draw(attack, result, options, here, leak, train)
         chance = [
             name for name, (figures, _) in first.items()
             if leak < 1 and name not in alone and any(not one.reason for one in figures)
         ]  # fmt: skip
         others = [
-            _draw(attack, result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), chance, leak)
+            _draw(attack, result, msgspec.structs.replace(options, seed=seed, unlinked_heads=0), chance, leak, train)
             for seed in (other_seeds(options.seed, leak_draws) if attack.redrawn and chance else [])
         ]
         for name, (figures, scores) in first.items():
@@ -57,7 +58,12 @@ def cases(
 
 
 def _draw(
-    attack: Attack, result: FederationResult, options: KgeAttackOptions, threats: Sequence[str], leak: float
+    attack: Attack,
+    result: FederationResult,
+    options: KgeAttackOptions,
+    threats: Sequence[str],
+    leak: float,
+    train: Callable[..., FederationResult],
 ) -> dict[str, Case]:
     """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
     attack = attack.configured(options) if attack.configured else attack
@@ -65,6 +71,7 @@ def _draw(
     found = {}
     for name in threats:
         view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
+        view = replace(view, train=train)
         clients: dict[str, ClientGraph] = {}
         if not attack.in_order:
             view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
