@@ -115,11 +115,11 @@ class DefendedClient:
         """Whether it receives whole tables, as after private alignment."""
         return self.terms.defense.psu is not None
 
-    def join(self, client: TableClient) -> None:
-        """Take part in the exchange of one table."""
+    def join(self, client: TableClient, *, guarded: bool = True) -> None:
+        """Take part in the exchange of one table. One that is not `guarded` sends its rows as they are."""
         self.tables[client.table] = client
         client.tells_weight = self.terms.defense.secagg is None
-        if self.terms.defense.dp or self.terms.defense.others:
+        if guarded and (self.terms.defense.dp or self.terms.defense.others):
             client.guard = Guards(self, client.table)
 
     def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:

@@ -117,7 +117,7 @@ class DefendedTransport(Transport):
     def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
         super()._seat(table, held)
         for party, client in self.clients[table].items():
-            self.defended[party].join(client)
+            self.defended[party].join(client, guarded=party not in self.unguarded)
 
     def _place(self, table: Table, lists: Mapping[str, Sequence[str]]) -> None:
         """Each client finds its rows in the list of names that it has, which is bound where it is of a private union."""

@@ -26,6 +26,7 @@ from fkgsec.exchange.parts import (
     Screened,
     Upload,
     Uploaded,
+    all_cut,
     all_excluded,
 )
 from fkgsec.exchange.server import SharedTable
@@ -49,6 +50,7 @@ __all__ = [
     "Upload",
     "Uploaded",
     "affinity",
+    "all_cut",
     "all_excluded",
     "check_fit",
     "clusters",

@@ -156,11 +156,13 @@ class Uploaded(NamedTuple):
         num_survivors: clients in the aggregate; 0 when it failed and the table stays as it was.
         num_clipped: values that were cut to the range a protocol can carry, or to what a screen lets pass.
         excluded: by party the reason why a message of it was left out.
+        cut: by party how many of its rows a screen cut, and of how many; empty where none counts them.
     """
 
     num_survivors: int
     num_clipped: int = 0
     excluded: Mapping[str, str] = MappingProxyType({})
+    cut: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
@@ -170,3 +172,17 @@ def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
         for party, reason in outcome.excluded.items():
             reasons.setdefault(party, []).append(reason)
     return {party: "; ".join(reasons[party]) for party in sorted(reasons)}
+
+
+def all_cut(outcomes: Sequence[Uploaded]) -> dict[str, tuple[int, int]]:
+    """By party how many of its rows of all tables were cut in one round, and of how many.
+
+    >>> all_cut([Uploaded(2, cut={"client/a": (1, 4)}), Uploaded(2, cut={"client/a": (2, 3)})])
+    {'client/a': (3, 7)}
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for outcome in outcomes:
+        for party, (cut, rows) in outcome.cut.items():
+            before = found.get(party, (0, 0))
+            found[party] = before[0] + cut, before[1] + rows
+    return found

@@ -72,8 +72,11 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
             uploads[party] = upload
         else:
             excluded[party] = f"its rows of {server.shared.table} have values that are no finite numbers"
-    num_cut = server.aggregate(round, uploads) if uploads else 0
-    return Uploaded(len(uploads), num_cut, excluded)
+    cut = server.aggregate(round, uploads) if uploads else {}
+    num_clipped = sum(cut.values()) * server.shared.rows.shape[1]
+    return Uploaded(
+        len(uploads), num_clipped, excluded, {party: (rows, len(uploads[party].rows)) for party, rows in cut.items()}
+    )
 
 
 def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[None]:

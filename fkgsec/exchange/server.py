@@ -46,15 +46,14 @@ class TableServer:
         self.codec.begin()
         self.aggregation.begin()
 
-    def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> int:
-        """Make a table of single uploads, which are taken in the order of the parties; returns how many values a screen cut."""
+    def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> Mapping[str, int]:
+        """Make a table of single uploads, taken in the order of the parties; returns by party how many rows a screen cut."""
         ordered: Mapping[str, Upload] = {party: uploads[party] for party in self.shared.parties if party in uploads}
-        num_cut = 0
+        cut: Mapping[str, int] = {}
         if self.screen is not None:
             ordered, cut = self.screen(round, self.shared.table, ordered, self.shared.rows)
-            num_cut = sum(cut.values()) * self._shape[1]
         self._publish(round, Delivered(self._shape, uploads=ordered))
-        return num_cut
+        return cut
 
     def aggregate_sum(self, round: int, opened: Sum) -> None:
         """Make a table of the sum of uploaded rows alone."""

@@ -48,6 +48,7 @@ class Transport:
         server: the tables as the server has them.
         inputs: by table and party what each participant put into the last sum; see `FederationResult.inputs`.
         known: what the server knows beforehand of participants' parts of that sum; see `FederationResult.known`.
+        unguarded: parties that do to their rows nothing that a defense asks of clients; see `Adversary.guarded`.
 
     Raises:
         SpecError: a codec, an aggregation and a transport that do not fit.
@@ -70,6 +71,7 @@ class Transport:
         self.clients: dict[Table, dict[str, TableClient]] = {table: {} for table in tables}
         self.inputs: dict[Table, dict[str, Tensor]] = {}
         self.known: dict[Table, dict[str, Tensor]] = {}
+        self.unguarded: set[str] = set()
 
     def _check_fit(self) -> None:
         check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")

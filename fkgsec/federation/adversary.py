@@ -28,7 +28,13 @@ class Adversary:
 
     Args:
         party: the name of a client, or `SERVER`. A client's hooks are called for a client, `broadcast` for the server.
+
+    Attributes:
+        guarded: whether the client then does to what `upload` returns what its defenses ask of it (clipping its changes, adding
+            its noise). Nobody can make a malicious client do so.
     """
+
+    guarded: bool = True
 
     def __init__(self, party: str) -> None:
         self.party = party

@@ -35,6 +35,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
         num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
         num_clipped: uploaded values that were cut to the range a protocol can carry.
         excluded: by party the reason why the secure aggregation left out a message of it.
+        cut_rows: by party, where a server screens single uploads: how many of its rows were cut, and of how many.
     """
 
     round: int
@@ -46,6 +47,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
     num_survivors: int = 0
     num_clipped: int = 0
     excluded: dict[str, str] = {}
+    cut_rows: dict[str, tuple[int, int]] = {}
 
 
 class Progress(msgspec.Struct):

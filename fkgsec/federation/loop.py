@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fkgsec.errors import DataError, RunError, SpecError
-from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_excluded
+from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_cut, all_excluded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry
@@ -111,6 +111,8 @@ class Federation:
                 f"adversary: {adversary.party!r} is no party; allowed: {SERVER}, {', '.join(self.task.names)}"
             )
         self._corrupt = list(self.task.names).index(adversary.party)
+        if not adversary.guarded:
+            self.exchange.unguarded.add(self.parties[self._corrupt])
         subset = adversary.training_subset(self.task.data(self._corrupt))
         if subset is not None:
             self.task.train_on(self._corrupt, subset)
@@ -206,7 +208,7 @@ class Best(Kept):
             known={table: _cloned(exchange.known.get(table, {})) for table in exchange.server},
             carried=exchange.carried(),
             observed={
-                table: {party: Observed(*map(_clone, one)) for party, one in exchange.observed(table).items()}
+                table: {party: Observed(*map(Tensor.clone, one)) for party, one in exchange.observed(table).items()}
                 for table in exchange.server
             },
         )
@@ -220,10 +222,6 @@ class Best(Kept):
         """Undo `tree`, packed."""
         trained, final = (packing.below(f"{kind}.", tensors) for kind in ("trained", "final"))
         return cls(trained=trained, final=final, **Kept.read(tensors, tables, parties))
-
-
-def _clone(tensor: Tensor) -> Tensor:
-    return tensor.clone()
 
 
 def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -356,6 +354,7 @@ def round_entry(
         num_survivors=min((outcome.num_survivors for outcome in outcomes), default=0),
         num_clipped=sum(outcome.num_clipped for outcome in outcomes),
         excluded=all_excluded(outcomes),
+        cut_rows=all_cut(outcomes),
     )
 
 

@@ -101,6 +101,19 @@ class Booster(Adversary):
         return received + 100 * (trained - received)
 
 
+class OfAFewRows(Booster):
+    """Boosts ten rows alone, so that its usual change stays what it is."""
+
+    def upload(self, round: int, table: str, received: Tensor, trained: Tensor) -> Tensor:
+        return torch.cat([super().upload(round, table, received, trained)[:10], trained[10:]])
+
+
+class Unguarded(OfAFewRows):
+    """And does not clip them itself."""
+
+    guarded = False
+
+
 class NoNumber(Adversary):
     """Uploads a value that is no number."""
 
@@ -122,18 +135,37 @@ def trained(defense: str, adversary: Adversary | None = None, **changes: object)
     return run_federation(graph, FederationOptions(**options), make_transport=make_transport, adversary=adversary)
 
 
+def off(result: FederationResult, honest: FederationResult) -> float:
+    """The largest distance of a row of one run to that of the other."""
+    pairs = zip(result.tables, honest.tables, strict=True)
+    return max(float((one.entities - other.entities).norm(dim=1).max()) for one, other in pairs)
+
+
 class TestRuns:
     def test_a_client_that_boosts_its_changes_moves_the_tables_no_further_than_others(self) -> None:
-        def off(result: FederationResult, honest: FederationResult) -> float:
-            pairs = zip(result.tables, honest.tables, strict=True)
-            return max(float((one.entities - other.entities).norm(dim=1).max()) for one, other in pairs)
-
         booster = Booster("hospital-2")
         plain = off(trained("", booster), trained(""))
         bounded = trained("robust:rule=clip", booster)
         assert off(bounded, trained("robust:rule=clip")) < plain / 10
         assert sum(entry.num_clipped for entry in bounded.rounds) > 0
         assert any("bounds what a malicious client does" in line for line in bounded.protection.lines())
+        held = {f"client/{one.name}": one.num_trained_entities for one in bounded.graph.clients}
+        for entry in bounded.rounds[1:]:
+            assert {party: rows for party, (_, rows) in entry.cut_rows.items()} == held
+            assert sum(cut for cut, _ in entry.cut_rows.values()) * 16 == entry.num_clipped
+        cut = {
+            party: sum(entry.cut_rows[party][0] for entry in bounded.rounds[1:]) / (4 * held[party]) for party in held
+        }
+        assert cut["client/hospital-2"] > max(share for party, share in cut.items() if party != "client/hospital-2")
+
+    def test_a_client_that_does_not_clip_itself_is_not_bounded_under_sums(self) -> None:
+        """Nobody sees its upload: the statement says that the clip cannot be enforced."""
+        clipping = "secagg,robust:rule=clip,by=clients"
+        honest = trained(clipping)
+        one, other = (off(trained(clipping, kind("hospital-2")), honest) for kind in (OfAFewRows, Unguarded))
+        assert other > 5 * one
+        assert any("which nobody can enforce" in line for line in honest.protection.lines())
+        assert not any(entry.cut_rows for entry in honest.rounds)
 
     @pytest.mark.parametrize("defense", ["", "robust:rule=clip", "robust:rule=median", "robust:rule=clip,by=clients"])
     def test_an_upload_that_is_no_number_is_left_out_and_named(self, defense: str) -> None:
