@@ -1,7 +1,7 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
 from attacks import update_recovery
-from attacks.clients import passive
+from attacks.clients import active, passive
 from attacks.graphs import backdoor, degree_support, kinship, properties
 from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.graphs.membership import membership as graph_membership
@@ -13,7 +13,15 @@ from attacks.uploads import attributes, auxiliary, degrees, edges, patterns
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
-for one in (edges.ATTACK, degrees.ATTACK, patterns.ATTACK, auxiliary.ATTACK, attributes.ATTACK, passive.ATTACK):
+for one in (
+    edges.ATTACK,
+    degrees.ATTACK,
+    patterns.ATTACK,
+    auxiliary.ATTACK,
+    attributes.ATTACK,
+    passive.ATTACK,
+    active.ATTACK,
+):
     ATTACKS.register(one.name, one)
 for one in (
     graph_membership(),

@@ -25,12 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.clients.asking import askable, names_scorer, nothing_broadcast, numbers, places
 from attacks.figure import Figure
-from attacks.kge.view import ColluderKnowledge, KgeView
-from attacks.reconstruction.prior import fit_names
+from attacks.kge.view import KgeView
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
-from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel
 
 CLIENT_PASSIVE = "client-passive"
@@ -48,60 +47,33 @@ def listen(view: KgeView, rng: np.random.Generator) -> dict[str, Scorers]:
     """The same for every victim: broadcasts do not tell clients apart."""
     own = view.colluder
     assert own is not None
-    place, kind = ({name: row for row, name in enumerate(names)} for names in (own.entity_names, own.relation_names))
+    place, kind = numbers(own.entity_names), numbers(own.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:
-        return _scores(view.model, own, rows, _places(triples, place, kind))
+        return row_scores(view.model, rows, own.relations, places(triples, place, kind))
 
     def beyond_own(triples: np.ndarray) -> np.ndarray:
         return 2 * scores(own.shared_entities, triples) - scores(own.entities, triples)
 
-    posterior = fit_names(own)
-    row_of = {name: row for row, name in enumerate(posterior.names)}
-
-    def by_names(triples: np.ndarray) -> np.ndarray:
-        heads, relations, tails = _places(triples, row_of, kind).T
-        head, tail = posterior.log_likelihood
-        return (head[heads, relations] + tail[tails, relations]).astype(np.float64)
-
-    found = Scorers({"score": lambda triples: scores(own.shared_entities, triples), "beyond own": beyond_own}, by_names)
+    ways: dict[str, Scorer] = {"score": lambda triples: scores(own.shared_entities, triples), "beyond own": beyond_own}
+    found = Scorers(ways, names_scorer(own))
     return {victim.name: found for victim in view.victims}
 
 
-def _places(triples: np.ndarray, place: Mapping[str, int], kind: Mapping[str, int]) -> np.ndarray:
-    return np.array([(place[head], kind[relation], place[tail]) for head, relation, tail in triples]).reshape(-1, 3)
-
-
-def _scores(model: KgeModel, own: ColluderKnowledge, rows: Tensor, triples: np.ndarray) -> np.ndarray:
-    heads, relations, tails = torch.from_numpy(triples).unbind(1)
-    return model.score(rows[heads], own.relations[relations], rows[tails]).double().numpy()
+def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
+    """Scores float64 `[q]` of triples given as rows int64 `[q, 3]` of entities, relations and entities."""
+    heads, kinds, tails = torch.from_numpy(triples).unbind(1)
+    return model.score(entities[heads], relations[kinds], entities[tails]).double().numpy()
 
 
 def score(claims: Mapping[str, Scorers], truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures = []
-    own = truth.client(truth.colluder)
-    shared = RECIPES[truth.result.options.algorithm].shared
-    own_entities = set(own.entity_ids[: own.num_trained_entities].tolist())
-    own_relations = set(own.relation_ids[: own.num_trained_relations].tolist())
-    ends = own.to_global(own.triples)[:, [0, 2]]
-    own_pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
+    figures, reason = [], nothing_broadcast(truth)
     for victim, scorers in claims.items():
-        if "entities" not in shared:
-            figures += truth.not_attacked(victim, "no entity embedding is broadcast")
+        if reason:
+            figures += truth.not_attacked(victim, reason)
             continue
-        client = truth.client(victim)
-
-        def known(triples: np.ndarray, client=client) -> np.ndarray:
-            return np.array(
-                [
-                    {head, tail} <= own_entities and relation in own_relations and (head, tail) not in own_pairs
-                    for head, relation, tail in client.to_global(triples).tolist()
-                ],
-                dtype=bool,
-            )
-
-        asked = draw_questions(truth, victim, known, truth.rng)
+        asked = draw_questions(truth, victim, askable(truth, victim), truth.rng)
         figures += question_figures(truth, victim, asked, scorers.ways, {"names": scorers.names})
     return figures
 

@@ -204,7 +204,7 @@ def _victim_view(
     told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
     names = None if told is None else np.array(told, dtype=object)
     sent = {
-        table: _received(result, upload)
+        table: sent_before(result, upload)
         for table in ("entities", "relations")
         if (upload := uploads.get((party, table)))
     }
@@ -244,7 +244,7 @@ def _sent(result: FederationResult) -> dict[str, np.ndarray]:
     return {party: np.stack(rows) for party, rows in found.items()}
 
 
-def _received(result: FederationResult, upload: Rows) -> Tensor | None:
+def sent_before(result: FederationResult, upload: Rows) -> Tensor | None:
     """What the server had last sent of the rows of an upload, in their order; None where it was not kept or had other rows."""
     entries = result.transcript.entries
     sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)

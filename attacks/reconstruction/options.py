@@ -14,6 +14,7 @@ from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.leakage import INFERENCES, PAPER
 from attacks.view import KGE
 from fkgsec.errors import SpecError
+from fkgsec.kge.models import MOST
 
 Metric = Literal["paper", "published"]
 
@@ -28,6 +29,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
+        probes: entities that an active client moves at once. probe_size: how far, in each number of their rows.
+        probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
     """
 
     task: ClassVar[str] = KGE
@@ -37,6 +40,9 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     metric: Metric = "paper"
     unlinked_heads: int = 200
     auxiliary: float = 0.1
+    probes: int = 300
+    probe_size: float = 3.0
+    probe_round: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.inference, str):
@@ -56,6 +62,11 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             raise SpecError("leak needs at least one ratio")
         if not 0 < self.auxiliary < 1:
             raise SpecError(f"auxiliary must lie between 0 and 1, both excluded; got {self.auxiliary}")
+        for name, value in (("probes", self.probes), ("probe_round", self.probe_round)):
+            if value is not None and value < 1:
+                raise SpecError(f"{name} must be at least 1; got {value}")
+        if not 0 < self.probe_size <= MOST:
+            raise SpecError(f"probe_size must be above 0 and at most {MOST:,.0f}; got {self.probe_size}")
         if self.unlinked_heads < 0:
             raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
 

@@ -155,6 +155,13 @@ FLAGS: dict[str, Flag] = {
         "share of each victim's triples that the server has under the threat model server+triples",
         ATTACK_OF_TASK["kge"],
     ),
+    "probes": Flag(("--probes",), "client-active: entities that it moves at once (300)", ATTACK_OF_TASK["kge"]),
+    "probe_size": Flag(
+        ("--probe-size",), "client-active: how far, in each number of a row (3.0)", ATTACK_OF_TASK["kge"]
+    ),
+    "probe_round": Flag(
+        ("--probe-round",), "client-active: when; default: in the third of its last rounds", ATTACK_OF_TASK["kge"]
+    ),
     "shadows": Flag(
         ("--shadows",),
         "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",

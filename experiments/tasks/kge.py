@@ -60,6 +60,9 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     metric: Metric = "paper"
     unlinked_heads: int = 200
     auxiliary: float = 0.1
+    probes: int = 300
+    probe_size: float = 3.0
+    probe_round: int | None = None
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
 

@@ -6,47 +6,26 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 from attacks import ATTACKS, AttackOptions, Figure, run_attacks
 from attacks.view import THREAT_MODELS, build_view
-from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.kge.local.evaluation import ClientTables
 
 CLIENT = "client"
 NONE = np.zeros((0, 3), dtype=np.int64)
 
 
-def planted(fabricate, *, shuffled: bool = False, seed: int = 0):
-    """Both clients hold 40 entities and 2 relations; rows are translated along the victim's triples, which the other has not."""
-    rng, dim, count = np.random.default_rng(seed), 16, 40
-    relations = torch.from_numpy(rng.normal(0, 1, (2, dim)).astype(np.float32))
-    heads = torch.from_numpy(rng.normal(0, 1, (count // 2, dim)).astype(np.float32))
-    kinds = torch.arange(count // 2) % 2
-    entities = torch.stack([heads, heads + relations[kinds]], dim=1).reshape(-1, dim)
-    if shuffled:
-        entities = entities[torch.from_numpy(rng.permutation(count))]
-    own = np.array([(place, 0, (place + 7) % count) for place in range(count)] + [(0, 1, 9)])
-    theirs = np.array([(2 * place, place % 2, 2 * place + 1) for place in range(count // 2)])
-    clients = tuple(
-        ClientGraph.from_global(name, part, NONE, NONE) for name, part in (("own", own), ("victim", theirs))
-    )
-    graph = FederatedGraph("planted", tuple(f"e{number}" for number in range(count)), ("r0", "r1"), clients)
-    tables = [ClientTables(entities[one.entity_ids.tolist()], relations[one.relation_ids.tolist()]) for one in clients]
-    return fabricate(graph, tables, tables)
-
-
-def test_planted_triples_are_told(fabricate, attacked) -> None:
-    found = attacked(planted(fabricate), "client-passive")
+def test_planted_triples_are_told(linked_apart, attacked) -> None:
+    found = attacked(linked_apart(), "client-passive")
     one = found[CLIENT, "victim", "auc_pairs"]
     assert one.estimate.value > 0.99
     assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
     assert set(one.guesses) == {"chance", "names"}
 
 
-def test_at_shuffled_rows_it_is_chance(fabricate, attacked) -> None:
+def test_at_shuffled_rows_it_is_chance(linked_apart, attacked) -> None:
     values = [
-        attacked(planted(fabricate, shuffled=True, seed=seed), "client-passive")[CLIENT, "victim", "auc_pairs"]
+        attacked(linked_apart(shuffled=True, seed=seed), "client-passive")[CLIENT, "victim", "auc_pairs"]
         for seed in range(6)
     ]
     assert 0.35 < np.mean([one.estimate.value for one in values]) < 0.65

@@ -1,0 +1,298 @@
+"""Which triples do other clients train on? Asked by a client that moves rows and watches who follows (a displacement probe).
+
+    found = run_attacks(result, AttackOptions(attack=("client-active",)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  auc_pairs  0.97 ...  0.95 ...
+
+Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round it uploads what it received,
+with the rows of `probes` entities moved by `probe_size` up or down in every number, at random; in its next round just what it
+received. Whoever trains on a triple of a moved entity is dragged after it: in the broadcast after that round the other end has
+moved in the same direction. Signs, not a Gaussian direction, since the gradient of an L1 distance is made of signs. In the
+rounds before and after, it follows the protocol.
+
+An active attack changes the run: so it is trained once more with the same seed and options (from a script, under a defense, by
+`run_attacks(..., train=...)` with its transport). Defenses that clients apply to their own uploads it leaves out, as nobody can
+make it apply them; what a server does to uploads is done to its own.
+
+`displacement`: the cosine of the other end's change to that which the triple's relation makes of the move, averaged over the ends
+that were moved. `with passive`: that and the score of the triple on the broadcast before the probe, both in deviations.
+
+It is asked what `client-passive` is asked, of the triples of which it moved an end. Baselines: `passive`, the latter score alone,
+which takes no misbehaviour, and `names`. What the probe costs and shows, beside the same run without it:
+
+`cost`: MRR that clients lose in the kept round. `visibility`: the norm of the attacker's change in the round of the probe, times
+that of the median of the others, as a server sees it that sees single uploads; 1 is a client like all.
+
+Source: ours, after the active client of Hu et al. 2023 (DP-FLames), whose magnitude, rounds and statistic are not published.
+
+Legend: `p` moved entities, `n` of the client, `W` width, `q` triples asked about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.clients.asking import askable, names_scorer, nothing_broadcast, numbers, places
+from attacks.clients.passive import row_scores
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import ColluderKnowledge, KgeView, sent_before
+from attacks.reconstruction.options import KgeAttackOptions
+from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
+from attacks.view import ALL
+from fkgsec.estimate import exact, mean
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.messages import SERVER, Rows, client_party
+from fkgsec.federation.recipes import Table
+from fkgsec.kge.models import KgeModel, Side
+from fkgsec.randomness import generator
+
+CLIENT_ACTIVE = "client-active"
+OF_THE_PROBE = {
+    "cost": "MRR that a victim loses by the probe",
+    "visibility": "norm of the attacker's change over the others' median; a limit is the least that is allowed",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the client is going to do, by its own knowledge.
+
+    Attributes:
+        own: its knowledge; its rows are those of `own.entity_names`. names: how it guesses without any row.
+        moved: int64 `[p]`, which of its entities. moves: float32 `[p, W]`, by what.
+        round: when; None: as late as it can and still be answered.
+    """
+
+    model: KgeModel
+    own: ColluderKnowledge
+    names: Scorer
+    moved: np.ndarray
+    moves: Tensor
+    round: int | None
+
+
+class Prober(Adversary):
+    """The client in the run: it moves rows in one round, sends back what it received in its next, and remembers what that was.
+
+    Args:
+        party: its name. first_round: of the probe, or its first round after that.
+        moved: int64 `[p]`, rows of its entities. moves: float32 `[p, W]`.
+
+    Attributes:
+        received: its rows as the round of the probe began and as its next two did, `[n, W]` each.
+    """
+
+    guarded = False
+
+    def __init__(self, party: str, first_round: int, moved: np.ndarray, moves: Tensor) -> None:
+        super().__init__(party)
+        self.first_round, self.moved, self.moves = first_round, torch.from_numpy(moved), moves
+        self.received: list[Tensor] = []
+
+    def identity(self) -> str:
+        digest = hashlib.sha256(self.moved.numpy().tobytes() + self.moves.numpy().tobytes()).hexdigest()
+        return f"{super().identity()} in {self.first_round}: {digest}"
+
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        if table != "entities" or round < self.first_round or len(self.received) > 2:
+            return trained
+        self.received.append(received.clone())
+        if len(self.received) > 2:
+            return trained
+        sent = received.clone()
+        if len(self.received) == 1:
+            sent[self.moved] += self.moves
+        return sent
+
+    def rounds_needed(self) -> Collection[int]:
+        return (self.first_round,)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"received.{place}": rows for place, rows in enumerate(self.received)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.received = [tensors[f"received.{place}"] for place in range(len(tensors))]
+
+
+def planned(options: KgeAttackOptions) -> Any:
+    """The adversary's part under these options: which rows it is going to move, and by what."""
+
+    def plan(view: KgeView, rng: np.random.Generator) -> Plan:
+        own = view.colluder
+        assert own is not None
+        moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
+        signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
+        moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
+        return Plan(view.model, own, names_scorer(own), moved, moves, options.probe_round)
+
+    return plan
+
+
+class Answers(NamedTuple):
+    """What the client knows after the probe.
+
+    Attributes:
+        before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after, `[n, W]`.
+    """
+
+    plan: Plan
+    before: Tensor
+    changes: Tensor
+
+    def displacement(self, triples: np.ndarray) -> np.ndarray:
+        """Of triples given as rows int64 `[q, 3]`, with an end that was moved: how straight the other end followed, `[q]`."""
+        model, own = self.plan.model, self.plan.own
+        moves = torch.zeros_like(self.before)
+        moves[torch.from_numpy(self.plan.moved)] = self.plan.moves
+        was_moved = moves.abs().sum(dim=1) > 0
+        heads, kinds, tails = torch.from_numpy(triples).unbind(1)
+        relations, total, count = own.relations[kinds], torch.zeros(len(triples)), torch.zeros(len(triples))
+        sides: tuple[tuple[Tensor, Tensor, Side], ...] = ((heads, tails, "tail"), (tails, heads, "head"))
+        for near, far, side in sides:
+            start = self.before[near]
+            expected = model.query(start + moves[near], relations, side) - model.query(start, relations, side)
+            followed = torch.cosine_similarity(expected, self.changes[far], dim=1)
+            total += torch.where(was_moved[near], followed, 0.0)
+            count += was_moved[near]
+        return (total / count.clamp_min(1)).double().numpy()
+
+    def passive(self, triples: np.ndarray) -> np.ndarray:
+        """Scores on the broadcast before the probe, `[q]`."""
+        return row_scores(self.plan.model, self.before, self.plan.own.relations, triples)
+
+    def ways(self) -> tuple[dict[str, Scorer], dict[str, Scorer]]:
+        """Of triples of names: ways that take the probe, and guesses without it."""
+        place, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
+
+        def both(triples: np.ndarray) -> np.ndarray:
+            found = places(triples, place, kind)
+            return _in_deviations(self.displacement(found)) + _in_deviations(self.passive(found))
+
+        return (
+            {"displacement": lambda triples: self.displacement(places(triples, place, kind)), "with passive": both},
+            {"passive": lambda triples: self.passive(places(triples, place, kind)), "names": self.plan.names},
+        )
+
+
+def _in_deviations(scores: np.ndarray) -> np.ndarray:
+    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
+
+
+def score(plan: Plan, truth: Truth) -> list[Figure]:
+    """Train the run with the probe; figures of every victim, and what the probe cost and showed."""
+    victims = [victim.name for victim in truth.view.victims]
+    found = _probed(plan, truth)
+    if isinstance(found, str):
+        return [figure for victim in victims for figure in truth.not_attacked(victim, found)]
+    attacked, answers, number = found
+    ways, guesses = answers.ways()
+    moved = set(plan.own.entity_names[plan.moved].tolist())
+    names = np.array(truth.graph.entities, dtype=object)
+    figures = []
+    for victim in victims:
+        client, known = truth.client(victim), askable(truth, victim)
+        was_moved = np.array([name in moved for name in names[client.entity_ids]], dtype=bool)
+
+        def asks(triples: np.ndarray, known: Any = known, was_moved: np.ndarray = was_moved) -> np.ndarray:
+            return known(triples) & was_moved[triples[:, [0, 2]]].any(axis=1)
+
+        asked = draw_questions(truth, victim, asks, truth.rng)
+        figures += question_figures(truth, victim, asked, ways, guesses)
+        figures.append(_cost(truth, attacked, victim, number))
+    return [*figures, _visibility(truth, attacked, number)]
+
+
+def _probed(plan: Plan, truth: Truth) -> tuple[FederationResult, Answers, int] | str:
+    """The run with the probe, what the client knows after it, and its round; or why there is no probe."""
+    result: FederationResult = truth.result
+    party = client_party(truth.colluder)
+    if reason := nothing_broadcast(truth):
+        return reason
+    if result.options.defense and truth.view.train is run_federation:
+        return "the run was defended: it can be trained again with that defense's transport alone"
+    entries = result.transcript.entries
+    own = sorted({one.round for one in entries if one.sender == party and one.direction == "up" and one.round > 0})
+    rounds = own if plan.round is None else [number for number in own if number >= plan.round]
+    if len(rounds) < 3:
+        since = "" if plan.round is None else f" from round {plan.round} on"
+        return f"{truth.colluder} took part in {len(rounds)} rounds{since}; a probe takes 3"
+    number = rounds[-3] if plan.round is None else rounds[0]
+    prober = Prober(truth.colluder, number, plan.moved, plan.moves)
+    attacked = truth.view.train(result.graph, result.options, adversary=prober)
+    if len(prober.received) < 3:
+        return (
+            f"the run with the probe in round {number} stopped in round {attacked.rounds[-1].round}, before its answer"
+        )
+    before, probed, after = prober.received
+    return attacked, Answers(plan, before, after - probed), number
+
+
+def _cost(truth: Truth, attacked: FederationResult, victim: str, number: int) -> Figure:
+    """Reciprocal ranks of a victim's test triples, without the probe less with it."""
+    clean: FederationResult = truth.result
+    place = next(place for place, client in enumerate(clean.graph.clients) if client.name == victim)
+    without, with_probe = ((1 / run.test_ranks[place]).mean(axis=1) for run in (clean, attacked))
+    if not len(without):
+        return truth.figure("cost", victim, NOT_ATTACKED, reason="it has no test triples")
+    kept = attacked.best_round
+    return truth.figure(
+        "cost",
+        victim,
+        mean(without - with_probe, generator(truth.seed, "cost of a probe", victim)),
+        baseline=exact(0.0, len(without)),
+        attainable=float(without.mean()),
+        counts={"round of the probe": number, "kept round": kept},
+        remark=f"the kept round, {kept}, is before the probe's broadcast" if kept < number else None,
+    )
+
+
+def _visibility(truth: Truth, attacked: FederationResult, number: int) -> Figure:
+    """By the uploads that crossed in the round of the probe."""
+    uploads = {
+        one.sender: one
+        for one in attacked.transcript.messages(number)
+        if isinstance(one, Rows) and one.receiver == SERVER and one.table == "entities"
+    }
+    party = client_party(truth.colluder)
+    norms = {
+        sender: float((upload.unpack() - start).norm())
+        for sender, upload in uploads.items()
+        if (start := sent_before(attacked, upload)) is not None
+    }
+    others = [norm for sender, norm in norms.items() if sender != party]
+    usual = float(np.median(others)) if others else 0.0
+    if party not in norms or not usual:
+        reason = "nobody sees the change of one client whole"
+        return truth.figure("visibility", ALL, NOT_ATTACKED, reason=reason)
+    rank = 1 + sum(norm > norms[party] for norm in others)
+    return truth.figure(
+        "visibility",
+        ALL,
+        exact(norms[party] / usual, len(others)),
+        baseline=exact(1.0, len(others)),
+        counts={"rank": rank, "clients": len(norms)},
+    )
+
+
+ATTACK = Attack(
+    CLIENT_ACTIVE,
+    "tells, for one client, triples that another one trained on, by moving rows; trains the run once more",
+    Needs(entities=True, alone=True),
+    METRICS | OF_THE_PROBE,
+    planned(KgeAttackOptions()),
+    score,
+    threats=("client",),
+    items=ITEMS | {"cost": "test triples", "visibility": "other clients"},
+    errors=("visibility",),
+    configured=lambda options: replace(ATTACK, run=planned(options)),
+    in_order=True,
+)

@@ -1,0 +1,69 @@
+"""What a client that is alone can be asked about another one's triples, and what it would guess by names.
+
+    asked = draw_questions(truth, "hospital-2", askable(truth, "hospital-2"), rng)
+    guess = names_scorer(view.colluder)                  # float64 [q] of triples of names [q, 3]
+
+It is asked of triples whose entities and relation it holds, too, and whose pair none of its own triples links: of the others it
+knows without any attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from attacks.kge.view import ColluderKnowledge
+from attacks.reconstruction.prior import fit_names
+from attacks.registry import Truth
+from attacks.uploads.questions import Scorer
+from fkgsec.federation.recipes import RECIPES
+
+
+def numbers(names: np.ndarray) -> dict[str, int]:
+    """Rows by name."""
+    return {name: row for row, name in enumerate(names)}
+
+
+def places(triples: np.ndarray, place: Mapping[str, int], kind: Mapping[str, int]) -> np.ndarray:
+    """Triples of names `[q, 3]` as rows of entities, relations and entities, int64 `[q, 3]`."""
+    return np.array([(place[head], kind[relation], place[tail]) for head, relation, tail in triples]).reshape(-1, 3)
+
+
+def names_scorer(own: ColluderKnowledge) -> Scorer:
+    """By how often the head's and the tail's names stand in the relation in the client's own triples."""
+    posterior = fit_names(own)
+    row_of, kind = numbers(posterior.names), numbers(own.relation_names)
+
+    def by_names(triples: np.ndarray) -> np.ndarray:
+        heads, relations, tails = places(triples, row_of, kind).T
+        head, tail = posterior.log_likelihood
+        return (head[heads, relations] + tail[tails, relations]).astype(np.float64)
+
+    return by_names
+
+
+def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Of a victim's local triples `[k, 3]` whether the client can be asked about them, bool `[k]`."""
+    own, client = truth.client(truth.colluder), truth.client(victim)
+    own_entities = set(own.entity_ids[: own.num_trained_entities].tolist())
+    own_relations = set(own.relation_ids[: own.num_trained_relations].tolist())
+    ends = own.to_global(own.triples)[:, [0, 2]]
+    own_pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
+
+    def known(triples: np.ndarray) -> np.ndarray:
+        return np.array(
+            [
+                {head, tail} <= own_entities and relation in own_relations and (head, tail) not in own_pairs
+                for head, relation, tail in client.to_global(triples).tolist()
+            ],
+            dtype=bool,
+        )
+
+    return known
+
+
+def nothing_broadcast(truth: Truth) -> str | None:
+    """Why broadcasts say nothing of entities; None where they do."""
+    shared = RECIPES[truth.result.options.algorithm].shared
+    return None if "entities" in shared else "no entity embedding is broadcast"

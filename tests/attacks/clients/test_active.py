@@ -1,0 +1,166 @@
+"""A client that moves rows and watches who follows: planted answers, those of others, runs under defenses, what it uploads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks import AttackOptions, Figure, run_attacks
+from attacks.clients.active import Prober
+from attacks.view import ALL
+from defenses import make_transport
+from fkgsec import FederationResult
+from fkgsec.errors import SpecError
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import Rows
+from fkgsec.kge.models import MODELS, Side
+
+PARTY = "client/hospital-1"
+trained = functools.partial(run_federation, make_transport=make_transport)
+
+
+def figures(
+    result: FederationResult, train: Callable = trained, **options: object
+) -> dict[tuple[str, str, str], Figure]:
+    found = run_attacks(result, AttackOptions(attack=("client-active",), **options), train=train).figures
+    return {(one.victim, one.metric, one.variant): one for one in found}
+
+
+def answering(result: FederationResult, *, shuffled: bool = False, seed: int = 0) -> Callable[..., FederationResult]:
+    """Trains nothing, but plays three rounds to the client, in which the other ends of a victim's triples follow those it moved.
+
+    `shuffled`: it is told of the changes of other entities in their place.
+    """
+    colluder, victim = result.graph.clients
+    model, rng = result.options.kge_model(), np.random.default_rng(seed)
+    place = {number: row for row, number in enumerate(colluder.entity_ids.tolist())}
+
+    def train(graph: object, options: object, *, adversary: Adversary) -> FederationResult:
+        start = result.tables[0].entities[: colluder.num_trained_entities]
+        moved = adversary.upload(1, "entities", start, start)
+        change = 1e-3 * torch.from_numpy(rng.normal(0, 1, start.shape).astype(np.float32))
+        for head, relation, tail in victim.to_global(victim.train).tolist():
+            row = result.tables[1].relations[victim.relation_ids.tolist().index(relation)]
+            sides: tuple[tuple[int, int, Side], ...] = ((head, tail, "tail"), (tail, head, "head"))
+            for near, far, side in sides:
+                one, other = place[near], place[far]
+                change[other] += 0.01 * (model.query(moved[one], row, side) - model.query(start[one], row, side))
+        change = change[torch.from_numpy(rng.permutation(len(change)))] if shuffled else change
+        adversary.upload(2, "entities", moved, moved)
+        adversary.upload(3, "entities", moved + change, moved + change)
+        return result
+
+    return train
+
+
+def with_ranks(result: FederationResult) -> FederationResult:
+    return replace(result, test_ranks=[np.ones((4, 2))] * len(result.graph.clients))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_planted_answers_are_read(linked_apart, model: str) -> None:
+    result = with_ranks(linked_apart(model=model))
+    found = figures(result, answering(result))
+    one = found["victim", "auc_pairs", "displacement"]
+    assert one.estimate.value > 0.99
+    assert set(one.guesses) == {"chance", "passive", "names"}
+    assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
+    assert found["victim", "cost", ""].estimate.value == 0
+
+
+def test_the_answers_of_others_tell_nothing(linked_apart) -> None:
+    values = []
+    for seed in range(6):
+        result = with_ranks(linked_apart(seed=seed))
+        found = figures(result, answering(result, shuffled=True, seed=seed))
+        values.append(found["victim", "auc_pairs", "displacement"].estimate.value)
+    assert abs(np.mean(values) - 0.5) < 0.1
+
+
+SEEN = "displacement"
+
+
+@pytest.fixture(scope="module")
+def probed(federate) -> Callable[[str], dict[tuple[str, str, str], Figure]]:
+    return functools.cache(lambda defense: figures(federate(defense), probes=60))
+
+
+def of_victims(found: dict[tuple[str, str, str], Figure]) -> list[Figure]:
+    return [found[victim, "auc_pairs", SEEN] for victim in ("hospital-2", "hospital-3")]
+
+
+@pytest.mark.parametrize("defense", ["", "psu,secagg"])
+def test_sums_cannot_stop_it(probed, defense: str) -> None:
+    found = probed(defense)
+    assert all(one.estimate.low > 0.5 for one in of_victims(found))
+    assert np.mean([one.estimate.value for one in of_victims(found)]) > 0.6
+    seen = found[ALL, "visibility", ""]
+    if defense:
+        assert seen.reason == "nobody sees the change of one client whole"
+    else:
+        assert seen.estimate.value > 5
+        assert seen.counts == {"rank": 1, "clients": 3}
+
+
+def test_clipped_changes_bring_it_to_chance(probed) -> None:
+    for clipped, clear in zip(*(of_victims(probed(one)) for one in ("robust:rule=clip", "")), strict=True):
+        assert clipped.estimate.low < 0.5
+        assert clipped.estimate.value < clear.estimate.value
+
+
+def test_what_it_uploads(federate) -> None:
+    """Moved rows in the round, what it received in the next, and its training before and after; noise it leaves out."""
+    for defense in ("", "dp:unit=row,clip=0.1,epsilon=8"):
+        result = federate(defense)
+        moved, moves = np.array([1, 4]), torch.full((2, 16), 3.0)
+        prober = Prober("hospital-1", 6, moved, moves)
+        after = trained(result.graph, result.options, adversary=prober, rounds_needed=(5, 6, 7, 8))
+        sent = {one.round: one.unpack() for number in (5, 6, 7, 8) for one in uploads(after, number)}
+        before, probe, answer = prober.received
+        torch.testing.assert_close(sent[6][moved], before[moved] + moves)
+        others = np.setdiff1d(np.arange(len(before)), moved)
+        assert torch.equal(sent[6][others], before[others])
+        assert torch.equal(sent[7], probe)
+        assert not torch.equal(sent[8], answer)
+        assert (sent[8] - answer).norm(dim=1).max() > 0.2  # a change beyond the clip, without noise or not
+        clean = trained(result.graph, result.options, rounds_needed=(5,))
+        assert torch.equal(sent[5], next(uploads(clean, 5)).unpack()) == (not defense)
+
+
+def uploads(result: FederationResult, number: int):
+    return (one for one in result.transcript.messages(number) if isinstance(one, Rows) and one.sender == PARTY)
+
+
+def test_it_goes_on_after_a_kill() -> None:
+    prober = Prober("hospital-1", 1, np.array([0]), torch.ones(1, 4))
+    rows: Tensor = torch.zeros(3, 4)
+    for number in (1, 2):
+        prober.upload(number, "entities", rows + number, rows)
+    other = Prober("hospital-1", 1, np.array([0]), torch.ones(1, 4))
+    other.load(prober.tensors())
+    for one in (prober, other):
+        assert torch.equal(one.upload(3, "entities", rows + 3, rows), rows)
+    assert all(torch.equal(*pair) for pair in zip(prober.received, other.received, strict=True))
+    assert prober.identity() == other.identity() != Prober("hospital-1", 2, np.array([0]), torch.ones(1, 4)).identity()
+
+
+def test_where_it_cannot_run_it_says_so(federate) -> None:
+    reasons = {one.reason for one in figures(federate(algorithm="fedr")).values()}
+    assert reasons == {"no entity embedding is broadcast"}
+    reasons = {one.reason for one in figures(federate(), probe_round=7).values()}
+    assert reasons == {"hospital-1 took part in 2 rounds from round 7 on; a probe takes 3"}
+    reasons = {one.reason for one in figures(federate("secagg"), run_federation).values()}
+    assert reasons == {"the run was defended: it can be trained again with that defense's transport alone"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("probes", 0), ("probe_size", 0.0), ("probe_round", 0)])
+def test_a_probe_that_there_is_not_is_refused(name: str, value: float) -> None:
+    with pytest.raises(SpecError, match=f"{name} must"):
+        AttackOptions(**{name: value})
