@@ -1,7 +1,7 @@
 """The attacks that come with fkgsec, registered when `attacks.registry.ATTACKS` is first read."""
 
 from attacks import update_recovery
-from attacks.clients import active, passive
+from attacks.clients import active, guess, passive
 from attacks.graphs import backdoor, degree_support, kinship, properties
 from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.graphs.membership import membership as graph_membership
@@ -21,6 +21,7 @@ for one in (
     attributes.ATTACK,
     passive.ATTACK,
     active.ATTACK,
+    guess.ATTACK,
 ):
     ATTACKS.register(one.name, one)
 for one in (

@@ -31,6 +31,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
         probes: entities that an active client moves at once. probe_size: how far, in each number of their rows.
         probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
+        guesses: names of each victim that a client guesses, beside as many that nobody holds.
     """
 
     task: ClassVar[str] = KGE
@@ -43,6 +44,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     probes: int = 300
     probe_size: float = 3.0
     probe_round: int | None = None
+    guesses: int = 100
 
     def __post_init__(self) -> None:
         if isinstance(self.inference, str):
@@ -65,6 +67,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         for name, value in (("probes", self.probes), ("probe_round", self.probe_round)):
             if value is not None and value < 1:
                 raise SpecError(f"{name} must be at least 1; got {value}")
+        if self.guesses < 2:
+            raise SpecError(f"guesses must be at least 2; got {self.guesses}")
         if not 0 < self.probe_size <= MOST:
             raise SpecError(f"probe_size must be above 0 and at most {MOST:,.0f}; got {self.probe_size}")
         if self.unlinked_heads < 0:

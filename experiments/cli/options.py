@@ -162,6 +162,9 @@ FLAGS: dict[str, Flag] = {
     "probe_round": Flag(
         ("--probe-round",), "client-active: when; default: in the third of its last rounds", ATTACK_OF_TASK["kge"]
     ),
+    "guesses": Flag(
+        ("--guesses",), "client-guess: names of each victim in its dictionary (100)", ATTACK_OF_TASK["kge"]
+    ),
     "shadows": Flag(
         ("--shadows",),
         "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",

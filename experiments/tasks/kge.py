@@ -63,6 +63,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     probes: int = 300
     probe_size: float = 3.0
     probe_round: int | None = None
+    guesses: int = 100
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
 
