@@ -1,9 +1,11 @@
 """Which clients hold like data: by hand on four clients, told of two data sets, refused where there is nothing to tell."""
 
 import numpy as np
+import pytest
 import torch
 
 from attacks import GraphAttackOptions, run_attacks
+from attacks.graphs import kinship
 from attacks.graphs.kinship import claim
 from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import GraphVictim, GraphView
@@ -56,3 +58,30 @@ def test_without_two_kinds_of_pairs_there_is_nothing_to_tell(graph_runs: dict[st
     assert reason == "0 pairs of clients hold one data set and 3 do not; it takes 2 of each"
     [reason] = {one.reason for one in run_attacks(graph_runs["fedavg/secagg"], OPTIONS).figures}
     assert reason == "its parameters crossed in a sum only"
+
+
+def test_cosines_that_say_nothing_give_chance(small: GnnOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each client's update taken for noise, the AUC over 28 pairs is spread around one half."""
+    sets = generate_motifs(0, clients=3, size=240)
+    parts = [by_chance(graphs, clients=4, seed=0) for graphs in (sets[0], sets[2])]
+    clients = tuple(
+        ClientGraphs(f"{one.vocabulary} {one.name}", one.graphs, one.train, one.valid, one.test, one.vocabulary)
+        for part in parts
+        for one in part.clients
+    )
+    result = run_federation(FederatedGraphs("two", clients), replace(small, rounds=1, local_steps=1))
+    rng = np.random.default_rng(0)
+
+    def noise(before: object, after: object) -> np.ndarray:
+        vector = rng.normal(size=50)
+        return vector / np.linalg.norm(vector)
+
+    monkeypatch.setattr(kinship, "change", noise)
+    drawn = [
+        one.estimate.value
+        for _ in range(20)
+        for one in run_attacks(result, OPTIONS).figures
+        if one.variant == "updates"
+    ]
+    assert abs(np.mean(drawn) - 0.5) < 0.08
+    assert np.std(drawn) > 0.03
