@@ -4,6 +4,7 @@
     load_federation("CHEM", seed=0)          # one client for each of its seven sets
     load_federation("MUTAG,BZR,COX2", seed=0)
     load_federation("NCI1", clients=10, partition="chunks", seed=0)
+    load_federation("AIDS,NCI1", clients=6, seed=0)          # each over three
     load_federation("motifs", seed=0)        # generated; needs no files
 
 A group is all of its sets: where one cannot be had, the error names it and the list of those that can.
@@ -26,7 +27,7 @@ from fkgsec.data.catalogue import DATA_VARIABLE, cache_folder
 from fkgsec.errors import DataError, SpecError
 from fkgsec.graphs.generate import MOTIFS, generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs, GraphSet
-from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset
+from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset, side_by_side
 from fkgsec.graphs.tu import is_tu_folder, read_tu_folder
 
 COLLECTION = "TUDataset"
@@ -69,8 +70,8 @@ def load_federation(
     Args:
         name: a group, several sets with commas between them, one set, a TU folder, or `motifs`.
         seed: of splits, divisions and the generator.
-        clients, partition: over how many clients one set is divided, and how ("random" unless said): a name of
-            `GRAPH_PARTITIONS`. Of generated data: how many clients there are.
+        clients, partition: over how many clients in all the sets are divided, each over as many, and how ("random" unless
+            said): a name of `GRAPH_PARTITIONS`. Of generated data: how many clients there are.
         size: graphs of generated data.
         clean: keep isomorphic graphs on one side of the split.
         data_dir: a data folder, in place of the environment variable.
@@ -88,16 +89,17 @@ def load_federation(
     if size is not None:
         raise SpecError(f"size applies to generated graphs; {name} has its own")
     names = sets_of(name)
-    if len(names) > 1:
-        if (clients, partition) != (None, None):
-            raise SpecError(
-                f"clients and partition divide one data set; {name} has a client for each of its {len(names)}"
-            )
+    if len(names) > 1 and (clients, partition) == (None, None):
         return by_dataset(_load_all(name, names, data_dir), seed, clean=clean, name=name)
-    graphs = load_graphs(next(iter(names)), data_dir)
     if clients is None:
         raise SpecError(f"clients: over how many is {name} to be divided? Several sets (A,B) have a client each")
-    return GRAPH_PARTITIONS[partition or "random"](graphs, clients, seed, clean=clean)
+    divide = GRAPH_PARTITIONS[partition or "random"]
+    if len(names) == 1:
+        return divide(load_graphs(names[0], data_dir), clients, seed, clean=clean)
+    if clients % len(names):
+        raise SpecError(f"clients is {clients}, allowed for the {len(names)} sets of {name}: as many for each of them")
+    sets = _load_all(name, names, data_dir)
+    return side_by_side([divide(graphs, clients // len(names), seed, clean=clean) for graphs in sets])
 
 
 def _given(**options: int | None) -> dict[str, int]:

@@ -10,6 +10,7 @@ A clean division keeps isomorphic graphs (`fkgsec.graphs.twins`) together: all o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,6 +110,17 @@ def by_chance(
 
 
 GRAPH_PARTITIONS: dict[str, Callable[..., FederatedGraphs]] = {"chunks": by_chunks, "random": by_chance}
+
+
+def side_by_side(parts: Sequence[FederatedGraphs]) -> FederatedGraphs:
+    """The clients of several divided data sets in one federation, each called after its set: AIDS-1, AIDS-2, NCI1-1, ..."""
+    clients = [
+        replace(client, name=f"{client.vocabulary}-{number}")
+        for part in parts
+        for number, client in enumerate(part.clients, 1)
+    ]
+    warnings = [warning for part in parts for warning in part.warnings]
+    return FederatedGraphs("+".join(part.name for part in parts), tuple(clients), tuple(warnings))
 
 
 def _divided(

@@ -71,8 +71,23 @@ def test_several_sets_have_a_client_each(at_hand: Callable[[str, GraphSet], None
     at_hand("MUTAG", sets[0])
     at_hand("BZR", sets[1])
     assert [client.name for client in load_federation("MUTAG,BZR", seed=0).clients] == ["MUTAG", "BZR"]
-    with pytest.raises(SpecError, match="clients and partition divide one data set"):
+    with pytest.raises(SpecError, match="clients is 3, allowed for the 2 sets of MUTAG,BZR: as many for each"):
         load_federation("MUTAG,BZR", seed=0, clients=3)
+    with pytest.raises(SpecError, match="clients: over how many"):
+        load_federation("MUTAG,BZR", seed=0, partition="chunks")
+
+
+def test_several_sets_are_divided_over_as_many_each(
+    at_hand: Callable[[str, GraphSet], None], sets: list[GraphSet]
+) -> None:
+    at_hand("MUTAG", sets[0])
+    at_hand("BZR", sets[1])
+    found, alone = load_federation("MUTAG,BZR", seed=0, clients=4), load_federation("BZR", seed=0, clients=2)
+    assert [client.name for client in found.clients] == ["MUTAG-1", "MUTAG-2", "BZR-1", "BZR-2"]
+    assert [client.vocabulary for client in found.clients] == ["MUTAG", "MUTAG", "BZR", "BZR"]
+    for client, part in zip(found.clients[2:], alone.clients, strict=True):
+        assert np.array_equal(client.graphs.sources, part.graphs.sources)
+        assert np.array_equal(client.test, part.test)
 
 
 def test_a_group_names_what_is_missing_and_the_rest(
