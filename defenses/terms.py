@@ -27,6 +27,9 @@ from protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, see
 from protocols.secagg import Setting, Stage, Vector, safe_threshold
 from protocols.secagg.bounds import require_small_risk
 
+SESSIONS = ("psu", "broadcasts", "holders", "rows")
+"""The purposes that sessions are named for."""
+
 
 class PartyEntropy:
     """What one party's keys, noise and sessions derive from. Nothing that another party draws follows from it."""
@@ -100,15 +103,20 @@ class Terms:
         self.widths: dict[Table, int] = {}
 
     def agree(self, entropy: Entropy) -> None:
-        """Publish identity keys and the names of sessions; then check the options."""
+        """Publish identity keys and the names of sessions, all of which derive from one party's entropy."""
+        places = enumerate(self.parties)
+        self.adopt(
+            {party: entropy.of(place).identity.public_key().public_bytes_raw() for place, party in places},
+            {(what, table): entropy.session(what, table) for what in SESSIONS for table in self.tables},
+        )
+
+    def adopt(self, keys: Mapping[str, bytes], sessions: Mapping[tuple[str, Table], bytes]) -> None:
+        """Take over identity keys and the names of sessions, for each of `SESSIONS` and each table; then check the options."""
         if self.defense.dp and self.defense.dp.unit == "row" and RECIPES[self.options.algorithm].task != "kge":
             raise SpecError(
                 "defense: dp: unit=row hides a row of embeddings; rows of parameters are nobody's: take unit=client"
             )
-        places = enumerate(self.parties)
-        self.keys = {party: entropy.of(place).identity.public_key().public_bytes_raw() for place, party in places}
-        purposes = ("psu", "broadcasts", "holders", "rows")
-        self.sessions = {(what, table): entropy.session(what, table) for what in purposes for table in self.tables}
+        self.keys, self.sessions = keys, sessions
         if self.defense.secagg:
             self._check()
         if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row

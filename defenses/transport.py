@@ -64,10 +64,9 @@ from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu
-from protocols.core.errors import (
-    TooFewParties,
-)
+from protocols.core.errors import TooFewParties
 from protocols.core.prg import SEED_BYTES
+from protocols.core.rounds import ServerRound
 from protocols.secagg import Stage
 
 MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
@@ -129,10 +128,17 @@ class DefendedTransport(Transport):
 
     def _union(self, table: Table) -> dict[str, list[str]]:
         """Afterwards the server has the union. Returns by client the list that it was sent."""
-        randomness = self.entropy.of(len(self.parties)).randomness("psu", table, 0)
         clients = {party: rounds.client_union(client, table) for party, client in self.defended.items()}
+        return cast("dict[str, list[str]]", self._run(self.aligning(table), clients).clients)
+
+    def aligning(self, table: Table) -> ServerRound[None]:
+        """By private set union where `psu` says so, else in clear."""
+        if not self.defense.psu:
+            yield from super().aligning(table)
+            return
+        randomness = self.entropy.of(len(self.parties)).randomness("psu", table, 0)
         try:
-            outcome = self._run(rounds.server_union(self.terms, table, randomness), clients)
+            found = yield from rounds.server_union(self.terms, table, randomness)
         except psu.CohortChanged as error:
             if error.opened or not error.excluded:
                 raise
@@ -140,8 +146,7 @@ class DefendedTransport(Transport):
             raise TooFewParties(
                 f"psu: the union of {table} is without {told}; start the federation without them"
             ) from error
-        self.server[table].names = list(outcome.result.identifiers)
-        return cast("dict[str, list[str]]", outcome.clients)
+        self.server[table].names = list(found.identifiers)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
         """As in clear; then encoding and noise fit the table's size. Raises `SpecError` for values beyond the clip."""
@@ -167,17 +172,25 @@ class DefendedTransport(Transport):
         """Under sums checked and bound by each client; suppressed rows stay each client's own."""
         if not self.defense.secagg:
             return super().broadcast(round, table, parties)
+        receivers = self.receivers(parties)
+        steps = self.broadcasting(round, table, receivers)
+        if steps is None:
+            return {}
+        clients = {party: rounds.client_broadcast(client, round, table) for party, client in self.defended.items()}
+        outcome = self._run(steps, clients)
+        return {party: cast("Received", outcome.clients[party]) for party in receivers}
+
+    def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
+        """Under sums with a proof to each receiver, and with the commitment alone to all others."""
+        if not self.defense.secagg:
+            return super().broadcasting(round, table, receivers)
         if round and not self.codec.whole and not self.central.opened[table]:
-            return {}  # too many dropped out: there is nothing to say
+            return None  # too many dropped out
         content = self.central.content(round, table)
-        receivers = self.parties if self.codec.to_everyone else parties
         contents = {party: self._content_for(round, table, party, content) for party in receivers}
         # An adversary says that it sent everybody what it sent the first of them.
         said = content if self.servers[table].tamper is None else next(iter(contents.values()), content)
-        told = self.central.commit(table, said)
-        clients = {party: rounds.client_broadcast(client, round, table) for party, client in self.defended.items()}
-        outcome = self._run(rounds.server_broadcast(self.central, round, table, contents, told), clients)
-        return {party: cast("Received", outcome.clients[party]) for party in receivers}
+        return rounds.server_broadcast(self.central, round, table, contents, self.central.commit(table, said))
 
     def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
         """What the server sends a client rows of: what it tells those who receive nothing that it sends; or what an adversary
@@ -200,11 +213,17 @@ class DefendedTransport(Transport):
             else rounds.client_listening(client, round, table)
             for party, client in self.defended.items()
         }
-        server = rounds.server_upload(self.central, round, table, participants, self.channel.transcript.note)
+        server = self.uploading(round, table, participants)
         outcome = self._run(server, clients, rounds.silencing(self._deliver, dropouts)).result
         self.inputs[table] = {party: torch.from_numpy(self.defended[party].parts[table].values) for party in rows}
         self.known[table] = {} if self.codec.chooses_rows else self._echoes(table, before)
         return outcome._replace(num_clipped=clipped)
+
+    def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
+        """In sums where `secagg` says so, else in clear."""
+        if not self.defense.secagg:
+            return super().uploading(round, table, participants)
+        return rounds.server_upload(self.central, round, table, participants, self.channel.transcript.note)
 
     def _echoes(self, table: Table, before: Tensor) -> dict[str, Tensor]:
         """Who sends back what the server sent it adds nothing that the server does not know."""

@@ -28,6 +28,7 @@ from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.result import RunResult
 from protocols.noise.guarantee import Guarantee
@@ -169,6 +170,11 @@ def describe_data(task: RunTask, graph: Any) -> DataRecord:
 
 def describe_environment(result: RunResult) -> Environment:
     """Versions, device, commit and command line of this process."""
+    return environment_of(result.options)
+
+
+def environment_of(options: RunOptions) -> Environment:
+    """The same for a run of these options."""
     here = Path(__file__).parents[1]  # the package
 
     def git(*arguments: str) -> str | None:
@@ -184,7 +190,7 @@ def describe_environment(result: RunResult) -> Environment:
     root = git("rev-parse", "--show-toplevel")
     ours = root is not None and Path(root) == here.parent
     status = git("status", "--porcelain") if ours else None
-    device = result.options.torch_device()
+    device = options.torch_device()
     return Environment(
         commit=git("rev-parse", "HEAD") if ours else None,
         dirty=bool(status) if status is not None else None,

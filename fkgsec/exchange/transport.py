@@ -81,16 +81,31 @@ class Transport:
         for server in self.servers.values():
             server.tamper = tamper
 
-    # A round.
-
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Round 0: afterwards `server[table].names` is the union of what clients hold."""
         self._seat(table, held)
         clients = self.clients[table]
-        self._run(
-            rounds.server_alignment(self.servers[table], list(clients)),
-            {party: rounds.client_alignment(client) for party, client in clients.items()},
-        )
+        self._run(self.aligning(table), {party: rounds.client_alignment(client) for party, client in clients.items()})
+
+    # The server's halves of the steps, which reach no client but by what they yield.
+
+    def aligning(self, table: Table) -> ServerRound[None]:
+        """Of alignment."""
+        return rounds.server_alignment(self.servers[table], self.parties)
+
+    def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
+        """Of a broadcast to these; None where there is nothing to say."""
+        return rounds.server_broadcast(self.servers[table], round, receivers)
+
+    def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
+        """Of these clients' uploads."""
+        return rounds.server_upload(self.servers[table], round, participants)
+
+    def receivers(self, parties: Sequence[str]) -> Sequence[str]:
+        """Who is sent rows where these are to be: changes go to all, as they are of no use to one that missed any."""
+        return self.parties if self.codec.to_everyone else parties
+
+    # A round.
 
     def _run(
         self, server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver | None = None
@@ -114,16 +129,18 @@ class Transport:
         self.servers[table].initialise(rows)
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """What each of these clients receives of the table; changes go to all, as they are of no use to one that missed any."""
-        receivers = self.parties if self.codec.to_everyone else parties
+        """What each of these clients receives of the table, see `receivers`."""
+        receivers = self.receivers(parties)
         clients = {party: rounds.client_broadcast(self.clients[table][party], round) for party in receivers}
-        outcome = self._run(rounds.server_broadcast(self.servers[table], round, receivers), clients)
+        steps = self.broadcasting(round, table, receivers)
+        assert steps is not None
+        outcome = self._run(steps, clients)
         return cast("dict[str, Received]", outcome.clients)
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
         """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table."""
         clients = {party: rounds.client_upload(self.clients[table][party], round, own) for party, own in rows.items()}
-        return self._run(rounds.server_upload(self.servers[table], round, list(rows)), clients).result
+        return self._run(self.uploading(round, table, list(rows)), clients).result
 
     # What is kept.
 

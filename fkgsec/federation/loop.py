@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from fkgsec.errors import DataError, RunError, SpecError
-from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded, all_cut, all_excluded
+from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry
-from fkgsec.federation.identity import run_identities, run_identity
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
-from fkgsec.federation.options import Result_co, RunOptions
+from fkgsec.federation.options import Result_co, RunOptions, run_identities, run_identity
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import Kept
+from fkgsec.federation.steps import Observer, broadcast_and_check, judge, mean_loss, round_entry, train_and_upload
 from fkgsec.federation.task import TASKS, Task
-from fkgsec.randomness import generator
 from fkgsec.renamed import renamed
 
 if TYPE_CHECKING:
@@ -50,19 +48,6 @@ __all__ = [
 
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_EVERY_S = 20.0
-
-
-class Observer:
-    """Progress callbacks of a run; the defaults do nothing. Subclass to draw a progress bar."""
-
-    def round_started(self, round: int, num_steps: int) -> None:
-        """A round of so many steps begins."""
-
-    def step_done(self) -> None:
-        """One step of every busy client is done."""
-
-    def round_done(self, entry: RoundEntry) -> None:
-        """The round is over."""
 
 
 class Federation:
@@ -98,6 +83,10 @@ class Federation:
         self._needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
         self._needed |= options.first_exchange() if self.recipe.keeps_first else set()
         self._corrupt: int | None = None  # the adversary's place, where it is a client
+        self.best: Best | None = None
+        # Shared rows that the round's training began from, and models as it left them; nothing before the first.
+        self._started: packing.ByParty = {}
+        self._trained: dict[str, Tensor] = {}
         if adversary:
             self._seat(adversary)
 
@@ -116,6 +105,16 @@ class Federation:
         subset = adversary.training_subset(self.task.data(self._corrupt))
         if subset is not None:
             self.task.train_on(self._corrupt, subset)
+
+    @property
+    def transcript(self) -> Transcript:
+        """What crossed so far."""
+        return self.channel.transcript
+
+    @property
+    def judged_before_broadcast(self) -> bool:
+        """Of the task."""
+        return self.task.judged_before_broadcast
 
     def align(self) -> None:
         """Round 0: clients and server agree on the rows of every shared table, and the first rows are sent."""
@@ -143,32 +142,45 @@ class Federation:
             for party, received in self.exchange.broadcast(round, table, parties).items():
                 self.task.receive(round, table, self.parties.index(party), received)
 
-    def upload(self, round: int, participants: list[int], started: packing.ByParty | None = None) -> list[Uploaded]:
-        """Participants send their trained rows, which the server aggregates; one outcome for each table.
+    def num_steps(self, places: Sequence[int]) -> int:
+        """Of the task."""
+        return self.task.num_steps(places)
 
-        Args:
-            started: the rows that training began from, for an adversary among the clients.
-        """
+    def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
+        """These clients train; remembers their shared rows from before, and all clients' from after."""
+        self.task.begin_round()
+        self._started = self.shared_rows()
+        losses = self.task.train(round, places, on_step)
+        self._trained = self.task.snapshot(shared_only=True)
+        return lambda: mean_loss(losses, self.task.sizes)
+
+    def validate(self, round: int) -> Callable[[], float | None]:
+        """All clients validate at once."""
+        valid = self.task.validate()
+        return lambda: valid
+
+    def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
+        """Participants send their trained rows, which the server aggregates; one outcome for each table."""
         outcomes = []
         for table in self.exchange.server:
             holdings = self.holdings(table)
             rows = {}
-            for client in participants:
+            for client in places:
                 party = self.parties[client]
                 own = self.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
-                if self.adversary and client == self._corrupt and started:
-                    own = self.adversary.upload(round, table, started[table][party][: len(own)], own.clone())
+                if self.adversary and client == self._corrupt and self._started:
+                    own = self.adversary.upload(round, table, self._started[table][party][: len(own)], own.clone())
                 rows[party] = own
             outcomes.append(self.exchange.upload(round, table, rows))
         return outcomes
 
+    def keep(self, round: int) -> None:
+        """Set `best` to what the round leaves."""
+        self.best = Best.of(self, self._trained, self._started)
+
     def participants(self, round: int) -> list[int]:
-        """The clients of this round, at least one, drawn without replacement; in ascending order."""
-        count = self.options.num_participants(len(self.parties), round)
-        if count == len(self.parties) or not self.recipe.shared:
-            return list(range(len(self.parties)))
-        drawn = generator(self.options.seed, "participants", round).choice(len(self.parties), size=count, replace=False)
-        return sorted(int(client) for client in drawn)
+        """The clients of this round, by place."""
+        return self.options.participants(len(self.parties), round)
 
     def shared_rows(self) -> packing.ByParty:
         """Each client's shared rows, copied."""
@@ -267,25 +279,26 @@ def run_federation(
     transcript = federation.channel.transcript
     path = folder / CHECKPOINT if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
-    best: Best | None = None
     if path and path.exists():
-        best, progress = _restore(federation, path)
+        progress = _restore(federation, path)
     else:
         started = time.perf_counter()
         federation.align()
         progress.rounds.append(round_entry(transcript, 0, None, None, [], started))
         if path:  # before anything is released: what is done again after a kill then goes on from the same entropy
-            _save(path, federation, best, progress)
+            _save(path, federation, progress)
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
     while not progress.finished and len(progress.rounds) <= options.rounds:
-        best = _round(federation, progress, best, observer)
+        passed = train_and_upload(federation, len(progress.rounds), observer)
+        broadcast_and_check(federation, passed)
+        judge(federation, progress, passed)
         observer.round_done(progress.rounds[-1])
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
-            _save(path, federation, best, progress)
+            _save(path, federation, progress)
             saved_at = time.perf_counter()
-    return _result(federation, progress, best, released)
+    return _result(federation, progress, released)
 
 
 @renamed(make_exchange="make_transport")
@@ -303,62 +316,14 @@ def load_federation(
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
     federation = Federation(graph, options, make_transport, adversary)
-    best, progress = _restore(federation, path)
+    progress = _restore(federation, path)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
-    return _result(federation, progress, best, released)
+    return _result(federation, progress, released)
 
 
-def _round(federation: Federation, progress: Progress, best: Best | None, observer: Observer) -> Best | None:
-    """One round: train, upload, broadcast, validate. Adds it to `progress`; returns what the best round so far leaves."""
-    task, options, transcript = federation.task, federation.options, federation.channel.transcript
-    number, began = len(progress.rounds), time.perf_counter()
-    participants = federation.participants(number)
-    observer.round_started(number, task.num_steps(participants))
-    task.begin_round()
-    started = federation.shared_rows()
-    losses = task.train(number, participants, observer.step_done)
-    trained = task.snapshot(shared_only=True)
-    check = number % options.eval_every == 0 or number == options.rounds
-    valid = task.validate() if check and task.judged_before_broadcast else None
-    talks = options.exchanges(number)
-    outcomes = federation.upload(number, participants, started) if talks else []
-    if talks:
-        federation.broadcast(number)
-    if check:
-        valid = valid if task.judged_before_broadcast else task.validate()
-        if valid is None or progress.best_valid is None or valid > progress.best_valid:
-            progress.best_valid = progress.best_valid if valid is None else valid
-            progress.best_round, progress.bad_checks = number, 0
-            best = Best.of(federation, trained, started)
-        else:
-            progress.bad_checks += 1
-    federation.retain(progress.best_round, number)
-    loss = float(np.average(list(losses.values()), weights=[task.sizes[client] for client in losses]))
-    progress.rounds.append(round_entry(transcript, number, loss, valid, outcomes, began))
-    progress.finished = number == options.rounds or 0 < options.patience <= progress.bad_checks
-    return best
-
-
-def round_entry(
-    transcript: Transcript, number: int, loss: float | None, valid: float | None, outcomes: list[Uploaded], began: float
-) -> RoundEntry:
-    """The round in numbers; `began` is when, by `time.perf_counter`."""
-    return RoundEntry(
-        round=number,
-        loss=loss,
-        valid=valid,
-        bytes_up=transcript.num_bytes("up", number),
-        bytes_down=transcript.num_bytes("down", number),
-        seconds=time.perf_counter() - began,
-        num_survivors=min((outcome.num_survivors for outcome in outcomes), default=0),
-        num_clipped=sum(outcome.num_clipped for outcome in outcomes),
-        excluded=all_excluded(outcomes),
-        cut_rows=all_cut(outcomes),
-    )
-
-
-def _save(path: Path, federation: Federation, best: Best | None, progress: Progress) -> None:
+def _save(path: Path, federation: Federation, progress: Progress) -> None:
+    best = federation.best
     transcript, adversary = federation.channel.transcript, federation.adversary
     progress.entries = transcript.entries
     tree: dict[str, packing.Tree] = {
@@ -373,8 +338,8 @@ def _save(path: Path, federation: Federation, best: Best | None, progress: Progr
     checkpoint.save(path, packing.pack(tree), progress)
 
 
-def _restore(federation: Federation, path: Path) -> tuple[Best | None, Progress]:
-    """Put a checkpoint's state back; returns what the best round left, and where the run stands."""
+def _restore(federation: Federation, path: Path) -> Progress:
+    """Put a checkpoint's state back; returns where the run stands."""
     identities = run_identities(federation.graph, federation.options, federation.adversary)
     tensors, progress = checkpoint.load(path, identities)
     federation.task.restore(packing.below("now.", tensors))
@@ -393,10 +358,12 @@ def _restore(federation: Federation, path: Path) -> tuple[Best | None, Progress]
     if federation.adversary:
         federation.adversary.load(packing.below("adversary.", tensors))
     found = packing.below("best.", tensors)
-    return Best.from_tensors(found, shared, parties) if found else None, progress
+    federation.best = Best.from_tensors(found, shared, parties) if found else None
+    return progress
 
 
-def _result(federation: Federation, progress: Progress, best: Best | None, released: Protection) -> Any:
+def _result(federation: Federation, progress: Progress, released: Protection) -> Any:
+    best = federation.best
     assert best is not None  # a run ends with a round that was validated
     federation.retain(progress.best_round, progress.rounds[-1].round)
     return result_of(

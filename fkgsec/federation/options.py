@@ -10,9 +10,10 @@ Frozen; checked when made. Those of knowledge-graph embedding are `fkgsec.kge.op
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -20,12 +21,14 @@ import torch
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
-from fkgsec.federation.settings import make_settings
+from fkgsec.federation.settings import fields_of, make_settings
+from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
+    from fkgsec.federation.adversary import Adversary
     from fkgsec.kge.options import KgeOptions as FederationOptions  # see `__getattr__` below
 
-__all__ = ["RENAMED", "FederationOptions", "RunOptions", "flat", "nested", "replace"]
+__all__ = ["RENAMED", "FederationOptions", "RunOptions", "flat", "nested", "replace", "run_identities", "run_identity"]
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
 """Settings of algorithms that have got another name, by the old one, which stored runs and their identities go by."""
@@ -114,10 +117,22 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
         count = max(1, math.floor(self.participation * num_clients + 0.5))
         return count if round is None else self.settings.num_present(count, round, self.seed)
 
+    def participants(self, num_clients: int, round: int) -> list[int]:
+        """The clients of a round by place, at least one, drawn without replacement; in ascending order. All parties can tell."""
+        count = self.num_participants(num_clients, round)
+        if count == num_clients or not RECIPES[self.algorithm].shared:
+            return list(range(num_clients))
+        drawn = generator(self.seed, "participants", round).choice(num_clients, size=count, replace=False)
+        return sorted(int(client) for client in drawn)
+
+    def is_checked(self, round: int) -> bool:
+        """Whether models are validated in a round: every `eval_every`-th, and the last."""
+        return round % self.eval_every == 0 or round == self.rounds
+
     def identity(self) -> dict[str, Any]:
         """What tells a run from another, by name: all options but the device and those that are None.
 
-        Settings of the algorithm are left to `fkgsec.federation.identity`.
+        Settings of the algorithm are left to `run_identity`.
         """
         encoded = msgspec.json.encode(msgspec.structs.replace(self, device="auto"))
         fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=type(self)))  # 4 and 4.0 are one value
@@ -167,6 +182,31 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Undo `nested` for the plain values of an encoded struct of options."""
     settings = fields.get("settings")
     return {name: value for name, value in fields.items() if name != "settings"} | dict(settings or {})
+
+
+def run_identity(
+    graph: Any, options: RunOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
+) -> str:
+    """What a checkpoint must agree with: data, options except the device, and the adversary.
+
+    4 and 4.0 are one value, and settings at their defaults are left out, so that a new one does not make strangers of earlier
+    runs. For their sake names that have changed go by the old ones, and what once was there for all algorithms stays.
+
+    Args:
+        spelled: settings to name although they are at their defaults.
+    """
+    old = {new: name for name, new in RENAMED.items()}
+    named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
+    kept = options.identity() | {old.get(name, name): value for name, value in named.items()}
+    parts: list[Any] = [graph.hash, kept, *([adversary.identity()] if adversary else [])]
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None = None) -> tuple[str, ...]:
+    """The run's identity, and those by which version 0.1 knew it where settings were given at their defaults."""
+    names = [one.name for one in fields_of(type(options.settings)) if one.name not in options.settings.given()]
+    choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
+    return tuple(run_identity(graph, options, adversary, spelled) for spelled in choices)
 
 
 def __getattr__(name: str) -> Any:

@@ -26,11 +26,11 @@ from fkgsec.federation.loop import (
     Federation,
     Observer,
     result_of,
-    round_entry,
     run_federation,
     run_identity,
 )
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.steps import round_entry
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.randomness import generator

@@ -9,8 +9,9 @@ Clients are weighted by their number of triples; ties get the realistic rank (`f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -123,10 +124,28 @@ class Evaluator:
                 raise TrainingError(f"client {graph.name}: {error}") from error
         return ranks
 
+    def reciprocal(self, split: str) -> list[Reciprocal]:
+        """Of each client, the reciprocal ranks of its triples, summed."""
+        return [Reciprocal(float((1 / ranks).sum()), ranks.size) for ranks in self.ranks(split)]
+
     def mrr(self, split: str) -> float | None:
         """Mean reciprocal rank over all clients' triples (clients weighted by their number); None without triples."""
-        reciprocal = np.concatenate([1 / ranks.ravel() for ranks in self.ranks(split)])
-        return float(reciprocal.mean()) if len(reciprocal) else None
+        return mean_reciprocal(self.reciprocal(split))
+
+
+class Reciprocal(NamedTuple):
+    """The sum of a client's reciprocal ranks, all sides, and how many these are."""
+
+    total: float
+    num_ranks: int
+
+
+def mean_reciprocal(parts: Iterable[Reciprocal]) -> float | None:
+    """The mean over the clients' ranks, their sums added in the order of the clients; None without ranks."""
+    total, count = 0.0, 0
+    for part in parts:
+        total, count = total + part.total, count + part.num_ranks
+    return total / count if count else None
 
 
 def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:

@@ -29,6 +29,7 @@ from fkgsec.kge.local.evaluation import ClientTables, Evaluator
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
+from fkgsec.kge.models import KgeModel
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -38,6 +39,9 @@ PRIVATE = "private."
 
 class KgeTask:
     """The clients' graphs and embeddings; see `fkgsec.federation.task.Task`.
+
+    Args:
+        keys: by client its place in the federation, from which what it draws derives; None: all clients are here.
 
     Attributes:
         stack: the tables whose rows are shared. private: those that clients keep to themselves, where the recipe has such.
@@ -49,7 +53,7 @@ class KgeTask:
     result_type: ClassVar[type[RunResult]] = KgeResult
     metric: str = "mrr"
 
-    def __init__(self, graph: FederatedGraph, options: KgeOptions) -> None:
+    def __init__(self, graph: FederatedGraph, options: KgeOptions, keys: Sequence[int] | None = None) -> None:
         if not isinstance(graph, FederatedGraph):
             raise DataError(f"{type(graph).__name__} has no clients; divide it by fkgsec.partition() first")
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
@@ -57,7 +61,8 @@ class KgeTask:
         clients = [client if own else _widen(client, len(graph.entities)) for client in graph.clients]
         pooled = self.recipe.pooled
         self._wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
-        trained, keys = ([_pool(clients)], [POOLED_KEY]) if pooled else (clients, list(range(len(clients))))
+        trained = [_pool(clients)] if pooled else clients
+        keys = [POOLED_KEY] if pooled else list(range(len(clients)) if keys is None else keys)
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
         self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
@@ -91,12 +96,7 @@ class KgeTask:
         self.trainer.train_on(place, subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        model = self.stack.model
-        width = model.entity_width if table == "entities" else model.relation_width
-        rows = model.initial_rows(len(names), width, generator(self.options.seed, "initial rows", table, SERVER))
-        # A name's first row does not depend on the order in which names arrived.
-        rank = np.argsort(np.argsort(np.array(names, dtype=object)))
-        return rows[torch.from_numpy(rank)]
+        return first_rows(self.stack.model, self.options.seed, table, names)
 
     def holdings(self, table: Table) -> list[Holding]:
         vocabulary = self.graph.entities if table == "entities" else self.graph.relations
@@ -186,6 +186,15 @@ class KgeTask:
 
 
 TASKS.register("kge", KgeTask)
+
+
+def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -> Tensor:
+    """The server's first rows of a shared table, `[n, width]`, one for each name whatever their order."""
+    width = model.entity_width if table == "entities" else model.relation_width
+    rows = model.initial_rows(len(names), width, generator(seed, "initial rows", table, SERVER))
+    # A name's first row does not depend on the order in which names arrived.
+    rank = np.argsort(np.argsort(np.array(names, dtype=object)))
+    return rows[torch.from_numpy(rank)]
 
 
 def _pool(clients: Sequence[ClientGraph]) -> ClientGraph:
