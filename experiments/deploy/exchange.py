@@ -1,0 +1,84 @@
+"""The server's halves of an exchange whose clients sit apart: the laboratory's transports with nobody else in the process.
+
+exchange = server_exchange(conversation, channel, agreement)
+exchange.align("entities", {})
+exchange.upload(1, "entities", dict.fromkeys(participants))        # whose rows are where the clients are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from defenses.terms import Entropy
+from defenses.transport import DefendedTransport
+from experiments.deploy.agreement import Agreement
+from experiments.deploy.conversation import Conversation
+from experiments.deploy.messages import Clipped, Placed, decode, encode
+from experiments.deploy.party import agreed_terms
+from fkgsec.exchange import Holding, Received, Transport, Uploaded
+from fkgsec.federation.messages import Channel
+from fkgsec.federation.recipes import RECIPES, Table
+
+
+class Apart(Transport):
+    """A transport whose clients are reached by a conversation alone. It has their steps, and none of their halves."""
+
+    def __init__(self, talk: Conversation, channel: Channel, agreement: Agreement) -> None:
+        self.talk, self.agreement, options = talk, agreement, agreement.options
+        super().__init__(channel, options, agreement.addresses, RECIPES[options.algorithm].shared, agreement.run)
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        """Afterwards `server[table].names` is the union, and each client that has a defense is told where its rows stand."""
+        defense: Any = getattr(self, "defense", None)
+        step = "union" if defense and defense.psu else "alignment"
+        self.talk.drive(self.aligning(table), step, 0, table)
+
+    def place(self, table: Table) -> None:
+        """Tell clients where their rows stand; those that have the names of a union, how many these are."""
+        shared = self.server[table]
+        for party in self.parties:
+            places = shared.holdings.get(party)
+            told = b"" if places is None else places.numpy().astype("<i4").tobytes()
+            self.talk.post(party, "place", table=table, content=encode(Placed(len(shared.names), told)))
+
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        """Say what each of these clients receives; what they make of it stays with them."""
+        steps = self.broadcasting(round, table, self.receivers(parties))
+        if steps is not None:
+            self.talk.drive(steps, "broadcast", round, table)
+        return {}
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Any]) -> Uploaded:
+        """The uploads of the clients that `rows` names are aggregated; how many values they cut, they say themselves."""
+        steps, cut = self.uploading(round, table, list(rows)), list[int]()
+        outcome = self.talk.drive(
+            steps,
+            "upload",
+            round,
+            table,
+            members=list(rows),
+            noted=lambda said: cut.append(decode(said, Clipped).count),
+        )
+        return outcome._replace(num_clipped=outcome.num_clipped + sum(cut))
+
+
+class DefendedApart(Apart, DefendedTransport):
+    """The same under a defense."""
+
+    def _draw_from(self, entropy: Entropy) -> None:
+        """The server draws what the server needs; clients have keys of their own, whose public halves were agreed on."""
+        self.entropy, self.defended = entropy, {}
+        agreed = agreed_terms(self.agreement)
+        self.terms.adopt(agreed.keys, agreed.sessions)
+
+    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+        super().align(table, held)
+        self._place(table, {})
+        self.place(table)
+
+
+def server_exchange(talk: Conversation, channel: Channel, agreement: Agreement) -> Apart:
+    """The server's exchange of a run."""
+    kind = DefendedApart if agreement.options.defense else Apart
+    return kind(talk, channel, agreement)

@@ -1,0 +1,177 @@
+"""What a party measures of the models that it keeps, and what the server makes of all figures: ranks stay where they are.
+
+    mine = measured(outcome, graph, agreement, rng)                  # at the party: sums, counts, resampled sums
+    reached([mine, theirs, ...], ["north", "south"], seed=0)         # at the server: figures with intervals
+
+The mean reciprocal rank over all clients needs sums and counts; so do Hits@k with their Wilson intervals. Its bootstrap interval
+takes the sums of resamples, which each party draws of its own items and nobody else can draw again (a bootstrap within strata,
+the strata being the clients). In the laboratory the items themselves cross, so that the figures are those of one process, bit for
+bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from experiments.deploy.agreement import Agreement
+from experiments.tasks.task import Figures, Reached
+from fkgsec import estimate
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.split_leaks import leaked_test_mask
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import save_tensors
+from fkgsec.kge.local.evaluation import HITS, ClientTables, utility
+from fkgsec.randomness import generator
+
+RESAMPLES = 1000
+EMBEDDINGS = "embeddings.safetensors"
+GROUPS = ("all", "leaked", "clean", "shared")
+
+
+class Best(NamedTuple):
+    """The models of a round: those exchanged before its broadcast, and all of them after it."""
+
+    round: int
+    trained: Mapping[str, Tensor]
+    final: Mapping[str, Tensor]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A party's figures on some of its test triples.
+
+    Attributes:
+        count: how many. total: the sum of their reciprocal ranks, the sides averaged.
+        hits: by k, the sum of their shares of sides that rank up to k.
+        resampled: that total in each of so many resamples of these triples; empty in the laboratory.
+        items: in the laboratory alone, each one's reciprocal rank, float64 little-endian.
+    """
+
+    count: int
+    total: float
+    hits: dict[int, float]
+    resampled: list[float] = []
+    items: bytes = b""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a party says of its models: by group of triples (`GROUPS`; "shared", of the shared model of a client that has two),
+    and its own figures with intervals."""
+
+    round: int
+    groups: dict[str, Group]
+    own: dict[str, Estimate]
+
+
+def measured(
+    outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement, rng: np.random.Generator
+) -> Measured:
+    """Figures of a party's kept models.
+
+    Args:
+        outcome: what `KgeTask.outcome` says of them. graph: the party's. rng: of the resamples.
+    """
+    (ranks,), leaked = outcome["test_ranks"], leaked_test_mask(graph, 0)
+    groups = {"all": ranks, "leaked": ranks[leaked], "clean": ranks[~leaked]}
+    if shared := outcome.get("shared_test_ranks"):
+        groups["shared"] = shared[0]
+    laboratory = agreement.randomness == "laboratory"
+    return Measured(
+        round,
+        {name: _group(own, rng, laboratory=laboratory) for name, own in groups.items()},
+        utility(ranks, agreement.options.seed),
+    )
+
+
+def _group(ranks: np.ndarray, rng: np.random.Generator, *, laboratory: bool) -> Group:
+    items = (1 / ranks).mean(axis=1) if len(ranks) else np.zeros(0)
+    hits = {k: float((ranks <= k).mean(axis=1).sum()) if len(ranks) else 0.0 for k in HITS}
+    if laboratory:
+        return Group(len(items), float(items.sum()), hits, items=items.astype("<f8").tobytes())
+    resampled = [float(items[rng.integers(0, len(items), len(items))].sum()) for _ in range(RESAMPLES) if len(items)]
+    return Group(len(items), float(items.sum()), hits, resampled=resampled)
+
+
+def reached(parts: Mapping[str, Measured], seed: int) -> Reached:
+    """The figures over all clients, by client's name in the order of the parties."""
+    by_group = {name: [one.groups[name] for one in parts.values() if name in one.groups] for name in GROUPS}
+    return Reached(
+        _combined(by_group["all"], seed),
+        {name: one.own for name, one in parts.items()},
+        {name: _combined(by_group[name], seed) for name in ("leaked", "clean")},
+        _combined(by_group["shared"], seed) if by_group["shared"] else {},
+    )
+
+
+def _combined(groups: Sequence[Group], seed: int) -> Figures:
+    count = sum(group.count for group in groups)
+    figures = {"mrr": _mean(groups, count, seed)}
+    for k in HITS:
+        figures[f"hits@{k}"] = estimate.proportion(sum(group.hits[k] for group in groups), count)
+    return figures
+
+
+def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
+    filled = [group for group in groups if group.count]
+    if all(group.items for group in filled):
+        items = [np.frombuffer(group.items, dtype="<f8") for group in filled]
+        return estimate.mean(np.concatenate([np.zeros(0), *items]), generator(seed, "bootstrap"))
+    means = np.sum([group.resampled for group in filled], axis=0) / count
+    low, high = np.quantile(means, [0.025, 0.975])
+    value = sum(group.total for group in filled) / count
+    return Estimate(value, float(low), float(high), count, "bootstrap")
+
+
+def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: int) -> None:
+    """Raises `RunError` for figures that contradict themselves, or are not of this round or as many triples."""
+    if said.round != round:
+        raise RunError(f"figures of round {said.round}; those of round {round} were asked for")
+    groups = said.groups
+    if not {"all", "leaked", "clean"} <= set(groups) <= set(GROUPS):
+        raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(GROUPS[:3])} are due")
+    if groups["all"].count != num_test or groups["leaked"].count + groups["clean"].count != num_test:
+        raise RunError(f"figures of {groups['all'].count} test triples, where it said that it has {num_test}")
+    for name, group in groups.items():
+        items = np.frombuffer(group.items[: len(group.items) // 8 * 8], dtype="<f8")
+        numbers = np.array([group.total, *group.hits.values(), *group.resampled, *items])
+        resamples = 0 if laboratory or not group.count else RESAMPLES
+        if (
+            set(group.hits) != set(HITS)
+            or len(group.resampled) != resamples
+            or len(group.items) != 8 * group.count * laboratory
+            or not ((numbers >= 0) & (numbers <= group.count)).all()
+        ):
+            raise RunError(f"figures of {name}: no sums of {group.count} reciprocal ranks and shares")
+
+
+def write_embeddings(folder: Path, outcome: Mapping[str, Any], graph: FederatedGraph) -> None:
+    """The party's model of the kept round, with the names of its rows: `embeddings.safetensors`. Raises `RunError`."""
+    path, client = folder / EMBEDDINGS, graph.clients[0]
+    tensors: dict[str, Tensor] = {}
+    for kind in ("tables", "trained", "private"):
+        for one in outcome.get(kind, ()):
+            tensors |= _named(kind, one)
+    names = {
+        "entities": [graph.entities[number] for number in client.entity_ids],
+        "relations": [graph.relations[number] for number in client.relation_ids],
+    }
+    part = path.with_name(path.name + ".part")
+    try:
+        save_tensors(part, tensors, {kind: json.dumps(one) for kind, one in names.items()})
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error})") from error
+
+
+def _named(kind: str, tables: ClientTables) -> dict[str, Tensor]:
+    return {
+        f"{kind}.entities": tables.entities.contiguous().clone(),
+        f"{kind}.relations": tables.relations.contiguous().clone(),
+    }

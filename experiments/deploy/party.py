@@ -1,0 +1,413 @@
+"""One client of a deployed federation: its own graph, tables and keys; one request in, one reply out.
+
+    party = Party(Path("north"), "north", agreement, read_party_data(Path("north/data"), "north"))
+    reply = party.answer(request)                    # whatever carries the bytes: Flower, a socket, a test
+
+It holds no object of the server and nothing of another client. What must outlive the process lies in its folder:
+`party.safetensors` (tables, optimiser, what its codec and its history of broadcasts remember, its last lasting reply),
+`identity.key`, and at the end `embeddings.safetensors`, the model of the best round.
+
+A party has to live from one request to the next: secrets of a running session of secure aggregation are in its memory alone, on
+purpose. One that is started anew goes on from its folder, and is silent in the session that it left: to the others it dropped
+out, and it takes part again in the next round. An engine that starts a process for each message keeps the party in one of its own
+(`experiments.deploy.resident`).
+
+The same request again (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
+session for each table and round, so that no repetition can draw both kinds of share of one secret from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+import fkgsec
+from defenses import rounds as defended_rounds
+from defenses.bound_broadcasts import ReceivedBroadcasts
+from defenses.client import DefendedClient
+from defenses.terms import SESSIONS, PartyEntropy, Terms
+from experiments.deploy.agreement import Agreement, new_identity, read_secret
+from experiments.deploy.measure import Best, measured, write_embeddings
+from experiments.deploy.messages import (
+    Answer,
+    Clipped,
+    Hello,
+    Item,
+    Placed,
+    Reply,
+    Request,
+    Trained,
+    Validated,
+    decode,
+    encode,
+)
+from experiments.deploy.party_state import Memory, load_memory, save_memory
+from experiments.tasks.kge import TASK
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
+from fkgsec.exchange.client import TableClient
+from fkgsec.federation import messages
+from fkgsec.federation.messages import client_party
+from fkgsec.federation.options import replace
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.local.task import KgeTask
+from protocols.core.errors import ProtocolError, describe
+from protocols.core.prg import SEED_BYTES, derive, digest
+from protocols.core.rounds import NOTHING, Silence
+from protocols.core.rounds import Party as Part
+
+
+class Party:
+    """See the module.
+
+    Args:
+        folder: where its state lies; made where it is missing.
+        name: which of the agreement's parties it is.
+        agreement: the terms.
+        data: its own triples, a graph of one client (`experiments.deploy.data.read_party_data`).
+        device: of its own machine; None: that of the agreement.
+
+    Raises:
+        SpecError: it is no party of the agreement, or has another key there. DataError: data of several clients.
+        RunError: the state in its folder is damaged, or of another run or other data.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, agreement: Agreement, data: FederatedGraph, device: str | None = None
+    ) -> None:
+        if name not in agreement.parties:
+            raise SpecError(f"party: {name!r} is not among the parties {', '.join(agreement.parties)}")
+        if len(data.clients) != 1:
+            raise DataError(f"{data.name}: a party has the data of one client; got {len(data.clients)}")
+        self.folder, self.name, self.agreement, self.data = folder, name, agreement, data
+        self.place, self.address = agreement.parties.index(name), client_party(name)
+        self.options = agreement.options if device is None else replace(agreement.options, device=device)
+        self.recipe = RECIPES[self.options.algorithm]
+        self._identify()
+        self.task = KgeTask(data, replace(self.options, seed=self._training_seed()), keys=[self.place])
+        self.memory = Memory()
+        self.best: dict[str, Best] = {}  # "candidate", the round that was validated last; "best", the one to keep
+        self.trained: tuple[int, dict[str, Tensor]] = (0, {})  # shared models before a round's broadcast
+        self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
+        self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
+        self._join()
+        load_memory(self)
+        self._last = (self.memory.serial, self.memory.request, self.memory.reply)
+
+    # What it is made of.
+
+    def _identify(self) -> None:
+        """Its secrets: a lasting one from its folder, one for the sessions of this process. Raises `SpecError`, `RunError`."""
+        public = new_identity(self.folder, self.agreement.run)
+        pinned = self.agreement.identities.get(self.name, public)
+        if pinned != public:
+            raise SpecError(
+                f"identities: {self.name} is to sign with {pinned[:16]}..., but its folder {self.folder} has the key "
+                f"{public[:16]}...; take the folder that the agreement was made with"
+            )
+        self._secret = read_secret(self.folder)
+        self.entropy = PartyEntropy(self._secret, secrets.token_bytes(SEED_BYTES), self.agreement.run)
+
+    def _training_seed(self) -> int:
+        if self.agreement.randomness == "laboratory":
+            return self.options.seed
+        return int.from_bytes(derive(self._secret, "training of a party", self.agreement.run, length=7), "big")
+
+    def _join(self) -> None:
+        codec, aggregation = CODECS[self.recipe.codec], AGGREGATIONS[self.recipe.aggregation]
+        self.tables = {
+            table: TableClient(self.address, table, self.task.holdings(table)[0], codec, aggregation, self.options)
+            for table in self.recipe.shared
+        }
+        self.defended: DefendedClient | None = None
+        if not self.options.defense:
+            return
+        terms = agreed_terms(self.agreement)
+        self.defended = DefendedClient(self.address, terms, self.entropy, ReceivedBroadcasts)
+        for client in self.tables.values():
+            self.defended.join(client)
+
+    @property
+    def _sums(self) -> bool:
+        """Whether uploads are summed by secure aggregation."""
+        return self.defended is not None and self.defended.terms.defense.secagg is not None
+
+    @property
+    def data_digest(self) -> bytes:
+        """Of its data, salted by the run: tells a run from one on other data, and two runs on the same data apart."""
+        return hashlib.sha256(f"{self.agreement.run} {self.data.hash}".encode()).digest()
+
+    # Requests.
+
+    def answer(self, request: bytes) -> bytes:
+        """The reply to a request. What is at fault is said in the reply, and nothing of such a request was done."""
+        try:
+            asked = decode(request, Request, self.agreement.largest_bytes)
+            if asked.run != self.agreement.digest:
+                raise RunError("a request of another run or under other terms")
+        except RunError as error:
+            return self._refused(0, str(error))
+        serial, seen = asked.serial, hashlib.sha256(request).digest()
+        if serial == self._last[0] and seen == self._last[1]:
+            return self._last[2]
+        if serial <= self._last[0]:
+            kind = "another request with the serial number" if serial == self._last[0] else "a late request: number"
+            return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
+        before = self._history()
+        try:
+            answers = self._take_all(asked.items)
+        except RunError as error:
+            return self._refused(serial, str(error))
+        reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
+        self._last = (serial, seen, reply)
+        if before != self._history() or any(item.lasting or item.step in ("train", "hello") for item in asked.items):
+            self.memory.serial, self.memory.request, self.memory.reply = self._last
+            save_memory(self)
+        return reply
+
+    def _refused(self, serial: int, reason: str) -> bytes:
+        return encode(Reply(self.agreement.digest, serial, self.address, [], f"{self.address}: {reason}"))
+
+    def _history(self) -> bytes:
+        return self.defended.log.digest if self.defended else b""
+
+    def _take_all(self, items: list[Item]) -> list[Answer]:
+        """Answer each item. After one that fails the others are left: what they build on is not there.
+
+        Raises `RunError` before anything is done where an item is missing that this client must have taken.
+        """
+        self._check_lasting(items)
+        answers: list[Answer] = []
+        failed = ""
+        for item in items:
+            if failed:
+                answers.append(Answer(silence=failed))
+                continue
+            try:
+                answers.append(self._take(item))
+            except ProtocolError as error:
+                failed = describe(error)
+                answers.append(Answer(silence=failed))
+            except FkgsecError as error:
+                failed = f"{type(error).__name__}: {error}"
+                answers.append(Answer(silence=failed))
+        return answers
+
+    def _check_lasting(self, items: list[Item]) -> None:
+        due = self.memory.lasting + 1
+        for item in items:
+            if item.lasting > due:
+                raise RunError(f"{item.step} is number {item.lasting} of what lasts; number {due} is missing here")
+            if item.lasting == due:
+                due += 1
+
+    def _take(self, item: Item) -> Answer:
+        if item.lasting and item.lasting <= self.memory.lasting:
+            return Answer()  # taken before; its reply was lost on the way
+        steps: Mapping[str, Callable[[Item], Answer]] = {
+            "hello": self._hello,
+            "alignment": self._align,
+            "union": self._unite,
+            "place": self._place,
+            "broadcast": self._broadcast,
+            "train": self._train,
+            "validate": self._validate,
+            "candidate": self._candidate,
+            "keep": self._keep,
+            "upload": self._upload,
+            "listen": self._listen,
+            "measure": self._measure,
+        }
+        if item.step not in steps:
+            raise RunError(f"{self.address} does not do {item.step!r}")
+        if item.table and item.table not in self.tables:
+            raise RunError(f"{item.table!r} is no shared table of {self.options.algorithm}")
+        answer = steps[item.step](item)
+        if item.lasting:
+            self.memory.lasting = item.lasting
+        return answer
+
+    def _speak(self, item: Item, part: Part[Any]) -> Answer:
+        """Hand the item's frames to its part of a protocol."""
+        frames: Any = NOTHING
+        if item.frames is not None:
+            frames = tuple(messages.decode(frame) for frame in item.frames)
+        reply = part.answer(frames)
+        if isinstance(reply, Silence):
+            return Answer(silence=reply.reason)
+        return Answer(frames=None if reply == NOTHING else [messages.encode(message) for message in reply])
+
+    # Steps.
+
+    def _hello(self, item: Item) -> Answer:
+        sizes = TASK.describe(self.data)[self.data.clients[0].name]
+        return Answer(content=encode(Hello(sizes, self.data_digest, fkgsec.__version__)))
+
+    def _align(self, item: Item) -> Answer:
+        return self._speak(item, Part(rounds.client_alignment(self.tables[item.table])))
+
+    def _unite(self, item: Item) -> Answer:
+        defended = self._defended()
+        part = self._part("union", item, lambda: defended_rounds.client_union(defended, item.table))
+        answer = self._speak(item, part)
+        if part.finished and item.table not in self.memory.unions:
+            assert part.result is not None
+            self.memory.unions[item.table] = list(part.result)
+        return answer
+
+    def _place(self, item: Item) -> Answer:
+        told = decode(item.content, Placed, self.agreement.largest_bytes)
+        names, places = self.memory.unions.get(item.table), placed_rows(told.places)
+        own = self.tables[item.table].holding.names
+        if self.defended and self.defended.whole:
+            if names is None or len(names) != told.num_rows:
+                raise RunError(
+                    f"{item.table}: {told.num_rows} rows were said to be shared; the union has another number"
+                )
+        elif len(told.places) != 4 * len(own) or not _are_places(places, len(own), told.num_rows):
+            raise RunError(f"{item.table}: {len(places)} places were sent; {len(own)} different ones are due")
+        self.memory.placed[item.table] = (told.num_rows, told.places)
+        self.settle_places(item.table)
+        return Answer()
+
+    def settle_places(self, table: Table) -> None:
+        """Take over where its rows stand, as it was told (`memory`). Of others' rows it knows no name but those of a union."""
+        if self.defended is None:
+            return
+        num_rows, told = self.memory.placed[table]
+        names, own = self.memory.unions.get(table), self.tables[table].holding.names
+        bind = names is not None
+        if names is None:
+            names = [""] * num_rows
+            for name, place in zip(own, placed_rows(told), strict=True):
+                names[place] = name
+        self.defended.place(table, names, bind=bind)
+        self.defended.terms.prepare(table, num_rows, self.task.rows(table, 0).shape[1], 1)
+
+    def _broadcast(self, item: Item) -> Answer:
+        self._before_broadcast(item.round)
+        for key, (number, part) in list(self._parts.items()):
+            if key[0] in ("upload", "listen") and number <= item.round:
+                part.close()
+                del self._parts[key]
+        if self.defended and self._sums:
+            part: Part[Any] = Part(defended_rounds.client_broadcast(self.defended, item.round, item.table))
+        else:
+            part = Part(rounds.client_broadcast(self.tables[item.table], item.round))
+        answer = self._speak(item, part)
+        if not part.finished:
+            raise RunError(f"a broadcast of {item.table} in round {item.round} without messages")
+        received: Received | None = part.result
+        if received is not None:
+            self.task.receive(item.round, item.table, 0, received)
+        return answer
+
+    def _before_broadcast(self, round: int) -> None:
+        if round > self.trained[0]:
+            self.trained = (round, self.task.snapshot(shared_only=True))
+
+    def _train(self, item: Item) -> Answer:
+        if item.round <= self.memory.trained:
+            raise RunError(f"round {item.round} was trained already")
+        self.task.begin_round()
+        losses = self.task.train(item.round, [0], lambda: None)
+        self.memory.trained = item.round
+        self._before_broadcast(item.round)
+        return Answer(content=encode(Trained(losses[0])))
+
+    def _validate(self, item: Item) -> Answer:
+        return Answer(content=encode(Validated(*self.task.evaluator.reciprocal("valid")[0])))
+
+    def _candidate(self, item: Item) -> Answer:
+        self._before_broadcast(item.round)
+        self.best["candidate"] = Best(item.round, self.trained[1], self.task.snapshot())
+        return Answer()
+
+    def _keep(self, item: Item) -> Answer:
+        candidate = self.best.get("candidate")
+        if candidate is None or candidate.round != item.round:
+            raise RunError(f"the models of round {item.round} are to be kept, and are not there")
+        self.best["best"] = self.best.pop("candidate")
+        return Answer()
+
+    def _upload(self, item: Item) -> Answer:
+        table, round = item.table, item.round
+        live = self._parts.get(("upload", table), (0, None))[0] == round
+        if not live and round <= self.memory.uploads.get(table, 0):
+            raise RunError(f"{self.address} left the session of {table} in round {round}, and enters no second one")
+        self.memory.uploads[table] = round
+        answer = self._speak(item, self._part("upload", item, lambda: self._uploading(round, table)))
+        if live or not self._sums:
+            return answer
+        assert self.defended
+        return msgspec.structs.replace(answer, content=encode(Clipped(self.defended.parts[table].num_clipped)))
+
+    def _uploading(self, round: int, table: Table) -> Any:
+        rows = self.task.rows(table, 0)[: self.tables[table].holding.num_uploaded].cpu()
+        if not (self.defended and self._sums):
+            return rounds.client_upload(self.tables[table], round, rows)
+        self.defended.begin(round, table, rows)
+        addresses = self.agreement.addresses
+        senders = [addresses[place] for place in self.options.participants(len(addresses), round)]
+        return defended_rounds.client_upload(self.defended, round, table, senders)
+
+    def _listen(self, item: Item) -> Answer:
+        defended = self._defended()
+        return self._speak(item, Part(defended_rounds.client_listening(defended, item.round, item.table)))
+
+    def _part(self, step: str, item: Item, make: Callable[[], Any]) -> Part[Any]:
+        """The client's half of a protocol that is under way, or a new one."""
+        number, part = self._parts.get((step, item.table), (-1, None))
+        if part is None or number != item.round:
+            if part is not None:
+                part.close()
+            part = Part(make())
+            self._parts[step, item.table] = (item.round, part)
+        return part
+
+    def _defended(self) -> DefendedClient:
+        if self.defended is None:
+            raise RunError(f"{self.address} takes part in no protocol: the agreement has no defense")
+        return self.defended
+
+    def _measure(self, item: Item) -> Answer:
+        if "best" not in self.best:
+            raise RunError("no round was kept yet")
+        best = self.best["best"]
+        outcome = self.task.outcome(best.trained, best.final)
+        write_embeddings(self.folder, outcome, self.data)
+        rng = np.random.default_rng(secrets.randbits(128))
+        return Answer(content=encode(measured(outcome, best.round, self.data, self.agreement, rng)))
+
+
+def agreed_terms(agreement: Agreement) -> Terms:
+    """What a defended exchange builds on, from the public agreement alone."""
+    recipe = RECIPES[agreement.options.algorithm]
+    terms = Terms(agreement.options, agreement.addresses, recipe.shared, CODECS[recipe.codec])
+    keys = {client_party(name): bytes.fromhex(key) for name, key in agreement.identities.items()}
+    sessions = {
+        (what, table): digest("session of a deployed federation", agreement.digest, what, table)[:16]
+        for what in SESSIONS
+        for table in recipe.shared
+    }
+    terms.adopt(keys, sessions)
+    return terms
+
+
+def placed_rows(places: bytes) -> np.ndarray:
+    """Row numbers as `Placed` has them, int32 `[n]`; of other bytes those that are whole."""
+    return np.frombuffer(places[: len(places) // 4 * 4], dtype="<i4")
+
+
+def _are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
+    """Whether these are `count` different rows of a table of `num_rows`."""
+    within = not len(places) or (int(places.min()) >= 0 and int(places.max()) < num_rows)
+    return len(places) == count == len(np.unique(places)) and within

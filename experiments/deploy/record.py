@@ -1,0 +1,70 @@
+"""The record of a deployed run: that of the laboratory, made of what parties said instead of what they have."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from experiments.deploy.measure import Measured, reached
+from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
+from experiments.tasks.kge import TASK, Spec
+from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.protection import Protection
+from protocols.noise.guarantee import Guarantee
+
+if TYPE_CHECKING:
+    from experiments.deploy.server import Server
+
+LEARNS = (
+    "apart: the server learns of each client how many entities, relations and triples of each split it has, and a digest of its "
+    "data salted by the run",
+    "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
+    "reciprocal ranks of validation triples and their number; under secagg how many values it cut",
+    "apart: at the end the server learns of each client sums of reciprocal ranks and hits on its test triples, and their "
+    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals",
+)
+DRAWN = {
+    "operating system": "randomness: every client drew its own from its operating system, for training and for protocols",
+    "laboratory": "randomness: training drew from the run's seed, and test ranks crossed one by one, for comparison with one "
+    "process; keys, shares, masks and noise came from the operating systems",
+}
+
+
+def deployed_record(
+    spec: Spec, server: Server, progress: Progress, measured: Mapping[str, Measured], missing: Mapping[str, str]
+) -> Record:
+    """The record of a finished run.
+
+    Args:
+        measured: by name what clients measured. missing: by name why others' figures are not in it.
+    """
+    found, transcript = reached(measured, spec.seed), server.transcript
+    protection: Protection = server.exchange.protection()
+    absent = [f"apart: utility is without {name}, which did not measure ({why})" for name, why in missing.items()]
+    hellos = {name: server.hellos[party] for name, party in zip(server.agreement.parties, server.hellos, strict=True)}
+    digest = hashlib.sha256(b"".join(hello.data for hello in hellos.values())).hexdigest()
+    return Record(
+        schema=SCHEMA,
+        spec=spec,
+        seed=spec.seed,
+        data=DataRecord(spec.data, digest, {name: dict(hello.sizes) for name, hello in hellos.items()}, [], []),
+        environment=environment_of(spec.federation_options()),
+        utility=found.of_all,
+        utility_by_client=found.by_client,
+        utility_by_leak=found.by_leak,
+        bytes=Bytes(
+            transcript.num_bytes("up"),
+            transcript.num_bytes("down"),
+            [entry.bytes_up for entry in progress.rounds],
+            [entry.bytes_down for entry in progress.rounds],
+        ),
+        rounds=progress.rounds,
+        best_round=progress.best_round,
+        protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *absent],
+        utility_shared=found.shared,
+        guarantees={tables: one for tables, one in protection.guarantees.items() if isinstance(one, Guarantee)},
+        withstands=protection.withstands,
+        metric=TASK.metric,
+        valid=next((entry.valid for entry in progress.rounds if entry.round == progress.best_round), None),
+    )

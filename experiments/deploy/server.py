@@ -1,0 +1,335 @@
+"""The server of a deployed federation: it asks, sums, sends, and writes the record; no triple, rank or local model comes to it.
+
+    record = serve(spec, agreement, ask, Path("server"))
+
+`ask` is the network: see `experiments.deploy.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`), and so
+are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it: what a
+broadcast, a validation and the next training need then crosses in one request.
+
+What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
+each party's sizes, losses, sums of validation ranks, and at the end sums and counts of its test ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import torch
+
+import fkgsec
+from experiments.deploy.agreement import Agreement
+from experiments.deploy.conversation import Ask, Conversation, Journal, Posted, Standing
+from experiments.deploy.exchange import server_exchange
+from experiments.deploy.measure import Measured, check_measured
+from experiments.deploy.messages import Hello, Trained, Validated, decode
+from experiments.deploy.record import deployed_record
+from experiments.runs.record import Record, encode_record, write_atomically
+from experiments.runs.run import RECORD_FILE
+from experiments.runs.writing import locked
+from experiments.tasks.kge import TASK, Spec
+from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import Uploaded
+from fkgsec.federation import checkpoint, packing
+from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.loop import CHECKPOINT, CHECKPOINT_EVERY_S
+from fkgsec.federation.messages import Channel, Transcript
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.steps import (
+    Observer,
+    Passed,
+    broadcast_and_check,
+    judge,
+    may_end,
+    mean_loss,
+    round_entry,
+    train_and_upload,
+)
+from fkgsec.kge.local.evaluation import Reciprocal, mean_reciprocal
+from fkgsec.kge.local.task import first_rows
+
+JOURNAL = "journal.bin"
+Kind = TypeVar("Kind")
+
+
+class _State(msgspec.Struct):
+    """What a checkpoint has beside tensors, transcript and progress: of the round that is summed and not sent yet."""
+
+    standing: Standing
+    hellos: dict[str, Hello]
+    best: int
+    round: int = 0
+    loss: float | None = None
+    valid: float | None = None
+    outcomes: list[tuple[int, int, dict[str, str], dict[str, tuple[int, int]]]] = []
+
+
+class Server:
+    """The parties as the server has them: addresses, and what they said. It is the `Sites` of the loop."""
+
+    def __init__(self, agreement: Agreement, ask: Ask, folder: Path) -> None:
+        self.agreement, self.options = agreement, agreement.options
+        self.recipe = RECIPES[self.options.algorithm]
+        self.channel = Channel()
+        self.talk = Conversation(agreement, ask, Journal(folder / JOURNAL), self.transcript)
+        self.exchange = server_exchange(self.talk, self.channel, agreement)
+        self.hellos: dict[str, Hello] = {}
+        self.best, self._round = 0, 0
+
+    @property
+    def transcript(self) -> Transcript:
+        """What crossed so far."""
+        return self.channel.transcript
+
+    @property
+    def judged_before_broadcast(self) -> bool:
+        """As the task has it: of the shared models as trained, and of private ones, which no broadcast changes."""
+        return self.options.evaluates_before_broadcast or self.recipe.private != "none"
+
+    # The steps of the loop.
+
+    def align(self) -> None:
+        """Round 0. Nobody may be missing."""
+        self.talk.needs_all = True
+        said = self.talk.post_all("hello")
+        for party, posted in said.items():
+            self.hellos[party] = self._hello(party, posted)
+        for table, shared in self.exchange.server.items():
+            self.exchange.align(table, {})
+            model = self.options.kge_model()
+            self.exchange.initialise(table, first_rows(model, self.options.seed, table, shared.names))
+        self.talk.needs_all = False
+
+    def _hello(self, party: str, posted: Posted) -> Hello:
+        said = _content(posted, Hello)
+        if isinstance(said, str):
+            raise RunError(f"{party} did not say hello: {said}")
+        if said.version != fkgsec.__version__:
+            raise RunError(f"{party} runs fkgsec {said.version}, the server {fkgsec.__version__}; install one version")
+        if set(said.sizes) != set(TASK.sizes) or min(said.sizes.values()) < 0 or said.sizes["train"] < 1:
+            raise RunError(f"{party} says that it has {said.sizes}; {', '.join(TASK.sizes)} are due")
+        return said
+
+    def participants(self, round: int) -> list[int]:
+        """By place."""
+        return self.options.participants(len(self.agreement.parties), round)
+
+    def num_steps(self, places: Sequence[int]) -> int:
+        """The server cannot tell."""
+        return 0
+
+    def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
+        """These clients are to train; the loss is the mean over those that say theirs."""
+        self._round = round
+        posted = {place: self.talk.post(self.agreement.addresses[place], "train", round=round) for place in places}
+
+        def loss() -> float | None:
+            said = {place: _content(one, Trained) for place, one in posted.items()}
+            losses = {place: one.loss for place, one in said.items() if isinstance(one, Trained)}
+            return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
+
+        return loss
+
+    def validate(self, round: int) -> Callable[[], float | None]:
+        """All clients validate; those that are judged with what the broadcast said keep these models until it is clear whether
+        they are the best."""
+        posted = self.talk.post_all("validate", round=round)
+        if not self.judged_before_broadcast:
+            self.talk.post_all("candidate", round=round)
+
+        def valid() -> float | None:
+            parts = []
+            for party, one in posted.items():
+                said = _content(one, Validated)
+                if isinstance(said, Validated) and _is_sum(said, self.hellos[party].sizes["valid"]):
+                    parts.append(Reciprocal(said.total, said.count))
+            return mean_reciprocal(parts)
+
+        return valid
+
+    def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
+        """The clients at these places send their rows."""
+        senders = dict.fromkeys(self.agreement.addresses[place] for place in places)
+        return [self.exchange.upload(round, table, senders) for table in self.exchange.server]
+
+    def broadcast(self, round: int) -> None:
+        """To all where the federation's model is what is judged, else to those that train next."""
+        receivers = self.agreement.addresses
+        if self.recipe.evaluated == "local" and round > 0:
+            receivers = tuple(receivers[place] for place in self.participants(round + 1))
+        for table in self.exchange.server:
+            self.exchange.broadcast(round, table, receivers)
+
+    def keep(self, round: int) -> None:
+        """Tell all clients that this round is the best."""
+        if self.judged_before_broadcast:
+            self.talk.post_all("candidate", round=round)
+        self.talk.post_all("keep", round=round)
+        self.best = round
+
+    def retain(self, *rounds: int) -> None:
+        """Keep the messages of round 0, of these, and of the round that is on, as the laboratory does."""
+        transcript, kept = self.transcript, {0, *rounds, self._round}
+        kept |= self.options.first_exchange() if self.recipe.keeps_first else set()
+        uploads = set[int]().union(*(transcript.latest_uploads(number) for number in rounds))
+        noted = {*kept, *self.exchange.rounds_worth_noting()}
+        transcript.retain(kept | uploads, noted, broadcasts={transcript.last_broadcast(number) for number in rounds})
+
+    # The end.
+
+    def measure(self) -> tuple[dict[str, Measured], dict[str, str]]:
+        """By name what each client measured of the best round's models; and why others' figures are missing."""
+        posted, found, missing = self.talk.post_all("measure", round=self.best), dict[str, Measured](), dict[str, str]()
+        for name, (party, one) in zip(self.agreement.parties, posted.items(), strict=True):
+            said = _content(one, Measured)
+            try:
+                if isinstance(said, str):
+                    raise RunError(said)
+                laboratory = self.agreement.randomness == "laboratory"
+                num_test = self.hellos[party].sizes["test"]
+                check_measured(said, laboratory=laboratory, round=self.best, num_test=num_test)
+                found[name] = said
+            except RunError as error:
+                missing[name] = str(error)
+        if not found:
+            raise RunError(f"nobody measured its models: {'; '.join(missing.values())}")
+        return found, missing
+
+    # What is kept.
+
+    def save(self, path: Path, progress: Progress, passed: Passed) -> None:
+        """Write a checkpoint between the sums of a round and what is made known of them."""
+        outcomes = [(o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut)) for o in passed.outcomes]
+        state = _State(self.talk.stand(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
+        if passed.valid:
+            state.valid = passed.valid()
+        progress.entries = self.transcript.entries
+        tree: dict[str, packing.Tree] = {
+            "frame": packing.frames_by_round(self.transcript.frames),
+            "note": packing.frames_by_round(self.transcript.notes),
+            "exchange": self.exchange.tensors(),
+            "state": {"bytes": torch.frombuffer(bytearray(msgspec.msgpack.encode(state)), dtype=torch.uint8)},
+        }
+        checkpoint.save(path, packing.pack(tree), progress)
+        self.talk.settle()
+
+    def restore(self, path: Path) -> tuple[Progress, Passed]:
+        """Go on from a checkpoint. Raises `RunError` for one that is damaged or of another run."""
+        tensors, progress = checkpoint.load(path, self.agreement.digest.hex())
+        transcript = self.transcript
+        transcript.entries = list(progress.entries)
+        transcript.frames = packing.frames_of(packing.below("frame.", tensors))
+        transcript.notes = packing.frames_of(packing.below("note.", tensors))
+        try:
+            state = msgspec.msgpack.decode(tensors["state.bytes"].numpy().tobytes(), type=_State)
+        except (KeyError, msgspec.MsgspecError) as error:
+            raise RunError(f"{path}: no checkpoint of a deployed server ({error})") from error
+        held = {table: {} for table in self.recipe.shared}
+        self.exchange.restore(held, packing.below("exchange.", tensors))
+        self.hellos, self.best, self._round = state.hellos, state.best, state.round
+        self.talk.resume(state.standing)
+        checked = state.round > 0 and self.options.is_checked(state.round)
+        before = checked and self.judged_before_broadcast
+        passed = Passed(
+            state.round,
+            time.perf_counter(),
+            checked,
+            lambda: state.loss,
+            [Uploaded(*one) for one in state.outcomes],
+            (lambda: state.valid) if before else None,
+        )
+        return progress, passed
+
+
+def serve(
+    spec: Spec,
+    agreement: Agreement,
+    ask: Ask,
+    folder: Path,
+    observer: Observer | None = None,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+) -> Record:
+    """Run a federation with its parties apart, and write its record to `folder`.
+
+    Args:
+        spec: what is asked for; its options are those of the agreement.
+        ask: the network.
+        folder: of checkpoints, the journal and the record; a server that was killed goes on from what it finds there.
+        observer: progress callbacks for every round.
+
+    Raises:
+        SpecError: the spec's options are not those that were agreed on.
+        RunError: nobody answers, or the folder has another run.
+    """
+    if spec.replace(device="auto").federation_options() != msgspec.structs.replace(agreement.options, device="auto"):
+        raise SpecError("options: the spec's are not those of the agreement; make the agreement from the spec")
+    observer = observer or Observer()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        server = Server(agreement, ask, folder)
+        progress = train_apart(server, folder / CHECKPOINT, observer, checkpoint_every_s)
+        measured, missing = server.measure()
+        record = deployed_record(spec, server, progress, measured, missing)
+        write_atomically(folder / RECORD_FILE, encode_record(record))
+        return record
+
+
+def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every_s: float) -> Progress:
+    """All rounds, going on from the checkpoint at `path` where there is one; see `fkgsec.federation.loop.run_federation`."""
+    if path.exists():
+        progress, passed = server.restore(path)
+    else:
+        progress, began = Progress(server.agreement.digest.hex(), metric=TASK.metric), time.perf_counter()
+        server.align()
+        passed = Passed(0, began, False, lambda: None, [])
+        server.save(path, progress, passed)
+    for entry in progress.rounds:
+        observer.round_done(entry)
+    saved_at, unjudged = time.perf_counter(), None
+    while True:
+        unjudged = _close(server, progress, passed, observer)
+        if progress.finished:
+            return progress
+        passed = train_and_upload(server, passed.round + 1, observer)
+        if unjudged is not None:
+            judge(server, progress, unjudged)
+            observer.round_done(progress.rounds[-1])
+        if time.perf_counter() - saved_at >= checkpoint_every_s:
+            server.save(path, progress, passed)
+            saved_at = time.perf_counter()
+
+
+def _close(server: Server, progress: Progress, passed: Passed, observer: Observer) -> Passed | None:
+    """Send what a round came to; judge it, or return it where it is judged after the next one's uploads."""
+    if passed.round == 0:
+        server.broadcast(0)
+        progress.rounds.append(round_entry(server.transcript, 0, None, None, [], passed.began))
+    else:
+        before = passed.valid is not None
+        broadcast_and_check(server, passed)
+        if passed.checked and not before and not may_end(server.options, progress, passed.round):
+            return passed
+        judge(server, progress, passed)
+    observer.round_done(progress.rounds[-1])
+    return None
+
+
+def _content(posted: Posted, kind: type[Kind]) -> Kind | str:
+    """What a party said; or why it said nothing that can be read."""
+    answer = posted()
+    if answer.silence:
+        return answer.silence
+    try:
+        return decode(answer.content, kind)
+    except RunError as error:
+        return f"MalformedMessage: {error}"
+
+
+def _is_sum(said: Validated, num_triples: int) -> bool:
+    """Whether this can be a sum of reciprocal ranks of one or both sides of so many triples."""
+    sides = (num_triples, 2 * num_triples)
+    return said.count in sides and np.isfinite(said.total) and 0 <= said.total <= said.count

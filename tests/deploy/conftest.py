@@ -1,0 +1,109 @@
+"""A consortium on one machine whose parties share nothing but bytes, with a network that can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from experiments.deploy.agreement import Agreement, new_identity, new_run
+from experiments.deploy.data import read_party_data, write_party_folders
+from experiments.deploy.party import Party
+from experiments.deploy.server import Server, serve, train_apart
+from experiments.runs.record import Record
+from experiments.runs.spec import make_spec
+from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.steps import Observer
+from protocols.core.rounds import Silence
+
+TINY = {
+    "size": 300,
+    "dim": 16,
+    "batch_size": 64,
+    "num_negatives": 8,
+    "rounds": 3,
+    "eval_every": 1,
+    "learning_rate": 0.01,
+    "device": "cpu",
+}
+Fault = Callable[[str, str, bytes], bytes | Silence | None]
+"""(stage, party, request) -> what comes of it in place of the party's reply; None: the reply."""
+
+
+class Consortium:
+    """Clients in folders of their own, and what the server needs to reach them.
+
+    Attributes:
+        stages: of all requests. crossed: all requests and replies. fault: what the network does to a request.
+    """
+
+    def __init__(self, root: Path, randomness: str = "laboratory", **options: Any) -> None:
+        self.root = root
+        self.spec = make_spec(None, TINY | options)
+        self.graph = self.spec.load_graph()
+        self.names = [client.name for client in self.graph.clients]
+        write_party_folders(self.graph, root / "data")
+        run = new_run()
+        keys = {name: new_identity(root / name, run) for name in self.names}
+        self.terms = Agreement(
+            run=run,
+            options=self.spec.federation_options(),
+            parties=tuple(self.names),
+            identities=keys,
+            randomness=randomness,  # type: ignore[arg-type]
+        )
+        self.parties = {name: self.party(name) for name in self.names}
+        self.stages: list[str] = []
+        self.crossed: list[bytes] = []
+        self.fault: Fault = lambda stage, party, request: None
+
+    def party(self, name: str) -> Party:
+        """A new process of a party, as it were: all that it knows is what lies in its folder."""
+        return Party(self.root / name, name, self.terms, read_party_data(self.root / "data" / name, name))
+
+    def restart(self, name: str) -> None:
+        self.parties[name] = self.party(name)
+
+    def ask(self, stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
+        self.stages.append(stage)
+        for address, request in requests.items():
+            came = self.fault(stage, address, request)
+            reply = self.parties[address.removeprefix("client/")].answer(request) if came is None else came
+            self.crossed += [request, *([reply] if isinstance(reply, bytes) else [])]
+            yield address, reply
+
+    def serve(self, **more: Any) -> Record:
+        return serve(self.spec, self.terms, self.ask, self.root / "server", **more)
+
+    def train(self) -> tuple[Server, Progress]:
+        """The rounds alone, with the server that ran them."""
+        folder = self.root / "server"
+        folder.mkdir(exist_ok=True)
+        server = Server(self.terms, self.ask, folder)
+        return server, train_apart(server, folder / "checkpoint.safetensors", Observer(), 0)
+
+
+@pytest.fixture
+def consortium(tmp_path: Path) -> Callable[..., Consortium]:
+    def make(**options: Any) -> Consortium:
+        return Consortium(tmp_path, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plain() -> Callable[[Record], dict[str, Any]]:
+    return _plain
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """What a record says of a run, wherever it was made: not machine, time, data as the server knows them, and the statement."""
+    told = msgspec.to_builtins(record)
+    for name in ("environment", "data", "protection"):
+        del told[name]
+    for entry in told["rounds"]:
+        del entry["seconds"]
+    return told
