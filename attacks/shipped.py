@@ -6,6 +6,9 @@ from attacks.graphs import backdoor, degree_support, kinship, properties
 from attacks.graphs.inversion import evaluation as gradient_inversion
 from attacks.graphs.membership import membership as graph_membership
 from attacks.membership import inference as membership
+from attacks.poisoning import client as client_poison
+from attacks.poisoning import server as server_poison
+from attacks.poisoning import untargeted
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
 from attacks.uploads import attributes, auxiliary, degrees, edges, patterns
@@ -22,6 +25,9 @@ for one in (
     passive.ATTACK,
     active.ATTACK,
     guess.ATTACK,
+    client_poison.ATTACK,
+    server_poison.ATTACK,
+    untargeted.ATTACK,
 ):
     ATTACKS.register(one.name, one)
 for one in (

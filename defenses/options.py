@@ -225,7 +225,8 @@ class Defense(msgspec.Struct, frozen=True):
         cut: dict[str, int] = {}
         for one in self.others.values():
             uploads, own = one.screen(round, table, uploads, previous)
-            cut = {party: cut.get(party, 0) + own.get(party, 0) for party in uploads}
+            counted = [party for party in uploads if party in cut or party in own]
+            cut = {party: cut.get(party, 0) + own.get(party, 0) for party in counted}
         return Screened(uploads, cut)
 
     @property

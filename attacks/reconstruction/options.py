@@ -32,6 +32,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         probes: entities that an active client moves at once. probe_size: how far, in each number of their rows.
         probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
         guesses: names of each victim that a client guesses, beside as many that nobody holds.
+        poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.
+        boost: what a malicious client multiplies the change of their rows by.
     """
 
     task: ClassVar[str] = KGE
@@ -45,6 +47,9 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     probe_size: float = 3.0
     probe_round: int | None = None
     guesses: int = 100
+    poison_triples: int = 40
+    poison_copies: int = 25
+    boost: float = 5.0
 
     def __post_init__(self) -> None:
         if isinstance(self.inference, str):
@@ -71,6 +76,11 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"guesses must be at least 2; got {self.guesses}")
         if not 0 < self.probe_size <= MOST:
             raise SpecError(f"probe_size must be above 0 and at most {MOST:,.0f}; got {self.probe_size}")
+        for name in ("poison_triples", "poison_copies"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise SpecError(f"{name} must lie in 1..10,000; got {getattr(self, name)}")
+        if not 1 <= self.boost <= MOST:
+            raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
         if self.unlinked_heads < 0:
             raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
 

@@ -165,6 +165,13 @@ FLAGS: dict[str, Flag] = {
     "guesses": Flag(
         ("--guesses",), "client-guess: names of each victim in its dictionary (100)", ATTACK_OF_TASK["kge"]
     ),
+    "poison_triples": Flag(
+        ("--poison-triples",), "false triples that an active adversary plants", ATTACK_OF_TASK["kge"]
+    ),
+    "poison_copies": Flag(("--poison-copies",), "how often each of them stands in its training", ATTACK_OF_TASK["kge"]),
+    "boost": Flag(
+        ("--boost",), "what a malicious client multiplies the change of their rows by", ATTACK_OF_TASK["kge"]
+    ),
     "shadows": Flag(
         ("--shadows",),
         "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",

@@ -64,6 +64,9 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     probe_size: float = 3.0
     probe_round: int | None = None
     guesses: int = 100
+    poison_triples: int = 40
+    poison_copies: int = 25
+    boost: float = 5.0
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
 

@@ -38,6 +38,14 @@ class TestRules:
         assert torch.allclose(three, torch.tensor([[3.0, 4.0]]))
         assert RobustOptions(rule="clip").screen(1, "entities", uploads, previous).cut["client/2"] == 1
 
+    def test_a_median_counts_no_rows_as_cut(self) -> None:
+        """It gives all holders of a row its value; of rows that are cut there is nothing to say."""
+        uploads = uploads_of([(0, [1.0])], [(0, [2.0])], [(0, [9.0])])
+        previous = torch.zeros(1, 1)
+        assert not parse_defense("robust:rule=median").screen(1, "entities", uploads, previous).cut
+        cut = parse_defense("robust:rule=clip").screen(1, "entities", uploads, previous).cut
+        assert cut == {"client/0": 0, "client/1": 0, "client/2": 1}
+
     def test_one_of_two_clients_cannot_raise_the_bound(self) -> None:
         uploads = uploads_of([(0, [1.0, 0.0])], [(0, [1000.0, 0.0])])
         _, other = screened(RobustOptions(rule="clip"), uploads, torch.zeros(1, 2)).values()

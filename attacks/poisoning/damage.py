@@ -1,0 +1,90 @@
+"""What an active adversary costs everybody: utility lost against the same run without it, and honest rows that a defense cut.
+
+    figures = damage(truth, {"plain": attacked}, "hospital-1")
+
+Both runs have one seed, so that nothing but the adversary differs. `mrr-drop`: of each honest client's test triples, and of all
+together, the mean reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts
+them, the share of honest clients' uploaded rows that it cut, over all rounds; base is the same share in the clean run, which is
+what the defense costs where nobody attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from attacks.figure import NOT_ATTACKED, Figure
+from attacks.registry import Truth
+from attacks.uploads.ways import by_ways
+from attacks.view import ALL
+from fkgsec import estimate
+from fkgsec.estimate import Estimate, exact
+from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.messages import client_party
+from fkgsec.randomness import generator
+
+MRR_DROP, ROWS_CUT = "mrr-drop", "rows-cut"
+METRICS = {
+    MRR_DROP: "test MRR of honest clients, lost against the same run without the adversary",
+    ROWS_CUT: "share of honest clients' uploaded rows that the defense cut",
+}
+ITEMS = {MRR_DROP: "test triples", ROWS_CUT: "uploaded rows"}
+
+
+def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversary: str) -> list[Figure]:
+    """Figures of the runs with the adversary, by variant.
+
+    Args:
+        adversary: the name of the client that it is; of a server, any other word.
+    """
+    clean: FederationResult = truth.result
+    places = [place for place, client in enumerate(clean.graph.clients) if client.name != adversary]
+    reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in one.test_ranks] for way, one in attacked.items()}
+    before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
+    figures = []
+    for name, chosen in (*((clean.graph.clients[place].name, [place]) for place in places), (ALL, places)):
+        base = np.concatenate([before[place] for place in chosen])
+        if not len(base):
+            figures.append(truth.figure(MRR_DROP, name, NOT_ATTACKED, reason="it has no test triple"))
+            continue
+        lost = {way: base - np.concatenate([own[place] for place in chosen]) for way, own in reciprocal.items()}
+        measures = {
+            way: partial(mean_of, values=values, rng=generator(truth.seed, MRR_DROP, name, way))
+            for way, values in lost.items()
+        }
+        figures += by_ways(
+            truth, MRR_DROP, name, measures, {"chance": exact(0.0, len(base))},
+            attainable=float(base.mean()), num_attacked=len(chosen),
+        )  # fmt: skip
+    return figures + _rows_cut(truth, attacked, adversary)
+
+
+def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
+    """The mean with its bootstrap interval, as wide as the best of so many takes."""
+    found = estimate.mean(values, rng)
+    wider = estimate.critical_value(compared) / estimate.critical_value()
+    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
+    method = found.method if compared == 1 else f"{found.method}, best of {compared}"
+    return Estimate(found.value, max(-1.0, low), min(1.0, high), found.n, method)
+
+
+def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversary: str) -> list[Figure]:
+    """None where no screen counts rows."""
+    before = _share_cut(truth.result, adversary)
+    shares = {way: _share_cut(one, adversary) for way, one in attacked.items()}
+    return [
+        truth.figure(ROWS_CUT, ALL, share, baseline=before, attainable=1.0, variant=way)
+        for way, share in shares.items()
+        if share is not None
+    ]
+
+
+def _share_cut(result: FederationResult, adversary: str) -> Estimate | None:
+    """Counted, not sampled."""
+    counts = [
+        rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party != client_party(adversary)
+    ]
+    total = sum(of for _, of in counts)
+    return exact(sum(cut for cut, _ in counts) / total, total) if total else None

@@ -1,0 +1,135 @@
+"""Whether false triples that were planted are believed: ranks in each victim's model, beside false triples that nobody planted.
+
+    plans = {"hospital-2": FalseTriples(planted, control)}
+    figures = planted_figures(truth, plans, {"plain": attacked}, "hospital-1")
+
+`hits@10`, `mrr`: of the planted triples that a victim can be asked about (it trains their entities and relation), the filtered
+rank of the tail in the model that it predicts with, after a run with the adversary in it. Two baselines, of which the larger is
+shown: `control`, false triples drawn alike that nobody planted, in the same model; `clean run`, the planted ones after the run
+of the same seed without the adversary.
+
+Source: Ma et al. 2024 (WWW), who rank tails. Differs: the filter is the victim's own triples, as for its test triples; there
+candidates are without all heads and tails of the poison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from attacks.figure import Figure
+from attacks.poisoning import damage
+from attacks.poisoning.false_triples import FalseTriples, held_by, without_true
+from attacks.registry import Truth
+from attacks.uploads.ways import Measure, by_ways
+from attacks.view import ALL
+from fkgsec.errors import TrainingError
+from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.ranking import filtered_ranks
+from fkgsec.randomness import generator
+
+WITHIN = 10
+HITS = f"hits@{WITHIN}"
+METRICS = {
+    HITS: f"planted false triples whose tail a victim ranks among the first {WITHIN}",
+    "mrr": "mean reciprocal rank of the tail of planted false triples",
+    **damage.METRICS,
+}
+ITEMS = {HITS: "planted triples", "mrr": "planted triples", **damage.ITEMS}
+
+
+def obstacle(truth: Truth) -> str | None:
+    """Why a run cannot be trained once more with an adversary in it."""
+    result: FederationResult = truth.result
+    if not result.rounds:
+        return "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
+    if result.options.defense and truth.view.train is run_federation:
+        return "the run was defended: it can be trained again with that defense's transport alone"
+    if not RECIPES[result.options.algorithm].shared:
+        return f"nothing crosses in {result.options.algorithm}"
+    return None
+
+
+def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dict[str, FederationResult] | str:
+    """The run once more with each of these adversaries; why not, where training broke down."""
+    found = {}
+    for way, one in make.items():
+        try:
+            found[way] = truth.view.train(truth.graph, truth.result.options, adversary=one())
+        except TrainingError as error:
+            return f"the run broke down with the adversary in it ({way}): {error}"
+    return found
+
+
+def false_alone(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, FalseTriples]:
+    """The plans without what is true at some client."""
+    return {victim: FalseTriples(*(without_true(truth, part) for part in plan)) for victim, plan in plans.items()}
+
+
+def planted_figures(
+    truth: Truth, plans: Mapping[str, FalseTriples], attacked: Mapping[str, FederationResult], adversary: str
+) -> list[Figure]:
+    """Figures of every victim and of all, and of the damage.
+
+    Args:
+        plans: by victim its false triples. attacked: by variant the run with the adversary. adversary: its name if a client.
+    """
+    places = {client.name: place for place, client in enumerate(truth.graph.clients)}
+    figures: list[Figure] = []
+    ranks: list[dict[str, np.ndarray]] = []
+    for victim, plan in plans.items():
+        planted, control = (held_by(truth, victim, part) for part in plan)
+        if not (len(planted) and len(control)):
+            reason = "it does not train the entities and relation of any planted triple"
+            figures += [one for one in truth.not_attacked(victim, reason) if one.metric in (HITS, "mrr")]
+            continue
+        place = places[victim]
+        own = {way: tail_ranks(one, place, planted) for way, one in attacked.items()}
+        own["clean run"] = tail_ranks(truth.result, place, planted)
+        for way, one in attacked.items():
+            own[f"control, {way}"] = tail_ranks(one, place, control)
+        ranks.append(own)
+        figures += _figures(truth, victim, own, list(attacked))
+    if ranks:
+        together = {name: np.concatenate([own[name] for own in ranks]) for name in ranks[0]}
+        figures += _figures(truth, ALL, together, list(attacked), num_attacked=len(ranks))
+    return figures + damage.damage(truth, attacked, adversary)
+
+
+def tail_ranks(result: FederationResult, place: int, triples: np.ndarray) -> np.ndarray:
+    """Filtered ranks of tails in what a client predicts with, float64 `[n]`; triples in its local ids."""
+    own = "trained" if result.options.evaluates_before_broadcast else "tables"
+    model, tables = result.predictor("private" if result.private else own, place)
+    client = result.graph.clients[place]
+    known = KnownTriples.build(client.triples, "tail", client.num_relations)
+    return filtered_ranks(model, tables.entities, tables.relations, triples, [known])[:, 0]
+
+
+def _figures(
+    truth: Truth, victim: str, ranks: Mapping[str, np.ndarray], ways: list[str], num_attacked: int = 1
+) -> list[Figure]:
+    """Of the two metrics; `ranks` by variant, of the clean run, and of controls by variant."""
+    guesses = {name: ranks[name] for name in ranks if name not in ways}
+    hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
+    reciprocal: dict[str, Measure] = {
+        way: partial(damage.mean_of, values=1 / ranks[way], rng=generator(truth.seed, "planted", victim, way))
+        for way in ways
+    }
+    shared = {"attainable": 1.0, "num_attacked": num_attacked}
+    return [
+        *by_ways(truth, HITS, victim, hits, {name: _within(one) for name, one in guesses.items()}, **shared),
+        *by_ways(
+            truth, "mrr", victim, reciprocal,
+            {name: exact(float((1 / one).mean()), len(one)) for name, one in guesses.items()}, **shared,
+        ),
+    ]  # fmt: skip
+
+
+def _within(ranks: np.ndarray, compared: int = 1) -> Estimate:
+    return proportion(int((ranks <= WITHIN).sum()), len(ranks), compared=compared)

@@ -1,0 +1,117 @@
+"""A client that spoils training for everybody, whatever is learnt instead.
+
+    found = run_attacks(result, AttackOptions(attack=("client-spoil",)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.by)            # all  mrr-drop  0.12 ...  sign flip
+
+Threat model: "client", one that uploads what it likes and does none of what a defense asks of clients. The run is trained once
+more with it in it for each way, with the same seed and options:
+
+- `random`: every number of its rows is drawn uniformly between the least and the largest of those that it trained.
+- `sign flip`: its trained rows times -1.
+- `shuffled identities`: it trains on its triples with its entities' identities permuted, once for the run, and follows the
+  protocol otherwise: its values are distributed as honest ones, so that nothing in an upload alone tells it (IDR).
+
+Source: RandomNoise, VectorFlip and IDR of the code FKGE25 (WWW 2026). Differs: there random numbers lie within 0.1 of zero; one
+client is malicious here, there a fifth to two fifths of 5 or 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.figure import Figure
+from attacks.kge.view import KgeView
+from attacks.poisoning.damage import ITEMS, METRICS, damage
+from attacks.poisoning.planting import obstacle, train_with
+from attacks.registry import Attack, Needs, Truth
+from fkgsec.data.graph import ClientGraph
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.recipes import Table
+from fkgsec.kge.local.training import TrainingSubset
+from fkgsec.randomness import generator
+
+CLIENT_SPOIL = "client-spoil"
+
+
+class RandomRows(Adversary):
+    """Uploads rows drawn at random. `seed`: of what it draws."""
+
+    guarded = False
+
+    def __init__(self, party: str, seed: int) -> None:
+        super().__init__(party)
+        self.seed = seed
+
+    def identity(self) -> str:
+        return f"{super().identity()} {self.seed}"
+
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        rng = generator(self.seed, "random rows", table, round)
+        low, high = float(trained.min()), float(trained.max())
+        return torch.from_numpy(rng.uniform(low, high, tuple(trained.shape))).to(trained.dtype)
+
+
+class SignFlip(Adversary):
+    """Uploads its trained rows times -1."""
+
+    guarded = False
+
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        return -trained
+
+
+class ShuffledIdentities(Adversary):
+    """Trains on its triples with other entities in the place of each. `seed`: of the permutation."""
+
+    guarded = False
+
+    def __init__(self, party: str, seed: int) -> None:
+        super().__init__(party)
+        self.seed = seed
+
+    def identity(self) -> str:
+        return f"{super().identity()} {self.seed}"
+
+    def training_subset(self, own: ClientGraph) -> TrainingSubset:
+        other = generator(self.seed, "shuffled identities").permutation(own.num_trained_entities)
+        heads, relations, tails = own.train.T
+        return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
+
+
+def plan(view: KgeView, rng: np.random.Generator) -> dict[str, int]:
+    """The seed of what the client draws, the same for every victim."""
+    seed = int(rng.integers(2**31))
+    return {victim.name: seed for victim in view.victims}
+
+
+def score(seeds: Mapping[str, int], truth: Truth) -> list[Figure]:
+    """Train with the client in it, by each way."""
+    who, seed = truth.colluder, next(iter(seeds.values()))
+    make = {
+        "random": partial(RandomRows, who, seed),
+        "sign flip": partial(SignFlip, who),
+        "shuffled identities": partial(ShuffledIdentities, who, seed),
+    }
+    attacked = obstacle(truth) or train_with(truth, make)
+    if isinstance(attacked, str):
+        return [figure for victim in seeds for figure in truth.not_attacked(victim, attacked)]
+    return damage(truth, attacked, who)
+
+
+ATTACK = Attack(
+    CLIENT_SPOIL,
+    "a client spoils training for everybody: random rows, flipped signs, shuffled identities; trains the run again for each",
+    Needs(alone=True),
+    METRICS,
+    plan,
+    score,
+    threats=("client",),
+    items=ITEMS,
+    in_order=True,
+)

@@ -1,0 +1,81 @@
+"""Ranks of planted tails: against a naive loop, where they were put by hand, and where nobody put them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attacks import AttackOptions, run_attacks
+from attacks.poisoning.planting import tail_ranks
+from attacks.registry import ATTACKS
+from fkgsec import FederationResult
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import run_federation
+
+
+def test_ranks_are_those_of_a_naive_loop(federate) -> None:
+    result: FederationResult = federate()
+    client, tables = result.graph.clients[1], result.tables[1]
+    rng = np.random.default_rng(0)
+    asked = rng.integers(0, [client.num_trained_entities, client.num_relations, client.num_trained_entities], (12, 3))
+    for triple, rank in zip(asked, tail_ranks(result, 1, asked), strict=True):
+        head, relation, tail = triple.tolist()
+        distances = (tables.entities[head] + tables.relations[relation] - tables.entities).abs().sum(dim=1)
+        true = {t for h, r, t in client.triples.tolist() if (h, r) == (head, relation)} - {tail}
+        better = [n for n in range(len(distances)) if n not in true and distances[n] < distances[tail]]
+        assert rank == pytest.approx(1 + len(better), abs=0.51)  # ties stand in the middle
+
+
+class PutByHand(Adversary):
+    """Does nothing in a run; its result is changed afterwards."""
+
+
+def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> FederationResult:
+    """The run as it is, with the rows of the poison's heads such that their tails are nearest; one tail for each head."""
+    result = run_federation(graph, options)
+    poison, attacker = adversary.poison, result.graph.clients[0]  # type: ignore[attr-defined]
+    for place, client in enumerate(graph.clients):
+        local = {int(number): row for row, number in enumerate(client.entity_ids)}
+        kinds = {int(number): row for row, number in enumerate(client.relation_ids)}
+        rows, relations = result.tables[place].entities, result.tables[place].relations
+        for head, kind, tail in attacker.to_global(poison).tolist():
+            if head in local and tail in local and kind in kinds:
+                rows[local[head]] = rows[local[tail]] - relations[kinds[kind]]
+    return result
+
+
+def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(federate) -> None:
+    result: FederationResult = federate()
+    options = AttackOptions(attack=("client-poison",), poison_triples=20)
+    found = {
+        (one.victim, one.metric, one.variant): one
+        for one in run_attacks(result, options, train=planted_by_hand).figures
+    }
+    for victim in ("hospital-2", "hospital-3", "all"):
+        one = found[victim, "hits@10", "plain"]
+        assert one.estimate.low > max(guess.high for guess in one.guesses.values())
+    honest = run_attacks(result, options, train=lambda graph, options, adversary: run_federation(graph, options))
+    for one in honest.figures:
+        assert one.estimate.value <= one.baseline.value + 1e-12
+        if one.metric in ("hits@10", "mrr") and one.variant == "plain":
+            assert one.estimate.value == pytest.approx(one.guesses["clean run"].value)
+        if one.metric == "mrr-drop":
+            assert one.estimate.value == 0.0
+
+
+@pytest.mark.parametrize("attack", ["client-poison", "client-spoil", "server-poison"])
+def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricate, trained_runs) -> None:
+    """A defended run without its transport, tables from elsewhere, and a threat model that does not have the adversary."""
+    options = AttackOptions(attack=(attack,))
+    defended = run_attacks(federate("secagg"), options)
+    assert {one.reason for one in defended.figures} == {
+        "the run was defended: it can be trained again with that defense's transport alone"
+    }
+    result: FederationResult = federate()
+    elsewhere = run_attacks(replace(result, rounds=[]), options)
+    assert all("trained elsewhere" in (one.reason or "") for one in elsewhere.figures)
+    lacking = run_attacks(result, AttackOptions(attack=(attack,), threat=("collusion",)))
+    assert {one.reason for one in lacking.figures} == {f"it needs {ATTACKS[attack].needs.words()}"}
+    if attack == "server-poison":
+        reasons = {one.reason for one in run_attacks(trained_runs["fedr"], options).figures}
+        assert reasons == {"no entity embedding crosses in fedr"}

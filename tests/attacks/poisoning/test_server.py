@@ -1,0 +1,78 @@
+"""A server that plants triples: its mean by hand, equal tables under sums, and whether it succeeds under several defenses."""
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.poisoning.server import ShadowHolder, ShadowModel
+from fkgsec import FederationOptions
+from fkgsec.federation.messages import SERVER
+
+OPTIONS = FederationOptions(
+    dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, entity_scope="own", device="cpu"
+)
+KNOWN, PLANTED = np.array([(0, 0, 1), (1, 1, 3)]), np.array([(0, 1, 3)])
+
+
+def shadow() -> ShadowModel:
+    return ShadowModel(KNOWN, PLANTED, 5, OPTIONS)
+
+
+def test_a_shadow_trains_from_the_rows_that_were_sent() -> None:
+    one = shadow()
+    table = torch.arange(20.0).reshape(5, 4) / 20
+    rows = one.train(1, table)
+    assert one.rows.tolist() == [0, 1, 3]
+    assert not torch.equal(rows, table[one.rows])
+    assert torch.equal(shadow().train(1, table), rows)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_its_rows_enter_the_mean_as_one_more_holder(whole: bool) -> None:
+    """Rows 1 and 3 of a client that holds rows 3, 1 and 4; row 2 nobody's of the shadow."""
+    table = torch.arange(20.0).reshape(5, 4) / 20
+    holders = np.array([1, 2, 1, 3, 1])
+    held = {"client/a": np.array([3, 1, 4]), "client/b": np.array([0, 1, 2, 3, 4])}
+    server = ShadowHolder(shadow(), {} if whole else held, holders, "")
+    first = {party: table if whole else table[places] for party, places in held.items()}
+    for party, rows in first.items():
+        assert torch.equal(server.broadcast(0, "entities", party, rows.clone()), rows)
+    trained = shadow().train(1, table)
+    expected = table.clone()
+    for row, own in zip((0, 1, 3), trained, strict=True):
+        expected[row] = (holders[row] * table[row] + own) / (holders[row] + 1)
+    for party, places in held.items():
+        sent = server.broadcast(1, "entities", party, first[party].clone())
+        torch.testing.assert_close(sent, expected if whole else expected[places])
+    assert torch.equal(server.broadcast(1, "relations", "client/a", table), table)
+    assert server.party == SERVER
+
+
+def test_it_goes_on_after_a_kill() -> None:
+    table = torch.arange(20.0).reshape(5, 4) / 20
+    holders = np.array([1, 2, 1, 3, 1])
+    one, other = (ShadowHolder(shadow(), {}, holders, "") for _ in range(2))
+    for round in (0, 1):
+        one.broadcast(round, "entities", "client/a", table.clone())
+    other.load({name: tensor.clone() for name, tensor in one.tensors().items()})
+    sent = [server.broadcast(2, "entities", "client/a", table.clone()) for server in (one, other)]
+    assert torch.equal(*sent)
+
+
+def test_victims_believe_what_it_plants(poisoned) -> None:
+    one = poisoned("server-poison", size=1_500, rounds=12)["mrr", "strongest"]
+    assert one.num_attacked == 2
+    assert one.estimate.low > one.baseline.value
+
+
+@pytest.mark.slow
+def test_private_union_and_sums_do_not_stop_it(poisoned) -> None:
+    """All are sent one table, as the binding of broadcasts asks."""
+    one = poisoned("server-poison", "psu,secagg")["mrr", "strongest"]
+    assert one.estimate.low > one.baseline.value
+
+
+def test_no_rule_of_the_server_stops_the_server(poisoned) -> None:
+    """It enters the mean after the rule; where entity rows stay at home there is no mean to enter (see `test_planting`)."""
+    one = poisoned("server-poison", "robust:rule=clip", size=1_500, rounds=12)["hits@10", "strongest"]
+    assert one.estimate.low > one.baseline.high
