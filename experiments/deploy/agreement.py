@@ -20,7 +20,7 @@ import msgspec
 
 from defenses.options import check_defense, parse_defense
 from defenses.terms import PartyEntropy
-from experiments.deploy.messages import LARGEST
+from experiments.deploy.core.messages import LARGEST
 from experiments.runs.record import write_atomically
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.messages import client_party

@@ -9,8 +9,8 @@ It holds no object of the server and nothing of another client. What must outliv
 
 A party has to live from one request to the next: secrets of a running session of secure aggregation are in its memory alone, on
 purpose. One that is started anew goes on from its folder, and is silent in the session that it left: to the others it dropped
-out, and it takes part again in the next round. An engine that starts a process for each message keeps the party in one of its own
-(`experiments.deploy.resident`).
+out, and it takes part again in the next round. An engine that starts a process for each message keeps the party in
+one beside it.
 
 The same request again (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
 session for each table and round, so that no repetition can draw both kinds of share of one secret from it.
@@ -34,8 +34,8 @@ from defenses.bound_broadcasts import ReceivedBroadcasts
 from defenses.client import DefendedClient
 from defenses.terms import SESSIONS, PartyEntropy, Terms
 from experiments.deploy.agreement import Agreement, new_identity, read_secret
-from experiments.deploy.measure import Best, measured, write_embeddings
-from experiments.deploy.messages import (
+from experiments.deploy.core.measure import Best, measured, write_embeddings
+from experiments.deploy.core.messages import (
     Answer,
     Clipped,
     Hello,
@@ -48,7 +48,7 @@ from experiments.deploy.messages import (
     decode,
     encode,
 )
-from experiments.deploy.party_state import Memory, load_memory, save_memory
+from experiments.deploy.core.state import Memory, load_memory, save_memory
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError

@@ -2,7 +2,7 @@
 
     record = serve(spec, agreement, ask, Path("server"))
 
-`ask` is the network: see `experiments.deploy.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`), and so
+`ask` is the network: see `experiments.deploy.core.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`), and so
 are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it: what a
 broadcast, a validation and the next training need then crosses in one request.
 
@@ -23,11 +23,11 @@ import torch
 
 import fkgsec
 from experiments.deploy.agreement import Agreement
-from experiments.deploy.conversation import Ask, Conversation, Journal, Posted, Standing
-from experiments.deploy.exchange import server_exchange
-from experiments.deploy.measure import Measured, check_measured
-from experiments.deploy.messages import Hello, Trained, Validated, decode
-from experiments.deploy.record import deployed_record
+from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
+from experiments.deploy.core.exchange import server_exchange
+from experiments.deploy.core.measure import Measured, check_measured
+from experiments.deploy.core.messages import Hello, Trained, Validated, decode
+from experiments.deploy.core.record import deployed_record
 from experiments.runs.record import Record, encode_record, write_atomically
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import locked

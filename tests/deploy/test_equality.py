@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from defenses.transport import make_transport
-from experiments.deploy.measure import EMBEDDINGS
+from experiments.deploy.core.measure import EMBEDDINGS
 from experiments.runs.record import Record, make_record, read_record
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.local.result import KgeResult

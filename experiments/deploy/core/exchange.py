@@ -13,8 +13,8 @@ from typing import Any
 from defenses.terms import Entropy
 from defenses.transport import DefendedTransport
 from experiments.deploy.agreement import Agreement
-from experiments.deploy.conversation import Conversation
-from experiments.deploy.messages import Clipped, Placed, decode, encode
+from experiments.deploy.core.conversation import Conversation
+from experiments.deploy.core.messages import Clipped, Placed, decode, encode
 from experiments.deploy.party import agreed_terms
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.messages import Channel

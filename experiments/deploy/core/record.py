@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.deploy.measure import Measured, reached
+from experiments.deploy.core.measure import Measured, reached
 from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
 from experiments.tasks.kge import TASK, Spec
 from fkgsec.federation.checkpoint import Progress

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.bound_broadcasts import History, packed, unpack
-from experiments.deploy.measure import Best
+from experiments.deploy.core.measure import Best
 from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress

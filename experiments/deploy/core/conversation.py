@@ -24,7 +24,7 @@ import msgspec
 
 from defenses.rounds import SENT_ROWS
 from experiments.deploy.agreement import Agreement
-from experiments.deploy.messages import LASTING, Answer, Item, Reply, Request, Step, decode, encode
+from experiments.deploy.core.messages import LASTING, Answer, Item, Reply, Request, Step, decode, encode
 from fkgsec.errors import RunError
 from fkgsec.exchange.rounds import check_header
 from fkgsec.federation import messages
