@@ -19,14 +19,15 @@ from typing import Literal, Self
 import msgspec
 
 from defenses.options import check_defense, parse_defense
-from defenses.terms import PartyEntropy
+from defenses.terms import SESSIONS, PartyEntropy, Terms
 from experiments.deploy.core.messages import LARGEST
 from experiments.runs.record import write_atomically
 from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import CODECS
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
-from protocols.core.prg import SEED_BYTES
+from protocols.core.prg import SEED_BYTES, digest
 
 ALGORITHMS = (
     "fede",
@@ -143,6 +144,20 @@ def check_apart(options: KgeOptions) -> None:
             raise SpecError(f"defense: {name} is not supported with parties apart; allowed: {', '.join(DEFENSES)}")
     if defense.secagg and defense.secagg.dropout:
         raise SpecError("defense: secagg: dropout simulates parties that fall silent; apart they do: leave it out")
+
+
+def agreed_terms(agreement: Agreement) -> Terms:
+    """What a defended exchange builds on, from the public agreement alone."""
+    recipe = RECIPES[agreement.options.algorithm]
+    terms = Terms(agreement.options, agreement.addresses, recipe.shared, CODECS[recipe.codec])
+    keys = {client_party(name): bytes.fromhex(key) for name, key in agreement.identities.items()}
+    sessions = {
+        (what, table): digest("session of a deployed federation", agreement.digest, what, table)[:16]
+        for what in SESSIONS
+        for table in recipe.shared
+    }
+    terms.adopt(keys, sessions)
+    return terms
 
 
 def new_run() -> str:

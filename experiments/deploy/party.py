@@ -32,8 +32,8 @@ import fkgsec
 from defenses import rounds as defended_rounds
 from defenses.bound_broadcasts import ReceivedBroadcasts
 from defenses.client import DefendedClient
-from defenses.terms import SESSIONS, PartyEntropy, Terms
-from experiments.deploy.agreement import Agreement, new_identity, read_secret
+from defenses.terms import PartyEntropy
+from experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
 from experiments.deploy.core.measure import Best, measured, write_embeddings
 from experiments.deploy.core.messages import (
     Answer,
@@ -60,7 +60,7 @@ from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.task import KgeTask
 from protocols.core.errors import ProtocolError, describe
-from protocols.core.prg import SEED_BYTES, derive, digest
+from protocols.core.prg import SEED_BYTES, derive
 from protocols.core.rounds import NOTHING, Silence
 from protocols.core.rounds import Party as Part
 
@@ -386,20 +386,6 @@ class Party:
         write_embeddings(self.folder, outcome, self.data)
         rng = np.random.default_rng(secrets.randbits(128))
         return Answer(content=encode(measured(outcome, best.round, self.data, self.agreement, rng)))
-
-
-def agreed_terms(agreement: Agreement) -> Terms:
-    """What a defended exchange builds on, from the public agreement alone."""
-    recipe = RECIPES[agreement.options.algorithm]
-    terms = Terms(agreement.options, agreement.addresses, recipe.shared, CODECS[recipe.codec])
-    keys = {client_party(name): bytes.fromhex(key) for name, key in agreement.identities.items()}
-    sessions = {
-        (what, table): digest("session of a deployed federation", agreement.digest, what, table)[:16]
-        for what in SESSIONS
-        for table in recipe.shared
-    }
-    terms.adopt(keys, sessions)
-    return terms
 
 
 def placed_rows(places: bytes) -> np.ndarray:

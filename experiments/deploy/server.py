@@ -2,9 +2,9 @@
 
     record = serve(spec, agreement, ask, Path("server"))
 
-`ask` is the network: see `experiments.deploy.core.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`), and so
-are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it: what a
-broadcast, a validation and the next training need then crosses in one request.
+`ask` is the network: see `experiments.deploy.core.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`),
+and so are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it:
+what a broadcast, a validation and the next training need then crosses in one request.
 
 What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
 each party's sizes, losses, sums of validation ranks, and at the end sums and counts of its test ranks.
@@ -13,7 +13,7 @@ each party's sizes, losses, sums of validation ranks, and at the end sums and co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import fkgsec
-from experiments.deploy.agreement import Agreement
+from experiments.deploy.agreement import Agreement, new_identity, read_secret
 from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
 from experiments.deploy.core.exchange import server_exchange
 from experiments.deploy.core.measure import Measured, check_measured
@@ -44,7 +44,6 @@ from fkgsec.federation.steps import (
     Passed,
     broadcast_and_check,
     judge,
-    may_end,
     mean_loss,
     round_entry,
     train_and_upload,
@@ -76,7 +75,8 @@ class Server:
         self.recipe = RECIPES[self.options.algorithm]
         self.channel = Channel()
         self.talk = Conversation(agreement, ask, Journal(folder / JOURNAL), self.transcript)
-        self.exchange = server_exchange(self.talk, self.channel, agreement)
+        new_identity(folder, agreement.run)
+        self.exchange = server_exchange(self.talk, self.channel, agreement, read_secret(folder))
         self.hellos: dict[str, Hello] = {}
         self.best, self._round = 0, 0
 
@@ -140,16 +140,15 @@ class Server:
         posted = self.talk.post_all("validate", round=round)
         if not self.judged_before_broadcast:
             self.talk.post_all("candidate", round=round)
+        return lambda: self._valid(posted)
 
-        def valid() -> float | None:
-            parts = []
-            for party, one in posted.items():
-                said = _content(one, Validated)
-                if isinstance(said, Validated) and _is_sum(said, self.hellos[party].sizes["valid"]):
-                    parts.append(Reciprocal(said.total, said.count))
-            return mean_reciprocal(parts)
-
-        return valid
+    def _valid(self, posted: Mapping[str, Posted]) -> float | None:
+        parts = []
+        for party, one in posted.items():
+            said = _content(one, Validated)
+            if isinstance(said, Validated) and _is_sum(said, self.hellos[party].sizes["valid"]):
+                parts.append(Reciprocal(said.total, said.count))
+        return mean_reciprocal(parts)
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
         """The clients at these places send their rows."""
@@ -202,10 +201,10 @@ class Server:
     # What is kept.
 
     def save(self, path: Path, progress: Progress, passed: Passed) -> None:
-        """Write a checkpoint between the sums of a round and what is made known of them."""
+        """Write a checkpoint when what a round came to was posted, and nothing of it has crossed."""
         outcomes = [(o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut)) for o in passed.outcomes]
         state = _State(self.talk.stand(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
-        if passed.valid:
+        if passed.valid and self.judged_before_broadcast:
             state.valid = passed.valid()
         progress.entries = self.transcript.entries
         tree: dict[str, packing.Tree] = {
@@ -228,20 +227,15 @@ class Server:
             state = msgspec.msgpack.decode(tensors["state.bytes"].numpy().tobytes(), type=_State)
         except (KeyError, msgspec.MsgspecError) as error:
             raise RunError(f"{path}: no checkpoint of a deployed server ({error})") from error
-        held = {table: {} for table in self.recipe.shared}
-        self.exchange.restore(held, packing.below("exchange.", tensors))
+        self.exchange.restore({table: {} for table in self.recipe.shared}, packing.below("exchange.", tensors))
         self.hellos, self.best, self._round = state.hellos, state.best, state.round
         self.talk.resume(state.standing)
         checked = state.round > 0 and self.options.is_checked(state.round)
-        before = checked and self.judged_before_broadcast
-        passed = Passed(
-            state.round,
-            time.perf_counter(),
-            checked,
-            lambda: state.loss,
-            [Uploaded(*one) for one in state.outcomes],
-            (lambda: state.valid) if before else None,
-        )
+        posted = self.talk.waiting("validate", state.round)
+        outcomes = [Uploaded(*one) for one in state.outcomes]
+        passed = Passed(state.round, time.perf_counter(), checked, lambda: state.loss, outcomes)
+        if checked:
+            passed.valid = (lambda: state.valid) if self.judged_before_broadcast else lambda: self._valid(posted)
         return progress, passed
 
 
@@ -280,42 +274,46 @@ def serve(
 
 def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every_s: float) -> Progress:
     """All rounds, going on from the checkpoint at `path` where there is one; see `fkgsec.federation.loop.run_federation`."""
+    saved_at = time.perf_counter()
     if path.exists():
         progress, passed = server.restore(path)
     else:
         progress, began = Progress(server.agreement.digest.hex(), metric=TASK.metric), time.perf_counter()
         server.align()
-        passed = Passed(0, began, False, lambda: None, [])
+        server.broadcast(0)
+        passed = Passed(0, began, checked=False, loss=lambda: None, outcomes=[])
         server.save(path, progress, passed)
     for entry in progress.rounds:
         observer.round_done(entry)
-    saved_at, unjudged = time.perf_counter(), None
     while True:
-        unjudged = _close(server, progress, passed, observer)
-        if progress.finished:
+        unjudged = passed if _is_judged_later(server, progress, passed) else None
+        if unjudged is None and _closed(server, progress, passed, observer):
             return progress
         passed = train_and_upload(server, passed.round + 1, observer)
         if unjudged is not None:
-            judge(server, progress, unjudged)
-            observer.round_done(progress.rounds[-1])
+            _closed(server, progress, unjudged, observer)
+        broadcast_and_check(server, passed)
         if time.perf_counter() - saved_at >= checkpoint_every_s:
             server.save(path, progress, passed)
             saved_at = time.perf_counter()
 
 
-def _close(server: Server, progress: Progress, passed: Passed, observer: Observer) -> Passed | None:
-    """Send what a round came to; judge it, or return it where it is judged after the next one's uploads."""
+def _is_judged_later(server: Server, progress: Progress, passed: Passed) -> bool:
+    """Whether a round's validation may come with the next one's uploads: it is asked for after the broadcast, and the run goes
+    on whatever it says."""
+    options = server.options
+    last = passed.round == options.rounds or 0 < options.patience <= progress.bad_checks + 1
+    return passed.checked and not server.judged_before_broadcast and not last
+
+
+def _closed(server: Server, progress: Progress, passed: Passed, observer: Observer) -> bool:
+    """Judge a round; returns whether it was the last."""
     if passed.round == 0:
-        server.broadcast(0)
         progress.rounds.append(round_entry(server.transcript, 0, None, None, [], passed.began))
     else:
-        before = passed.valid is not None
-        broadcast_and_check(server, passed)
-        if passed.checked and not before and not may_end(server.options, progress, passed.round):
-            return passed
         judge(server, progress, passed)
     observer.round_done(progress.rounds[-1])
-    return None
+    return progress.finished
 
 
 def _content(posted: Posted, kind: type[Kind]) -> Kind | str:

@@ -114,11 +114,6 @@ def broadcast_and_check(sites: Sites, passed: Passed) -> None:
         passed.valid = sites.validate(passed.round)
 
 
-def may_end(options: RunOptions, progress: Progress, number: int) -> bool:
-    """Whether the run may end with this round, the ones before being judged; only its validation can tell."""
-    return number == options.rounds or 0 < options.patience <= progress.bad_checks + 1
-
-
 def judge(sites: Sites, progress: Progress, passed: Passed) -> None:
     """Add a round to `progress`, keep its models if no earlier ones are better, and say whether it was the last."""
     number, valid = passed.round, passed.valid() if passed.valid else None

@@ -325,22 +325,33 @@ class Conversation:
         if size > LARGEST_BACKLOG:
             self.standing.left[party] = f"{party} has left the run: {size:,} bytes wait for it"
             return
-        self._outbox[party] = [Posted(item, lambda: None) for item in backlog]
+        self._outbox[party] = [self._waiting(item) for item in backlog]
+
+    def _waiting(self, item: Item) -> Posted:
+        return Posted(item, lambda: self.flush(f"round {item.round}: {item.step}"))
 
     # What is kept.
 
     def stand(self) -> Standing:
-        """Where it stands. Called when nothing that is to be answered is on its way."""
-        self.standing.backlog = {
-            party: [one.item for one in posted] for party, posted in self._outbox.items() if posted
-        }
+        """Where it stands, with what was posted and has not crossed."""
+        waiting = {party: [one.item for one in posted if one.answer is None] for party, posted in self._outbox.items()}
+        self.standing.backlog = {party: items for party, items in waiting.items() if items}
         return self.standing
 
     def resume(self, standing: Standing) -> None:
         """Go on from what `stand` gave."""
         self.standing = standing
         for party, items in standing.backlog.items():
-            self._outbox[party] = [Posted(item, lambda: None) for item in items]
+            self._outbox[party] = [self._waiting(item) for item in items]
+
+    def waiting(self, step: Step, round: int) -> dict[str, Posted]:
+        """By party what was posted of a step and has not crossed."""
+        return {
+            party: one
+            for party, posted in self._outbox.items()
+            for one in posted
+            if (one.item.step, one.item.round) == (step, round)
+        }
 
     def settle(self) -> None:
         """After a checkpoint that has all that was answered so far."""

@@ -1,6 +1,6 @@
 """The server's halves of an exchange whose clients sit apart: the laboratory's transports with nobody else in the process.
 
-exchange = server_exchange(conversation, channel, agreement)
+exchange = server_exchange(conversation, channel, agreement, secret)
 exchange.align("entities", {})
 exchange.upload(1, "entities", dict.fromkeys(participants))        # whose rows are where the clients are
 """
@@ -12,10 +12,9 @@ from typing import Any
 
 from defenses.terms import Entropy
 from defenses.transport import DefendedTransport
-from experiments.deploy.agreement import Agreement
+from experiments.deploy.agreement import Agreement, agreed_terms
 from experiments.deploy.core.conversation import Conversation
 from experiments.deploy.core.messages import Clipped, Placed, decode, encode
-from experiments.deploy.party import agreed_terms
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.recipes import RECIPES, Table
@@ -24,8 +23,8 @@ from fkgsec.federation.recipes import RECIPES, Table
 class Apart(Transport):
     """A transport whose clients are reached by a conversation alone. It has their steps, and none of their halves."""
 
-    def __init__(self, talk: Conversation, channel: Channel, agreement: Agreement) -> None:
-        self.talk, self.agreement, options = talk, agreement, agreement.options
+    def __init__(self, talk: Conversation, channel: Channel, agreement: Agreement, secret: bytes) -> None:
+        self.talk, self.agreement, self.secret, options = talk, agreement, secret, agreement.options
         super().__init__(channel, options, agreement.addresses, RECIPES[options.algorithm].shared, agreement.run)
 
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
@@ -67,8 +66,9 @@ class DefendedApart(Apart, DefendedTransport):
     """The same under a defense."""
 
     def _draw_from(self, entropy: Entropy) -> None:
-        """The server draws what the server needs; clients have keys of their own, whose public halves were agreed on."""
-        self.entropy, self.defended = entropy, {}
+        """The server draws from a secret of its own, so that one that is started anew announces what it announced; clients have
+        keys of their own, whose public halves were agreed on."""
+        self.entropy, self.defended = Entropy(self.secret, self.run), {}
         agreed = agreed_terms(self.agreement)
         self.terms.adopt(agreed.keys, agreed.sessions)
 
@@ -78,7 +78,7 @@ class DefendedApart(Apart, DefendedTransport):
         self.place(table)
 
 
-def server_exchange(talk: Conversation, channel: Channel, agreement: Agreement) -> Apart:
-    """The server's exchange of a run."""
+def server_exchange(talk: Conversation, channel: Channel, agreement: Agreement, secret: bytes) -> Apart:
+    """The server's exchange of a run. `secret`: 32 bytes, what it draws from."""
     kind = DefendedApart if agreement.options.defense else Apart
-    return kind(talk, channel, agreement)
+    return kind(talk, channel, agreement, secret)
