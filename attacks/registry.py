@@ -205,6 +205,7 @@ class Attack:
         in_order: whether it is given victims' rows in the order of their messages, which `Truth.result` goes by and which follows
             the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
         task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
+        leads: metrics that stand for it where there is room for few; empty: the first.
     """
 
     name: str
@@ -221,6 +222,12 @@ class Attack:
     redrawn: bool = False
     in_order: bool = False
     task: str = KGE
+    leads: tuple[str, ...] = ()
+
+    @property
+    def leading(self) -> tuple[str, ...]:
+        """The metrics that stand for it."""
+        return self.leads or (next(iter(self.metrics)),)
 
     @property
     def threat_models(self) -> tuple[str, ...]:

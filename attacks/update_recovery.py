@@ -90,6 +90,7 @@ ATTACK = Attack(
     errors=("relative_error", "relative_error_relations"),
     choose=threats,
     in_order=True,
+    leads=("cosine", "cosine_relations"),
 )
 
 

@@ -76,6 +76,7 @@ def reconstruction(options: AttackOptions | None = None) -> Attack:
         configured=reconstruction,
         redrawn=True,
         in_order=True,
+        leads=("err", "trr"),
     )
 
 

@@ -117,4 +117,5 @@ ATTACK = Attack(
     score,
     threats=("server",),
     items={"degree": "entities of a victim", "volume": "relations of a victim"},
+    leads=("degree", "volume"),
 )

@@ -23,6 +23,8 @@ from experiments.reporting import cli as results_cli
 from experiments.reporting import comparison as compared
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
+from experiments.reporting.matrix import has_matrix, matrix, sheet
+from experiments.reporting.sheets import terminal_table
 from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import Comparison, base_algorithm, compare
 from experiments.runs.compare import default_folder as default_comparison
@@ -191,6 +193,9 @@ def compare_cases(
     quiet: Quiet = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    if given.get("attack") == ["list"]:
+        typer.echo("\n".join(tables.attack_lines()))
+        return
     named = [spelled_case(one) for one in case or ()]
     if config is None and not {"algorithm", "data"} & set(given) and (base := base_algorithm(named)):
         given = given | {"algorithm": base}
@@ -211,16 +216,21 @@ def compare_cases(
     folder = out or default_comparison(spec, graph)
     cases = named or task_of(spec).cases
     comparison = compare(spec, graph, folder, cases, observe=observe, overwrite=overwrite, unlearning=unlearning)
-    if quiet:
-        return
-    _print_comparison(comparison, folder)
+    if not quiet:
+        _print_comparison(comparison, folder)
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
     unlearned = {case.name: case.unlearned for case in comparison.cases}
-    shown = (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
+    many = has_matrix(records) and not any(unlearned.values())
+    if many:
+        made = sheet(matrix(records))
+        print_tables(console, [terminal_table(made)])
+        for note in made.notes:
+            console.print(note, soft_wrap=True, highlight=False, markup=False)
+    shown = () if many else (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
     print_tables(console, [*shown, compared.convergence_table(records)])
     remark = compared.temperature_remark(records)
     updates = any(
@@ -232,14 +242,19 @@ def _print_comparison(comparison: Comparison, folder: Path) -> None:
         *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
     ]
     lines += compared.protection_by_case(records)
-    lines += dict.fromkeys(
-        line
-        for record in records.values()
-        for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
+    lines += (
+        []
+        if many
+        else dict.fromkeys(
+            line
+            for record in records.values()
+            for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
+        )
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"In {folder}: comparison.json, comparison.png", highlight=False, soft_wrap=True)
+    pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
+    console.print(f"In {folder}: {pictures}; fkgsec report {folder} has every figure", highlight=False, soft_wrap=True)
 
 
 class Wanted(NamedTuple):

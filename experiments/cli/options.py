@@ -133,7 +133,8 @@ FLAGS: dict[str, Flag] = {
     "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
     "attack": Flag(
         ("--attack",),
-        "which to run, list says of each what it is on and needs; repeatable; default: reconstruction and update-recovery; "
+        "which to run, list says of each what it is on and needs, all takes every one; repeatable; default: reconstruction and "
+        "update-recovery; "
         "of graphs graph-membership",
         ATTACK,
     ),

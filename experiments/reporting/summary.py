@@ -2,11 +2,12 @@
 
 python -m experiments.reporting.summary experiments/results/*.json
 python -m experiments.reporting.summary experiments/results/defended/*.json
+python -m experiments.reporting.summary --matrix experiments/results/attacks/matrix/hospitals-*.json
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,12 +30,14 @@ from experiments.reporting.frames import (
     side_by_side,
     without_links,
 )
+from experiments.reporting.matrix import matrix, over_seeds, sheet
 from experiments.reporting.sheets import Column, Sheet, markdown_lines
 from experiments.reporting.tables import FIGURE, RATES
 from experiments.runs.compare import Comparison, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.tasks.task import task_of
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
+from fkgsec.errors import RunError
 
 
 def utility_sheet(records: Mapping[str, Record]) -> Sheet:
@@ -115,6 +118,17 @@ def convergence_sheet(comparisons: Mapping[str, Comparison]) -> Sheet:
     return Sheet.of("Convergence", frame.fillna({"p98": "not reached", "p99": "not reached"}), heads)
 
 
+def matrix_lines(files: Sequence[Path]) -> list[str]:
+    """The matrix of a comparison, or of the means of several, in Markdown. Raises `RunError` for a file of anything else."""
+    made = []
+    for path in files:
+        if (found := read_comparison(path)) is None:
+            raise RunError(f"{path}: not a comparison")
+        made.append(matrix({case.name: case.record for case in found.cases}))
+    shown = sheet(made[0]) if len(made) == 1 else over_seeds(made)
+    return [*markdown_lines(shown), "", *(f"* {note}" for note in shown.notes)]
+
+
 def _cases(comparisons: Mapping[str, Comparison]) -> list[tuple[str, dict[str, Record]]]:
     return [(name, {case.name: case.record for case in one.cases}) for name, one in comparisons.items()]
 
@@ -133,9 +147,17 @@ def _inference(row: Mapping[str, Any]) -> str:
     return f"{variant}: {row['trr_by']}" if row["trr_by"] else inference_label(variant)
 
 
-def main(files: Annotated[list[Path], typer.Argument(help="record, comparison or verification files")]) -> None:
+def main(
+    files: Annotated[list[Path], typer.Argument(help="record, comparison or verification files")],
+    as_matrix: Annotated[
+        bool, typer.Option("--matrix", help="of comparisons alone: adversaries by case; several are seeds of one")
+    ] = False,
+) -> None:
     """Print the tables of these files."""
     comparisons = {_name(path): made for path in files if (made := read_comparison(path)) is not None}
+    if as_matrix:
+        typer.echo("\n".join(matrix_lines(files)))
+        return
     verifications = {_name(path): made for path in files if (made := read_verification(path)) is not None}
     others = comparisons.keys() | verifications.keys()
     records = {_name(path): read_record(path) for path in files if _name(path) not in others}

@@ -14,6 +14,7 @@ from attacks.figure import Figure
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.comparison import draw_comparison
+from experiments.reporting.matrix import draw_matrix, has_matrix, matrix
 from experiments.runs.record import Record, read_if_of, write_atomically
 from experiments.runs.recovery import Unlearning, attacked_after_unlearning
 from experiments.runs.run import check_run, data_name, execute
@@ -27,7 +28,7 @@ from fkgsec.federation.loop import run_identity
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 
 SCHEMA = "fkgsec/comparison/1"
-COMPARISON_FILE, PICTURE_FILE = "comparison.json", "comparison.png"
+COMPARISON_FILE, PICTURE_FILE, MATRIX_FILE = "comparison.json", "comparison.png", "matrix.png"
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -134,7 +135,13 @@ def compare(
         done.append(Case(name, finished.record, updates))
     comparison = Comparison(SCHEMA, done, asked)
     content = encode_stored(comparison)
-    write_atomically(folder / PICTURE_FILE, draw_comparison({case.name: case.record for case in done}))
+    records = {case.name: case.record for case in done}
+    write_atomically(folder / PICTURE_FILE, draw_comparison(records))
+    if has_matrix(records):
+        about = (
+            f"{graph.name} · {spec.model} · {len(graph.clients)} clients · what each adversary gets, by configuration"
+        )
+        write_atomically(folder / MATRIX_FILE, draw_matrix(matrix(records), about))
     write_atomically(folder / COMPARISON_FILE, content)
     return comparison
 

@@ -40,6 +40,7 @@ __all__ = [
     "option_names",
 ]
 
+ALL_ATTACKS = "all"
 RENAMED = {"epsilon": "init_epsilon", **RENAMED_SETTINGS}
 """Options that have got another name, by the old one, which is accepted with a warning in this version alone."""
 
@@ -96,6 +97,7 @@ def _converted(fields: dict[str, Any]) -> Any:
             task.name == "graph" and name == "model" and "." in str(value)
         ):  # a module's dotted name is no word
             fields = fields | {name: spelled(name, value, words)}
+    fields = fields | {"attack": _every_attack(fields["attack"], task)} if "attack" in fields else fields
     if isinstance(fields.get("defense"), str):
         fields["defense"] = spelled_defense(fields["defense"])
     try:
@@ -104,6 +106,15 @@ def _converted(fields: dict[str, Any]) -> Any:
         raise SpecError(_plain(str(error), fields)) from error
     _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec
+
+
+def _every_attack(names: Any, task: RunTask) -> Any:
+    """The names of attacks; all of the task in the place of `all`. Raises `SpecError` where others stand beside it."""
+    if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
+        return names
+    if len(names) > 1:
+        raise SpecError(f"attack: {ALL_ATTACKS} takes every attack; leave out {', '.join(map(str, names[1:]))}")
+    return list(attacks_of(task.name))
 
 
 def _check_attacks(names: Iterable[str], algorithm: str, task: RunTask) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from experiments.reporting.html.words import Verdict, Words
+from experiments.reporting.matrix import Matrix
 from experiments.reporting.sheets import Sheet
 from experiments.runs.record import Record
 
@@ -89,6 +90,7 @@ class Federation:
 
     Attributes:
         rebuilds: whether attacks rebuild triples, so that there are sections on these. words: those of the task.
+        matrix: where many attacks were run, the figure that stands for each.
         without_scores: attacked runs that have no per-item scores.
     """
 
@@ -103,6 +105,7 @@ class Federation:
     adversaries: Sheet | None
     charts: tuple[Chart, ...]
     overview: Sheet
+    matrix: Matrix | None
     victims: Sheet | None
     inferences: Sheet | None
     unlinked: Sheet | None

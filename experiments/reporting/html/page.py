@@ -37,7 +37,9 @@ from experiments.reporting.html.words import (
     share,
     verdict,
 )
+from experiments.reporting.matrix import LEGEND, has_matrix, matrix, written
 from experiments.reporting.pages import render_page
+from experiments.reporting.sheets import interval
 from experiments.reporting.tables import protection_lines
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
@@ -81,7 +83,8 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
 
 def render(report: Report) -> str:
     """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy."""
-    return render_page("report.html.j2", report=report, text=cell_text, order=cell_order)
+    heat = {"legend": LEGEND, "written": written, "interval": interval}
+    return render_page("report.html.j2", report=report, text=cell_text, order=cell_order, heat=heat)
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:
@@ -106,7 +109,7 @@ def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str
 def _federation(
     identity: str, name: str, runs: Sequence[Run], facts: dict[str, dict[str, str]], *, examples: bool
 ) -> Federation:
-    record = runs[0].record
+    record, records = runs[0].record, {run.name: run.record for run in runs}
     train, test = (sum(sizes[split] for sizes in record.data.clients.values()) for split in ("train", "test"))
     task = task_of(record.spec)
     rebuilds = task.name == ATTACKS[RECONSTRUCTION].task  # what leaks are triples, and their parts are shown
@@ -125,6 +128,7 @@ def _federation(
             *tables.cost_charts(identity, runs),
         ),
         overview=tables.overview(runs) if rebuilds else findings.overview(runs),
+        matrix=matrix(records) if has_matrix(records) else None,
         victims=tables.victims(runs),
         inferences=tables.inferences(runs),
         unlinked=tables.unlinked(runs),

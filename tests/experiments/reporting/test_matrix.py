@@ -1,0 +1,172 @@
+"""Adversaries beside configurations: levels by hand, reasons by number, seeds together, and the gate's limits on every cell."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from attacks.figure import Figure
+from attacks.registry import ATTACKS, attacks_of
+from experiments.cli.main import app
+from experiments.gate.measures import MEASURES
+from experiments.reporting.html.model import Run
+from experiments.reporting.html.page import assemble, render
+from experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
+from experiments.reporting.summary import matrix_lines
+from experiments.runs.record import Record, read_record
+from experiments.runs.spec import make_spec
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate, exact
+
+RECORD = read_record(Path(__file__).parents[3] / "experiments" / "results" / "attacks" / "hospitals-transe.json")
+
+
+def figure(attack: str, metric: str, value: float, **details: object) -> Figure:
+    estimate = Estimate(value, value - 0.05, value + 0.05, 50, "wilson")
+    defaults = {"threat_model": "client", "victim": "all", "baseline": exact(0.1, 50), "attainable": 0.9}
+    return Figure(attack, metric, estimate=estimate, **(defaults | details))
+
+
+def record(*figures: Figure) -> Record:
+    return msgspec.structs.replace(RECORD, figures=list(figures))
+
+
+RUNS = {
+    "none": record(
+        figure("client-poison", "hits@10", 0.5),
+        figure("client-poison", "mrr-drop", 0.4),
+        figure("client-spoil", "mrr-drop", 0.12),
+        figure("edges", "auc", 0.7, victim="a", threat_model="server"),
+        figure("edges", "auc", 0.8, victim="b", threat_model="server"),
+    ),
+    "fedr": record(
+        figure("client-poison", "hits@10", 0.2),
+        figure("client-spoil", "mrr-drop", 0.0, reason="it broke"),
+        figure("edges", "auc", 0.0, victim="a", threat_model="server", reason="no row <crossed>"),
+    ),
+}
+
+
+def test_a_level_is_the_way_from_the_base_to_the_most() -> None:
+    assert Cell(figure("x", "y", 0.5)).level == pytest.approx(0.5)
+    assert Cell(figure("x", "y", 0.05)).level == 0.0
+    assert Cell(figure("x", "y", 0.95)).level == 1.0
+    less = {"less_is_worse": True, "baseline": exact(0.9, 1), "attainable": 0.1}
+    assert Cell(figure("x", "y", 0.3, **less)).level == pytest.approx(0.75)
+    assert Cell(figure("x", "y", 0.9, baseline=exact(0.9, 1))).level == 0.0  # nothing lies between
+    assert Cell(figure("x", "y", 0.9, reason="why"), "why").level == Cell().level == 0.0
+    assert [Cell(figure("x", "y", value)).step for value in (0.1, 0.11, 0.5, 0.9)] == [0, 1, 3, 5]
+    # Beyond the base: the whole interval.
+    assert [Cell(figure("x", "y", value)).beyond for value in (0.14, 0.16)] == [False, True]
+    assert [Cell(figure("x", "y", value, **less)).beyond for value in (0.86, 0.84)] == [False, True]
+
+
+def test_a_row_is_an_attack_s_first_metric_under_a_threat_model_of_the_worst_victim() -> None:
+    made = matrix(RUNS)
+    rows = {row.label: row.cells for row in made.rows}
+    assert list(rows) == ["edges.auc\nserver", "client-poison.hits@10\nclient", "client-spoil.mrr-drop\nclient"]
+    assert rows["edges.auc\nserver"][0].figure.estimate.value == 0.8
+    assert made.reasons == ["no row <crossed>", "it broke"]
+    text = {row[0]: row[1:] for row in sheet(made).rows}
+    assert text["client-poison.hits@10\nclient"] == (".500 (.100) *", ".200 (.100) *")
+    assert text["edges.auc\nserver"] == (".800 (.100) *", "n/a 1")
+    assert text["client-spoil.mrr-drop\nclient"] == (".120 (.100)", "n/a 2")
+    assert "n/a 2: it broke" in sheet(made).notes
+    assert draw_matrix(made, "title").startswith(b"\x89PNG")
+    assert has_matrix(RUNS)
+    assert not has_matrix({"fedr": record(*RUNS["fedr"].figures[:2])})
+
+
+def test_reconstruction_stands_with_two_and_a_missing_row_says_what_is_asked_instead() -> None:
+    made = matrix({"a": record(figure("reconstruction", "trr", 0.4), figure("reconstruction", "err", 0.3)),
+                   "b": record(figure("edges", "auc", 0.4))})  # fmt: skip
+    assert [row.label.partition("\n")[0] for row in made.rows] == [
+        "reconstruction.err",
+        "reconstruction.trr",
+        "edges.auc",
+    ]
+    assert sheet(made).rows[2][1:] == (".300 (.100) *", "n/a 1")
+    assert made.reasons == ["reconstruction was not run", "edges was not run"]
+    made = matrix({name: record(*figures) for name, figures in {
+        "a": (figure("edges", "auc", 0.4, threat_model="server"), figure("update-recovery", "cosine", 0.4)),
+        "b": (figure("edges", "auc", 0.4), figure("update-recovery", "cosine_relations", 0.4)),
+    }.items()})  # fmt: skip
+    assert set(made.reasons) == {
+        "edges.auc is asked under client there",
+        "edges.auc is asked under server there",
+        "update-recovery gives cosine_relations there",
+        "update-recovery gives cosine there",
+    }
+
+
+def test_what_is_known_without_the_rounds_has_a_colour_of_its_own() -> None:
+    known = figure("edges", "auc", 1.0, baseline=exact(1.0, 5), attainable=1.0)
+    assert Cell(known).given
+    assert not Cell(figure("edges", "auc", 1.0)).given
+    assert 'class="number given">1.000 (1.000)' in render(
+        assemble([Run("one", record(known, *RUNS["none"].figures[:3]))])
+    )
+
+
+def test_seeds_are_put_together() -> None:
+    other = {"none": record(*(msgspec.structs.replace(one, estimate=exact(0.9, 5)) for one in RUNS["none"].figures)),
+             "fedr": RUNS["fedr"]}  # fmt: skip
+    shown = {row[0]: row[1:] for row in over_seeds([matrix(RUNS), matrix(other)]).rows}
+    assert shown["client-poison.hits@10, client"] == (
+        "0.700 (0.500–0.900); base 0.100",
+        "0.200 (0.200–0.200); base 0.100",
+    )
+    assert shown["edges.auc, server"][1] == "no row <crossed>"
+    with pytest.raises(RunError, match="other cases"):
+        over_seeds([matrix(RUNS), matrix({"none": RUNS["none"]})])
+
+
+def test_the_report_colours_a_cell_and_says_why_another_is_none() -> None:
+    page = render(assemble([Run(name, one) for name, one in RUNS.items()]))
+    assert re.search(r'<td class="number heat-3"><strong>\.500 \(\.100\)</strong></td>', page)
+    assert re.search(r'<td class="number soft">n/a 1</td>', page)
+    assert "<li>no row &lt;crossed&gt;</li>" in page
+    assert "What each adversary gets" not in render(assemble([Run("one", record(*RUNS["fedr"].figures[:1]))]))
+
+
+@pytest.mark.parametrize("task", ["kge", "graph"])
+def test_the_gate_can_limit_every_cell(task: str) -> None:
+    for name, attack in attacks_of(task).items():
+        for metric in attack.leading:
+            assert metric in attack.metrics
+            assert f"{name}.{metric}" in MEASURES
+
+
+def test_all_takes_every_attack_of_the_task() -> None:
+    assert make_spec(None, {"attack": ["all"]}).attack == tuple(attacks_of("kge"))
+    assert set(make_spec(None, {"algorithm": "fedavg", "attack": ["all"]}).attack) == set(attacks_of("graph"))
+    assert {"client-poison", "client-spoil", "server-poison"} <= set(ATTACKS)
+    with pytest.raises(SpecError, match="attack: all takes every attack; leave out edges"):
+        make_spec(None, {"attack": ["all", "edges"]})
+
+
+@pytest.mark.slow
+def test_all_attacks_on_two_configurations(tmp_path: Path) -> None:
+    """One table, one picture, in the terminal, as Markdown, on the page; and a gate that limits a cell."""
+    out, runner = tmp_path / "compare", CliRunner()
+    small = ["--size", "700", "--rounds", "3", "--eval-every", "3", "--dim", "8", "--num-negatives", "8", "--batch-size", "64",
+             "--unlinked-heads", "20", "--device", "cpu"]  # fmt: skip
+    given = ["compare", "--attack", "all", *small, "--case", "none", "--case", "robust:rule=clip", "--out", str(out)]
+    result = runner.invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "What each adversary gets, by configuration" in result.stdout
+    for name in attacks_of("kge"):
+        assert re.search(rf"(?m)^{name}\.", result.stdout)
+    assert (out / "matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert any(line.startswith("| client-poison.hits@10") for line in matrix_lines([out / "comparison.json"]))
+    with pytest.raises(RunError, match="not a comparison"):
+        matrix_lines([out / "none" / "record.json"])
+    page = tmp_path / "page.html"
+    assert runner.invoke(app, ["report", str(out), "--out", str(page)]).exit_code == 0
+    assert 'class="heat"' in page.read_text()
+    federation = "size: 700, rounds: 3, eval_every: 3, dim: 8, num_negatives: 8, batch_size: 64, device: cpu"
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"federations: {{a: {{{federation}}}}}\nlimits: {{client-poison.hits@10: {{max: 0.01}}}}\n")
+    assert runner.invoke(app, ["check", str(policy)]).exit_code == 1
