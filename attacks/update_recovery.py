@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView, VictimView
+from attacks.kge.view import KgeView, VictimView, kge_view
 from attacks.registry import UPDATE_RECOVERY, Attack, Needs, Truth
 from attacks.view import THREAT_MODELS
 from fkgsec import estimate
@@ -79,6 +79,14 @@ def score_changes(claims: Mapping[str, VictimView], truth: Truth) -> list[Figure
     return figures
 
 
+def by_the_server(truth: Truth, result: FederationResult) -> dict[tuple[str, str], Figure]:
+    """What a server alone that follows the protocol has of another run of the same clients, by victim and metric: a baseline."""
+    view = kge_view(result, THREAT_MODELS["server"], colluder=truth.colluder, leak=1.0, seed=truth.seed)
+    rng = generator(truth.seed, "the server alone")
+    of_run = Truth(ATTACK, view, result, truth.colluder, truth.seed, rng)
+    return {(one.victim, one.metric): one for one in score_changes(claim_uploads(view, rng), of_run)}
+
+
 ATTACK = Attack(
     UPDATE_RECOVERY,
     "estimates how the victims' training changed their rows in a round",
@@ -123,7 +131,7 @@ def _means(result: FederationResult, view: KgeView, table: Table) -> dict[str, n
     sums: dict[str, np.ndarray] = {}
     counts: dict[str, int] = {}
     for place in range(len(result.graph.clients)):
-        names, start, end = _truth(result, place, table)
+        names, start, end = client_rows(result, place, table)
         if np.array_equal(start, end):  # the client sat the round out
             continue
         for name, row in zip(names, end, strict=True):
@@ -132,7 +140,7 @@ def _means(result: FederationResult, view: KgeView, table: Table) -> dict[str, n
     return {name: total / counts[name] for name, total in sums.items()}
 
 
-def _truth(result: FederationResult, place: int, table: Table) -> tuple[list[str], np.ndarray, np.ndarray]:
+def client_rows(result: FederationResult, place: int, table: Table) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names of the rows that a client uploads, and these before and after its training, float64 `[n, W]`."""
     client, vocabulary = result.graph.clients[place], getattr(result.graph, table)
     ids = client.entity_ids if table == "entities" else client.relation_ids
@@ -149,7 +157,7 @@ def _changes(
     if not result.started.get(table):  # nor by runs of an earlier version
         return "the rows that training started from were not kept, or nothing was sent"
     place = next(number for number, client in enumerate(result.graph.clients) if client.name == victim.name)
-    names, start, end = _truth(result, place, table)
+    names, start, end = client_rows(result, place, table)
     moved = np.flatnonzero(np.abs(end - start).max(axis=1))
     if not len(moved):
         return f"{victim.name} did not train in round {view.round}"

@@ -1,0 +1,1 @@
+"""What a server learns of single clients although it learns sums alone."""

@@ -1,0 +1,193 @@
+"""What one client uploaded, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
+
+    found = run_attacks(result, AttackOptions(attack=("server-active",)), train=train)
+    for one in found.figures:
+        print(one.victim, one.metric, one.estimate, one.baseline, one.remark)     # hospital-2  cosine  0.4 ...  refused: ...
+
+Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
+beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
+victim does not hold are that value as many times as they have holders, and in all others what is left is the victim's upload.
+
+An active attack changes the run: so its first two rounds are trained once more for each victim with the same seed and options
+(under a defense from a script by `run_attacks(..., train=...)` with its transport), and once without the attack. Where clients
+refuse the broadcast or the sum, the server has what it has without the attack, and a remark says who refused.
+
+`cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`; baseline: what a server that
+follows the protocol has of it. `holders`: the share of the table's rows of which the server tells whether the victim holds them;
+baseline: the commoner answer.
+
+Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks import update_recovery
+from attacks.figure import Figure
+from attacks.kge.view import KgeView
+from attacks.registry import Attack, Needs, Truth
+from fkgsec.errors import FkgsecError, TrainingError
+from fkgsec.estimate import mean, proportion
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.messages import SERVER, Opened, client_party
+from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.randomness import generator
+
+SERVER_ACTIVE = "server-active"
+FAR = 1e9  # a value that no training brings back to what a sum can hold
+METRICS = {
+    "cosine": update_recovery.METRICS["cosine"],
+    "relative_error": update_recovery.METRICS["relative_error"],
+    "holders": "share of rows of which the server tells whether the victim holds them",
+}
+
+
+class InconsistentServer(Adversary):
+    """The server in the run: after round `at` all clients but one are sent `FAR` in every number.
+
+    Args:
+        spared: the party that is sent what the server has.
+    """
+
+    def __init__(self, spared: str, at: int = 1) -> None:
+        super().__init__(SERVER)
+        self.spared, self.at = spared, at
+
+    def identity(self) -> str:
+        return f"{super().identity()} spares {self.spared} in {self.at}"
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        return rows if round != self.at or receiver == self.spared else torch.full_like(rows, FAR)
+
+
+class Taken(NamedTuple):
+    """What is left of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
+
+    held: np.ndarray
+    rows: np.ndarray
+
+
+def left_of_sum(opened: Opened) -> Taken:
+    """The upload of one client in a sum in which all others put in one value throughout.
+
+    Rows of others alone are constant, and tell that value; where there are none it is taken to be the mean of what others
+    put in.
+    """
+    total, holders = opened.sums()
+    there = holders > 0
+    same = there & (np.ptp(total, axis=1) <= 2 * opened.error)
+    held = there & ~same
+    others = holders - held
+    chosen, counts = (same, holders) if same.any() else (held & (others > 0), others)
+    value = (total[chosen] / counts[chosen, None]).mean()
+    rows = total - others[:, None] * value
+    return Taken(held, np.where(held[:, None], rows, np.nan))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Whom the server attacks, one after the other."""
+
+    victims: tuple[str, ...]
+
+
+def plan(view: KgeView, rng: np.random.Generator) -> Plan:
+    """All of them."""
+    return Plan(tuple(victim.name for victim in view.victims))
+
+
+def score(plan: Plan, truth: Truth) -> list[Figure]:
+    """Train the first rounds without and with the attack; figures of every victim."""
+    result: FederationResult = truth.result
+    reason = None
+    if not any(result.inputs.values()):
+        reason = "uploads cross one by one, or none does: there is no sum to take apart"
+    elif truth.view.train is run_federation:
+        reason = "the run was defended: it can be trained again with that defense's transport alone"
+    if reason:
+        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
+    options = msgspec.structs.replace(result.options, rounds=2, eval_every=2, patience=0)
+    honest: FederationResult = truth.view.train(result.graph, options)
+    known = update_recovery.by_the_server(truth, honest)
+    return [figure for victim in plan.victims for figure in _attack(truth, honest, known, victim)]
+
+
+def _attack(truth: Truth, honest: FederationResult, known: dict[tuple[str, str], Figure], victim: str) -> list[Figure]:
+    """Figures of one victim: of a run in which the server attacks it, or of the honest one where that is refused."""
+    table = RECIPES[honest.options.algorithm].shared[0]
+    suffix = "" if table == "entities" else f"_{table}"
+    cosine, error = (known[victim, f"{name}{suffix}"] for name in ("cosine", "relative_error"))
+    place = next(place for place, client in enumerate(honest.graph.clients) if client.name == victim)
+    names, rows = set(update_recovery.client_rows(honest, place, table)[0]), honest.row_names[table]
+    holds = np.array([name in names for name in rows])
+    guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
+    if cosine.reason:
+        return truth.not_attacked(victim, cosine.reason)
+    server = InconsistentServer(client_party(victim))
+    try:
+        attacked: FederationResult = truth.view.train(honest.graph, honest.options, adversary=server)
+    except TrainingError:
+        raise
+    except FkgsecError as refusal:
+        bases = {"cosine": cosine.estimate, "relative_error": error.estimate, "holders": guess}
+        return [
+            truth.figure(metric, victim, base, baseline=base, remark=f"refused, which ends the run: {refusal}")
+            for metric, base in bases.items()
+        ]
+    sums = [one for one in attacked.transcript.opened(2) if one.table == table]
+    if not sums:
+        return truth.not_attacked(victim, "too many fell silent: no sum of round 2 was opened")
+    taken = left_of_sum(sums[0])
+    true, claimed = _changes(attacked, place, table, taken)
+    rng = generator(truth.seed, "inconsistent broadcast", victim)
+    return [
+        truth.figure(
+            "cosine",
+            victim,
+            mean(update_recovery.cosines(true, claimed), rng),
+            baseline=cosine.estimate,
+            attainable=1.0,
+        ),
+        truth.figure(
+            "relative_error",
+            victim,
+            update_recovery.relative_error(true, claimed, rng),
+            baseline=error.estimate,
+            attainable=0.0,
+        ),
+        truth.figure(
+            "holders", victim, proportion(int((taken.held == holds).sum()), len(holds)), baseline=guess, attainable=1.0
+        ),
+    ]
+
+
+def _changes(result: FederationResult, place: int, table: Table, taken: Taken) -> tuple[np.ndarray, np.ndarray]:
+    """True and claimed changes of the client's rows that training changed, float64 `[n, W]`; no claim is no change."""
+    names, start, end = update_recovery.client_rows(result, place, table)
+    row_of = {name: row for row, name in enumerate(result.row_names[table])}
+    claimed = taken.rows[[row_of[name] for name in names]]
+    claimed = np.where(np.isnan(claimed), start, claimed)
+    moved = np.abs(end - start).max(axis=1) > 0
+    return (end - start)[moved], (claimed - start)[moved]
+
+
+ATTACK = Attack(
+    SERVER_ACTIVE,
+    "takes one client's upload out of secure sums by sending the others nonsense; trains two rounds for each victim",
+    Needs(server=True),
+    METRICS,
+    plan,
+    score,
+    threats=("server",),
+    items={"cosine": "rows that changed", "relative_error": "rows that changed", "holders": "rows of the table"},
+    errors=("relative_error",),
+    in_order=True,
+)

@@ -1,0 +1,77 @@
+"""A server that sends all clients but one nonsense: planted sums, clients that check what they are sent, and such that do not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from attacks import AttackOptions, Figure, run_attacks
+from attacks.sums.inconsistent import left_of_sum
+from defenses import make_transport
+from experiments.bench.active_server import UnprotectedTransport
+from fkgsec import FederationResult
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import Opened
+
+checking, trusting = (
+    functools.partial(run_federation, make_transport=one) for one in (make_transport, UnprotectedTransport)
+)
+
+
+def figures(result: FederationResult, train: Callable = checking) -> dict[tuple[str, str], Figure]:
+    found = run_attacks(result, AttackOptions(attack=("server-active",)), train=train).figures
+    return {(one.victim, one.metric): one for one in found}
+
+
+def opened(total: np.ndarray, holders: np.ndarray) -> Opened:
+    content = total.astype("<f8").tobytes(), holders.astype("<i8").tobytes()
+    return Opened(2, "entities", ["a", "b", "c"], *content, 1e-9)
+
+
+def test_what_is_left_of_a_sum() -> None:
+    """Rows held by one other, by the victim alone, by it and one other, by both others, by all three, by nobody."""
+    rows = np.array([[0.5, -1.0], [2.0, 3.0], [0.25, 0.125]])
+    total = np.array([[16, 16], rows[0], 16 + rows[1], [32, 32], 32 + rows[2], [0, 0]], dtype=np.float64)
+    taken = left_of_sum(opened(total, np.array([1, 1, 2, 2, 3, 0])))
+    assert taken.held.tolist() == [False, True, True, False, True, False]
+    np.testing.assert_allclose(taken.rows[taken.held], rows)
+    assert np.isnan(taken.rows[~taken.held]).all()
+
+
+def test_of_a_sum_of_clients_that_put_in_their_own_nothing_is_left() -> None:
+    """As many rows are said to be the victim's as there are, and what is left of them has no more to do with it than chance."""
+    rng = np.random.default_rng(0)
+    parts = rng.normal(0, 1, (3, 200, 16))
+    taken = left_of_sum(opened(parts.sum(axis=0), np.full(200, 3)))
+    assert taken.held.all()
+    shuffled = parts[0][rng.permutation(200)]
+    cosines = (
+        (taken.rows * shuffled).sum(axis=1) / np.linalg.norm(taken.rows, axis=1) / np.linalg.norm(shuffled, axis=1)
+    )
+    assert abs(cosines.mean()) < 0.06
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_clients_that_check_nothing_give_their_uploads_away(federate, defense: str) -> None:
+    found = figures(federate(defense), trusting)
+    for victim in ("hospital-2", "hospital-3"):
+        cosine, error, holders = (found[victim, name] for name in ("cosine", "relative_error", "holders"))
+        assert cosine.estimate.value > 0.999 > cosine.baseline.value + 0.1
+        assert error.estimate.value < 0.01 < error.baseline.value
+        assert holders.estimate.value == 1 > holders.baseline.value
+
+
+def test_clients_that_check_leave_it_what_it_had(federate) -> None:
+    for one in figures(federate("psu,secagg")).values():
+        assert "refuses the broadcast of entities in round 1" in one.remark
+        assert one.estimate == one.baseline
+
+
+def test_where_it_cannot_run_it_says_so(federate) -> None:
+    reasons = {one.reason for one in figures(federate()).values()}
+    assert reasons == {"uploads cross one by one, or none does: there is no sum to take apart"}
+    reasons = {one.reason for one in figures(federate("secagg"), run_federation).values()}
+    assert reasons == {"the run was defended: it can be trained again with that defense's transport alone"}
