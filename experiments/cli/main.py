@@ -17,6 +17,7 @@ from experiments.cli.data import Config, Json, data_app
 from experiments.cli.one_line import OneLineErrors
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, complete_from, spec_options
 from experiments.cli.progress import RunProgress, observe_on
+from experiments.deploy.cli import deploy_app
 from experiments.gate import cli as check_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
@@ -73,6 +74,7 @@ def root(
 
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
+app.add_typer(deploy_app, name="deploy")
 
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
 CheckpointEvery = Annotated[

@@ -1,0 +1,158 @@
+"""Certificates of the server and keys of SuperNodes.
+
+    authority = Authority.new("hospitals")
+    certificate, key = authority.server_certificate(["federation.example.org", "10.0.0.5"])      # PEM
+    private, public = node_key("berlin")                                                        # OpenSSH
+
+The authority signs servers' certificates alone. A SuperNode is known by its public key, which the server's operator registers; it
+has no certificate.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fkgsec.errors import DataError, SpecError
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+_CURVE = ec.SECP384R1()
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_SLACK = datetime.timedelta(minutes=5)  # clocks differ
+
+
+class Authority(NamedTuple):
+    """A certificate authority of a consortium's own."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def new(cls, name: str) -> Self:
+        """One that nobody knows yet."""
+        key = ec.generate_private_key(_CURVE)
+        subject = _name(f"{name} authority")
+        made = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, key.public_key())
+        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        made = made.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        return cls(key, made.sign(key, hashes.SHA384()))
+
+    @classmethod
+    def read(cls, key: bytes, certificate: bytes) -> Self:
+        """From PEM. Raises `DataError` for what is none, or for two that do not belong together."""
+        try:
+            found = serialization.load_pem_private_key(key, None)
+            read = x509.load_pem_x509_certificate(certificate)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise DataError(f"the authority's key or certificate cannot be read ({error})") from error
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != read.public_key():
+            raise DataError("the authority's key and certificate do not belong together")
+        return cls(found, read)
+
+    def server_certificate(self, hosts: Sequence[str]) -> tuple[bytes, bytes]:
+        """Certificate and private key of a server that is reached under these names and addresses."""
+        key, named = ec.generate_private_key(_CURVE), [_host(host) for host in hosts]
+        made = _builder(_name(hosts[0]), self.certificate.subject, key.public_key(), SERVER_DAYS, self.key.public_key())
+        made = made.add_extension(x509.SubjectAlternativeName(named), critical=False)
+        made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        made = made.add_extension(_usage(digital_signature=True), critical=True)
+        made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        return _certificate(made.sign(self.key, hashes.SHA384())), _private(key)
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """Certificate and private key, PEM."""
+        return _certificate(self.certificate), _private(self.key)
+
+
+def node_key(name: str) -> tuple[bytes, bytes]:
+    """A SuperNode's key on P-384: private and public, in OpenSSH's formats, the only ones that Flower takes."""
+    key = ec.generate_private_key(_CURVE)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private, public + f" {name}\n".encode()
+
+
+def public_pem(line: bytes) -> str:
+    """A public key in OpenSSH's format as Flower names its SuperNode: PEM. Raises `DataError` for anything but a key on P-384."""
+    try:
+        key = serialization.load_ssh_public_key(line)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DataError(f"no public key in OpenSSH's format ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
+        raise DataError("the public key is not one on P-384")
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    days: int,
+    signer: ec.EllipticCurvePublicKey,
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SLACK)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(host: str) -> x509.GeneralName:
+    """Raises `SpecError` for what is neither an address nor the name of a host."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not _HOST.fullmatch(name):
+        raise SpecError(f"host: {host!r} is no name or address of a host")
+    return x509.DNSName(name)
+
+
+def _certificate(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,194 @@
+"""`fkgsec deploy`: a federation whose parties sit apart, over Flower."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.cli.console import expected_errors, make_console, print_tables, say
+from experiments.cli.data import Config, Json
+from experiments.cli.options import TRAIN_FIELDS, spec_options
+from experiments.cli.progress import RunProgress
+from experiments.deploy.agreement import Agreement
+from experiments.deploy.consortium import Plan, make_consortium
+from experiments.deploy.data import read_party_data
+from experiments.deploy.flower.attendant import attend
+from experiments.deploy.flower.link import TIMEOUT_S, FlowerLink
+from experiments.deploy.flower.local import Door
+from experiments.deploy.flower.processes import on_one_machine, run_superlink, run_supernode, stopped_by_signal
+from experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
+from experiments.deploy.party import Party
+from experiments.deploy.policy import PartySettings
+from experiments.deploy.server import serve
+from experiments.reporting import tables
+from experiments.runs.record import encode_record
+from experiments.runs.run import read_spec, warnings_of
+from experiments.runs.spec import make_spec, of_triples
+from experiments.runs.writing import locked, write_new
+from fkgsec.errors import SpecError
+
+deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
+
+ServerPlace = Annotated[Path, typer.Argument(metavar="SERVER", help="the server's folder, such as consortium/server")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
+PartyPlace = Annotated[
+    Path, typer.Argument(metavar="PARTY", help="a party's folder, such as consortium/parties/berlin")
+]
+
+
+@deploy_app.command(
+    "init",
+    epilog="Examples:\n\n  fkgsec deploy init --clients 3 --out consortium\n\n"
+    "  fkgsec deploy init --data DDB14 --clients 5 --defense psu,secagg --out consortium\n\n"
+    "  fkgsec deploy init --party berlin=/data/berlin --party paris=/data/paris --server federation.example.org:8443 "
+    "--out consortium",
+)
+@expected_errors
+@spec_options(TRAIN_FIELDS)
+def init(
+    *,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder to make; one that is there is never written over")],
+    party: Annotated[
+        list[str] | None,
+        typer.Option("--party", help="NAME=FOLDER of a party and its own triples on its machine; repeatable"),
+    ] = None,
+    server: Annotated[str, typer.Option("--server", help="host:port that SuperNodes connect to")] = "127.0.0.1:8443",
+    superlink_port: Annotated[int, typer.Option("--superlink-port", help="of the server's loopback interface")] = 8000,
+    node_port: Annotated[
+        int, typer.Option("--node-port", help="of each party's loopback interface; on one machine the first of several")
+    ] = 9094,
+    laboratory: Annotated[
+        bool, typer.Option("--laboratory", help="draw from --seed, as in one process: for comparisons alone")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Make everything that the server and the parties need: keys, certificates, a folder for each, and the commands to start
+    them."""
+    graph, folders = None, _folders(party or [])
+    if folders and (wrong := sorted({"data", "clients", "partition", "size", "split_seed", "normalise"} & set(given))):
+        raise SpecError(f"{', '.join(wrong)} divides data among parties; with --party each has its own: leave it out")
+    spec = of_triples(make_spec(config, given), "deploy init")
+    if not folders:
+        graph = spec.load_graph()
+        for warning in warnings_of(spec, graph):
+            say(f"warning: {warning}")
+        folders = {client.name: "" for client in graph.clients}
+    plan = Plan(
+        parties=folders,
+        server=server,
+        superlink_port=superlink_port,
+        node_port=node_port,
+        randomness="laboratory" if laboratory else "operating system",
+    )
+    agreement = make_consortium(out, spec, plan, graph)
+    typer.echo(
+        f"Made {out}: {', '.join(agreement.parties)}; agreement {agreement.digest.hex()[:16]}. "
+        f"{out / 'README.md'} has the commands."
+    )
+
+
+def _folders(given: list[str]) -> dict[str, str]:
+    """Names and folders of `--party`. Raises `SpecError`."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder):
+            raise SpecError(f"party must be NAME=FOLDER; got {one!r}")
+        if name in found:
+            raise SpecError(f"party: {name} is given twice")
+        found[name] = folder
+    return found
+
+
+@deploy_app.command("superlink", epilog="Example:\n\n  fkgsec deploy superlink consortium/server")
+@expected_errors
+def superlink(
+    folder: ServerPlace,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="address to listen on, in place of server.json's")
+    ] = None,
+) -> None:
+    """Run Flower's SuperLink with the parties' SuperNodes registered, and the gate that SuperNodes connect to, until stopped."""
+    with stopped_by_signal():
+        run_superlink(ServerFolder(folder), listen, say)
+
+
+@deploy_app.command("supernode", epilog="Example:\n\n  fkgsec deploy supernode consortium/parties/berlin")
+@expected_errors
+def supernode(
+    folder: PartyPlace,
+    server: Annotated[
+        str | None, typer.Option("--server", help="host:port of the server, in place of node.json's")
+    ] = None,
+) -> None:
+    """Run a party's SuperNode, until stopped. It needs the folders node and door of the party's, and nothing else."""
+    with stopped_by_signal():
+        run_supernode(PartyFolder(folder), server, say)
+
+
+@deploy_app.command("party", epilog="Example:\n\n  fkgsec deploy party consortium/parties/berlin")
+@expected_errors
+def party(folder: PartyPlace) -> None:
+    """Run a party's own process, which has its data and keys, until stopped. One that was killed goes on from its folder."""
+    files = PartyFolder(folder)
+    settings = read_settings(files.settings, PartySettings, "party")
+    agreement = Agreement.read(files.agreement)
+    settings.policy.check(agreement)
+    with stopped_by_signal(), locked(folder):
+        data = read_party_data(folder / settings.data, settings.name)
+        one = Party(files.state, settings.name, agreement, data, settings.device)
+        with Door(files.address) as door:
+            say(f"{settings.name} waits for requests; agreement {agreement.digest.hex()[:16]}")
+            attend(door, one.answer, say)
+
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="seconds that a party may take for a reply before it counts as silent", min=1)
+]
+
+
+@deploy_app.command("server", epilog="Example:\n\n  fkgsec deploy server consortium/server --timeout 3600")
+@expected_errors
+def server(folder: ServerPlace, timeout: Timeout = TIMEOUT_S, json: Json = None, quiet: Quiet = False) -> None:
+    """Run the federation with its parties, and write the record. A killed one goes on when the same command is given again."""
+    _run(ServerFolder(folder), timeout, json, quiet=quiet)
+
+
+@deploy_app.command("up", epilog="Example:\n\n  fkgsec deploy up consortium")
+@expected_errors
+def up(
+    folder: Annotated[Path, typer.Argument(metavar="CONSORTIUM", help="the folder that init made")],
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a whole consortium on this machine, for a trial: SuperLink, SuperNodes and parties as processes, then the server."""
+    with stopped_by_signal(), on_one_machine(folder, say):
+        _run(ServerFolder(folder / "server"), timeout, json, quiet=quiet)
+
+
+def _run(folder: ServerFolder, timeout_s: float, json: str | None, *, quiet: bool) -> None:
+    spec = of_triples(read_spec(folder.path), "deploy server")
+    agreement = Agreement.read(folder.agreement)
+    tell: Callable[[str], None] = (lambda line: None) if quiet else say
+    with (
+        FlowerLink(folder.path, timeout_s=timeout_s, say=tell) as link,
+        RunProgress(spec, make_console(stderr=True), enabled=not quiet) as progress,
+    ):
+        link.wait_for(agreement.addresses)
+        record = serve(spec, agreement, link.ask, folder.run, progress)
+    if not quiet:
+        console = make_console(stderr=json == "-")
+        print_tables(console, tables.run_tables(record))
+        for line in tables.reading_aid(record):
+            console.print(line, soft_wrap=True, highlight=False)
+        console.print(f"Written to {folder.run}: record.json", highlight=False, soft_wrap=True)
+    if json == "-":
+        sys.stdout.write(encode_record(record).decode())
+    elif json is not None:
+        write_new(Path(json), encode_record(record), overwrite=False)

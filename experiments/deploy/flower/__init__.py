@@ -1,0 +1,1 @@
+"""Flower carries the frames of a federation whose parties sit apart."""

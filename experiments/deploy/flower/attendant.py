@@ -1,0 +1,46 @@
+"""A party's own process behind its SuperNode: takes frames from the ClientApp, gives them to the party, returns its replies.
+
+with Door(folder.address) as door:
+    attend(door, party.answer, say=print)
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from experiments.deploy.flower.inside.fkgsec_relay import wire
+from experiments.deploy.flower.local import Door
+from fkgsec.errors import FkgsecError
+from protocols.core.errors import ProtocolError
+from protocols.core.rounds import Silence
+
+Answer = Callable[[bytes], bytes | Silence]
+Say = Callable[[str], None]
+
+
+def attend(door: Door, answer: Answer, say: Say) -> None:
+    """Answer one request after the other until the process is stopped. `say`: told what goes wrong, which the server is not."""
+    while True:
+        with door.accept() as stream:
+            _serve(stream, answer, say)
+
+
+def _serve(stream: socket.socket, answer: Answer, say: Say) -> None:
+    try:
+        header, frame = wire.receive(stream)
+        reply = _answered(str(header.get("stage", "")), frame, answer, say)
+        if isinstance(reply, Silence):
+            wire.send(stream, {"silence": reply.reason})
+        else:
+            wire.send(stream, {"silence": ""}, reply)
+    except wire.WireError as error:
+        say(f"a request was left unanswered: {error}")
+
+
+def _answered(stage: str, frame: bytes, answer: Answer, say: Say) -> bytes | Silence:
+    try:
+        return answer(frame)
+    except (FkgsecError, ProtocolError) as error:
+        say(f"{stage}: {error}")
+        return Silence(f"refused ({type(error).__name__}); the party's own process says why")

@@ -1,0 +1,1 @@
+"""What runs in Flower's environment: it needs Flower and what Flower needs, and nothing of fkgsec."""

@@ -1,0 +1,37 @@
+# pyright: reportMissingImports=false
+"""The ClientApp: hands each frame to the party's own process, and returns its reply.
+
+Flower starts a process for every message, so that nothing may be kept here. The party's data and keys are where this process need
+not be able to read them: it needs the address of the party's process, which the SuperNode's environment names (`FKGSEC_PARTY`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from fkgsec_relay import wire
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.query()
+def forward(message: Message, context: Context) -> Message:
+    """The party's reply; a reason where there is none. What goes wrong here is told in words that name no place or file."""
+    asked = message.content["request"]
+    frame = message.content["frame"]["frame"].numpy() if "frame" in message.content else np.empty(0, np.uint8)
+    try:
+        with wire.connect(Path(os.environ["FKGSEC_PARTY"])) as stream:
+            wire.send(stream, {"id": asked["id"], "stage": asked["stage"]}, frame.data)
+            header, reply = wire.receive(stream)
+    except KeyError:
+        header, reply = {"silence": "its SuperNode was started without the address of its party"}, b""
+    except wire.WireError as error:
+        header, reply = {"silence": str(error)}, b""
+    content = RecordDict({"reply": ConfigRecord({"silence": str(header.get("silence", ""))})})
+    if reply:
+        content["frame"] = ArrayRecord({"frame": Array(np.frombuffer(reply, np.uint8))})
+    return Message(content, reply_to=message)

@@ -1,0 +1,92 @@
+"""Parcels between a Flower process and the fkgsec process beside it, over a local socket.
+
+    with connect(Path("parties/berlin/door/party.address")) as stream:     # written by the fkgsec process, readable for its owner
+        send(stream, {"id": "7f3a-1"}, frame)
+        header, reply = receive(stream)
+
+A parcel is a header (JSON) and a body (bytes, as they are). The address file names a unix socket beside it, or a port of the
+loopback interface where a path is too long for one, and a token: who cannot read the file cannot speak.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+MOST_HEADER = 1 << 20
+MOST_BODY = (1 << 31) - 1
+"""Bytes; more does not fit in a Flower message either."""
+_LENGTHS = struct.Struct(">IQ")
+_PIECE = 1 << 20
+
+
+class WireError(ConnectionError):
+    """The other process is not there, went away, or speaks another language."""
+
+
+def send(stream: socket.socket, header: dict[str, Any], body: bytes | memoryview = b"") -> None:
+    """Send a parcel. Raises `WireError`."""
+    written = json.dumps(header).encode()
+    if len(written) > MOST_HEADER or len(body) > MOST_BODY:
+        raise WireError(f"a parcel of {len(body)} bytes is too large; at most {MOST_BODY}")
+    try:
+        stream.sendall(_LENGTHS.pack(len(written), len(body)) + written)
+        if len(body):
+            stream.sendall(body)
+    except OSError as error:
+        raise WireError(f"the process at the other end went away ({error.strerror})") from error
+
+
+def receive(stream: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The next parcel. Raises `WireError`; `TimeoutError` where the stream has a limit and it is over."""
+    header_length, body_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
+    if header_length > MOST_HEADER or body_length > MOST_BODY:
+        raise WireError(f"a parcel that says it has {body_length} bytes is no parcel")
+    try:
+        header = json.loads(_exactly(stream, header_length))
+    except ValueError as error:
+        raise WireError("a parcel whose header cannot be read") from error
+    if not isinstance(header, dict):
+        raise WireError("a parcel whose header is no mapping")
+    return header, _exactly(stream, body_length)
+
+
+def _exactly(stream: socket.socket, count: int) -> bytes:
+    """So many bytes; memory is taken as they arrive, not as they are announced."""
+    pieces: list[bytes] = []
+    while count:
+        try:
+            piece = stream.recv(min(count, _PIECE))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise WireError(f"the process at the other end went away ({error.strerror})") from error
+        if not piece:
+            raise WireError("the process at the other end went away")
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def connect(address: Path) -> socket.socket:
+    """A stream to the process that wrote this address file, which has been told the token. Raises `WireError`."""
+    try:
+        written = json.loads(address.read_text())
+        if written["socket"]:
+            stream = socket.socket(socket.AF_UNIX)
+            target: Any = str(address.parent / written["socket"])
+        else:
+            stream, target = socket.socket(), ("127.0.0.1", int(written["port"]))
+        token = str(written["token"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WireError(f"no process of fkgsec has left its address here ({type(error).__name__})") from error
+    try:
+        stream.connect(target)
+    except OSError as error:
+        stream.close()
+        raise WireError(f"the process of fkgsec does not answer ({error.strerror})") from error
+    send(stream, {"token": token})
+    return stream

@@ -1,0 +1,206 @@
+"""Asks the parties over Flower: the server's end of a federation whose parties sit apart.
+
+    with FlowerLink(Path("consortium/server"), say=print) as link:
+        link.wait_for(["client/berlin", "client/paris"])
+        for party, reply in link.ask("upload", {"client/berlin": b"...", "client/paris": b"..."}):   # in this order
+            ...
+
+A run of Flower is one ServerApp, which the SuperLink starts and which comes back to this process for the frames to send. Where it
+goes away, the SuperLink being killed or restarted, another one is started as soon as a SuperLink answers, and is given what was
+not replied to under the same numbers; a party that has answered a number answers it with the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from experiments.deploy.flower.inside.fkgsec_relay import wire
+from experiments.deploy.flower.installed import command, environment
+from experiments.deploy.flower.local import Door
+from experiments.deploy.flower.processes import connect_to
+from experiments.deploy.layout import CONNECTION, ServerFolder
+from fkgsec.errors import RunError
+from fkgsec.federation.messages import client_party
+from protocols.core.rounds import NOTHING, Silence
+
+TIMEOUT_S = 600.0
+"""How long a party may take for one reply before it counts as silent."""
+_START_S, _AGAIN_S, _LOOK_S, _RETURN_S = 120.0, 2.0, 1.0, 120.0
+
+
+class _Request(NamedTuple):
+    number: str
+    stage: str
+    party: str
+    frame: bytes
+
+
+class FlowerLink:
+    """The parties of a consortium, reached through its SuperLink."""
+
+    def __init__(
+        self, folder: Path, *, timeout_s: float = TIMEOUT_S, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """`timeout_s`: for a reply, and for a SuperLink that went away. `say`: told what is waited for."""
+        self._folder, self._timeout_s, self._say = ServerFolder(folder), timeout_s, say
+        self._keys = {client_party(name): key for name, key in self._folder.public_keys().items()}
+        self._door = Door(self._folder.address)
+        self._stream: socket.socket | None = None
+        self._session, self._count = secrets.token_hex(8), 0
+
+    def __enter__(self) -> Self:
+        self._door.__enter__()
+        try:
+            connect_to(self._folder)
+            self._connect()
+        except BaseException:
+            self._door.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._stream.close()  # the ServerApp ends, and with it Flower's run
+        self._door.__exit__(kind, error, trace)
+
+    def wait_for(self, parties: Collection[str]) -> None:
+        """Until the SuperNodes of all these parties are online. Raises `RunError` after the limit, naming who is missing."""
+        if missing := self._awaited(parties, self._timeout_s):
+            raise RunError(f"the SuperNodes of {', '.join(missing)} are not online after {self._timeout_s:.0f} s")
+
+    def ask(self, stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
+        """Send each party its request at once; the replies, in this order, as they are read (before the next `ask`).
+
+        A party without a reply within the limit, or whose SuperNode or process is not there, is a `Silence` with the reason.
+        """
+        numbered = []
+        for party, frame in requests.items():
+            self._count += 1
+            numbered.append(_Request(f"{self._session}-{self._count}", stage, party, frame))
+        found: dict[str, bytes | Silence] = {}
+        self._post(numbered, found)
+        return self._replies(numbered, found, time.monotonic() + self._timeout_s)
+
+    def _replies(
+        self, asked: Sequence[_Request], found: dict[str, bytes | Silence], deadline: float
+    ) -> Iterator[tuple[str, bytes | Silence]]:
+        for one in asked:
+            while one.number not in found:
+                try:
+                    arrived = self._arrived(deadline)
+                except wire.WireError:
+                    self._post([other for other in asked if other.number not in found], found, lost=True)
+                    deadline = time.monotonic() + self._timeout_s
+                    continue
+                if arrived is None:
+                    found[one.number] = Silence(f"no reply within {self._timeout_s:.0f} s")
+                else:
+                    found.setdefault(*arrived)
+            yield one.party, found[one.number]
+
+    def _arrived(self, deadline: float) -> tuple[str, bytes | Silence] | None:
+        """Number and content of the next reply; None where there is none until the deadline. Raises `wire.WireError`."""
+        assert self._stream is not None
+        while select.select([self._stream], [], [], max(deadline - time.monotonic(), 0))[0]:
+            header, frame = wire.receive(self._stream)
+            if header.get("kind") == "reply":
+                return header["id"], Silence(header["silence"]) if header["silence"] else frame or NOTHING
+        return None
+
+    def _post(self, requests: Sequence[_Request], found: dict[str, bytes | Silence], *, lost: bool = False) -> None:
+        """Hand requests to the ServerApp, or to another one where it was `lost` or is lost now. A party whose SuperNode is not
+        online is silent; where the SuperLink comes back its SuperNodes are waited for, which need a while to notice."""
+        while True:
+            if lost:
+                self._connect()
+                self._awaited({one.party for one in requests}, _RETURN_S)
+            try:
+                nodes = self._nodes()
+                for one in requests:
+                    if one.party not in nodes:
+                        found[one.number] = Silence("its SuperNode is not online")
+                    else:
+                        self._send(self._header(one, nodes[one.party]), one.frame)
+            except wire.WireError:
+                lost = True
+                continue
+            return
+
+    def _awaited(self, parties: Collection[str], limit_s: float) -> list[str]:
+        """Wait until the SuperNodes of all these are online, or for so long; returns who is missing then."""
+        deadline, told = time.monotonic() + limit_s, None
+        while True:
+            try:
+                missing = sorted(set(parties) - set(self._nodes()))
+            except wire.WireError:
+                self._connect()
+                continue
+            if not missing or time.monotonic() > deadline:
+                return missing
+            if missing != told:
+                self._say(f"waiting for the SuperNodes of {', '.join(missing)}")
+                told = missing
+            time.sleep(_LOOK_S)
+
+    def _nodes(self) -> dict[str, int]:
+        """Of each party whose SuperNode is online its number. Raises `wire.WireError`."""
+        self._send({"kind": "nodes"})
+        assert self._stream is not None
+        while True:  # a late reply of an earlier request may come first
+            header, _ = wire.receive(self._stream)
+            if header.get("kind") == "nodes":
+                online = header["online"]
+                return {party: online[key] for party, key in self._keys.items() if key in online}
+
+    def _send(self, header: dict[str, object], frame: bytes = b"") -> None:
+        if self._stream is None:
+            raise wire.WireError("there is no ServerApp")
+        wire.send(self._stream, header, frame)
+
+    def _header(self, one: _Request, node: int) -> dict[str, object]:
+        return {"kind": "ask", "id": one.number, "stage": one.stage, "node": node, "ttl": self._timeout_s + _START_S}
+
+    def _connect(self) -> None:
+        """Start a run of Flower and wait for its ServerApp. Raises `RunError` where none comes within the limit."""
+        if self._stream is not None:
+            self._stream.close()
+            self._say("the SuperLink went away; waiting for it to come back")
+        self._stream, deadline, told = None, time.monotonic() + self._timeout_s, None
+        while self._stream is None:
+            error = self._start()
+            if error is None:
+                try:
+                    self._stream = self._door.accept(_START_S)
+                except TimeoutError:
+                    error = f"it started no ServerApp within {_START_S:.0f} s"
+            if error is not None:
+                if time.monotonic() > deadline:
+                    raise RunError(f"the SuperLink does not take the run: {error}")
+                if error != told:
+                    self._say(f"waiting for the SuperLink: {error}")
+                    told = error
+                time.sleep(_AGAIN_S)
+
+    def _start(self) -> str | None:
+        """Submit the app; what went wrong in a line, or None."""
+        done = subprocess.run(
+            [command("flwr"), "run", str(self._folder.app.absolute()), CONNECTION],
+            env=environment(self._folder.flower),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode == 0:
+            return None
+        said = (line.strip("│ ") for line in done.stderr.splitlines() if not line.startswith(("╭", "╰")))
+        return " ".join(line for line in said if line) or f"flwr run ended with exit status {done.returncode}"

@@ -1,0 +1,268 @@
+"""Starts Flower's SuperLink and SuperNodes with the options that a consortium needs, and keeps them running.
+
+run_supernode(PartyFolder(Path("consortium/parties/berlin")), None, print)          # until the process is told to stop
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from experiments.deploy.flower.installed import command, configure, environment, interpreter
+from experiments.deploy.layout import CONNECTION, PartyFolder, ServerFolder
+from fkgsec.errors import RunError
+
+Say = Callable[[str], None]
+LOOPBACK = "127.0.0.1"
+GATE = Path(__file__).absolute().parent / "inside" / "gate.py"
+_LOOK_S, _AGAIN_S, _STEADY_S, _PATIENCE_S, _STOP_S = 0.2, 5.0, 60.0, 180.0, 10.0
+_KNOWN = "already in use"
+
+
+class Program(NamedTuple):
+    """A process to keep running: its name, how it is started, and a file for what it prints (None: where this process does)."""
+
+    name: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path | None = None
+
+
+def superlink(folder: ServerFolder) -> Program:
+    """The SuperLink, on the loopback interface; its state is kept in a file, so that one that is restarted knows its
+    SuperNodes."""
+    tls = folder.tls.absolute()
+    return Program(
+        "SuperLink",
+        [
+            command("flower-superlink"),
+            *("--host", LOOPBACK, "--port", str(folder.read_settings().superlink_port)),
+            *("--ssl-ca-certfile", str(tls / "ca.crt")),
+            *("--ssl-certfile", str(tls / "server.crt"), "--ssl-keyfile", str(tls / "server.key")),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--database", str(folder.flower.absolute() / "superlink.db")),
+        ],
+        environment(folder.flower, FKGSEC_SERVER=str(folder.address.absolute())),
+    )
+
+
+def entrance(folder: ServerFolder, listen: str | None = None) -> Program:
+    """The gate that SuperNodes connect to, on another address than the settings' where one is given."""
+    settings = folder.read_settings()
+    return Program(
+        "gate",
+        [
+            interpreter(),
+            str(GATE),
+            *("--listen", listen or settings.listen, "--port", str(settings.port)),
+            *("--superlink", f"{LOOPBACK}:{settings.superlink_port}", "--tls", str(folder.tls.absolute())),
+        ],
+        environment(folder.flower),
+    )
+
+
+def supernode(folder: PartyFolder, server: str | None = None) -> Program:
+    """A party's SuperNode, of another server than the settings' where one is given."""
+    settings = folder.read_node()
+    return Program(
+        "SuperNode",
+        [
+            command("flower-supernode"),
+            *("--superlink", server or settings.server, "--root-certificates", str(folder.authority.absolute())),
+            *("--auth-supernode-private-key", str(folder.key.absolute())),
+            *("--host", LOOPBACK, "--port", str(settings.port)),
+        ],
+        environment(folder.flower, FKGSEC_PARTY=str(folder.address.absolute())),
+    )
+
+
+def run_superlink(folder: ServerFolder, listen: str | None, say: Say) -> None:
+    """Run the SuperLink and its gate, with every party's SuperNode registered, until the process is told to stop."""
+    with Kept(superlink(folder), say) as linked, Kept(entrance(folder, listen), say) as entered:
+        registry = Registry(folder, say)
+        while True:
+            for one in (linked, entered, registry):
+                one.look()
+            time.sleep(_LOOK_S)
+
+
+def run_supernode(folder: PartyFolder, server: str | None, say: Say) -> None:
+    """Run a SuperNode until the process is told to stop. The SuperLink takes up to a minute to notice that one was killed, and
+    refuses its successor until then, so that a start is tried for some minutes."""
+    with Kept(supernode(folder, server), say) as kept:
+        while True:
+            kept.look()
+            time.sleep(_LOOK_S)
+
+
+class Registry:
+    """Tells the SuperLink the keys of the parties' SuperNodes, as soon as it listens."""
+
+    def __init__(self, folder: ServerFolder, say: Say) -> None:
+        self._folder, self._say = folder, say
+        self._missing = list(folder.public_keys())
+        self._next = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all are known."""
+        return not self._missing
+
+    def look(self) -> None:
+        """Register those that are missing, if there are any."""
+        if not self._missing or time.monotonic() < self._next or not _listens(self._folder):
+            return
+        self._missing = [party for party in self._missing if not register(self._folder, party)]
+        self._next = time.monotonic() + _AGAIN_S
+        if not self._missing:
+            self._say(f"the SuperLink knows the SuperNodes of {', '.join(self._folder.public_keys())}")
+
+
+def _listens(folder: ServerFolder) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, folder.read_settings().superlink_port), 1):
+        return True
+    return False
+
+
+def register(folder: ServerFolder, party: str) -> bool:
+    """Tell the SuperLink a SuperNode's key. Returns whether it knows it now."""
+    connect_to(folder)
+    key = folder.nodes.absolute() / f"{party}.pub"
+    done = subprocess.run(
+        [command("flwr"), "supernode", "register", str(key), CONNECTION, "--name", party],
+        env=environment(folder.flower),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.returncode == 0 or _KNOWN in done.stderr + done.stdout
+
+
+def connect_to(folder: ServerFolder) -> None:
+    """Let Flower's commands find the server's SuperLink. Raises `RunError`."""
+    address = f"{LOOPBACK}:{folder.read_settings().superlink_port}"
+    configure(folder.flower, CONNECTION, address, folder.tls / "ca.crt")
+
+
+class Kept:
+    """A process that is started again when it ends. It gives up where starts have failed for some minutes."""
+
+    def __init__(self, program: Program, say: Say) -> None:
+        self._program, self._say = program, say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = self._failing_since = self._next = 0.0
+
+    def __enter__(self) -> Kept:
+        self._failing_since = time.monotonic()
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def look(self) -> None:
+        """Start it again where it has ended. Raises `RunError` where that has not helped for some minutes."""
+        now = time.monotonic()
+        if self._process is not None and (status := self._process.poll()) is not None:
+            if now - self._began > _STEADY_S:
+                self._failing_since = now
+            if now - self._failing_since > _PATIENCE_S:
+                raise RunError(
+                    f"the {self._program.name} ends with exit status {status} whenever it is started; see above"
+                )
+            self._say(f"the {self._program.name} ended with exit status {status}; starting it again")
+            self._process, self._next = None, now + _AGAIN_S
+        if self._process is None and now >= self._next:
+            self._start()
+
+    def _start(self) -> None:
+        self._began = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            log = self._program.log
+            output = None if log is None else stack.enter_context(log.open("ab"))
+            self._process = subprocess.Popen(
+                self._program.arguments,
+                env=dict(self._program.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+            )
+
+
+@contextlib.contextmanager
+def stopped_by_signal() -> Iterator[None]:
+    """A request to end (SIGTERM) ends the process as an interruption does, so that what it started is ended too."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def on_one_machine(place: Path, say: Say) -> Iterator[None]:
+    """All processes of a consortium but the server's own, for a trial; they print to `logs`. Raises `RunError`."""
+    names = sorted(path.name for path in (place / "parties").iterdir()) if (place / "parties").is_dir() else []
+    if not names:
+        raise RunError(f"{place}: is no consortium's folder (it has no parties)")
+    logs, server = place / "logs", ServerFolder(place / "server")
+    logs.mkdir(exist_ok=True)
+    programs = {"superlink": superlink(server), "gate": entrance(server)}
+    for name in names:
+        command_line = [sys.executable, "-m", "experiments.cli.main", "deploy", "party", str(place / "parties" / name)]
+        programs[f"party-{name}"] = Program(f"process of {name}", command_line, os.environ)
+    programs |= {f"supernode-{name}": supernode(PartyFolder(place / "parties" / name)) for name in names}
+    stopped, registry = threading.Event(), Registry(server, say)
+    with contextlib.ExitStack() as stack:
+        kept: list[Kept] = []
+        for name, one in programs.items():
+            if one.name == "SuperNode":  # one that nobody has registered would be refused
+                _until_registered(registry, kept)
+            kept.append(stack.enter_context(Kept(one._replace(log=logs / f"{name}.log"), say)))
+        say(f"started the SuperLink and {len(names)} parties; what they print is in {logs}")
+        watch = threading.Thread(target=_watch, args=(kept, stopped, say), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            watch.join()
+
+
+def _until_registered(registry: Registry, kept: Sequence[Kept]) -> None:
+    while not registry.complete:
+        registry.look()
+        for one in kept:
+            one.look()
+        time.sleep(_LOOK_S)
+
+
+def _watch(watched: Sequence[Kept], stopped: threading.Event, say: Say) -> None:
+    while not stopped.wait(_LOOK_S):
+        try:
+            for one in watched:
+                one.look()
+        except RunError as error:
+            say(str(error))
+            return

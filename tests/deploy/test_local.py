@@ -1,0 +1,121 @@
+"""The local address between a Flower process and ours: parcels, tokens, permissions, and what happens without a unix socket."""
+
+import contextlib
+import json
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.deploy.flower.attendant import attend
+from experiments.deploy.flower.inside.fkgsec_relay import wire
+from experiments.deploy.flower.local import Door
+from fkgsec.errors import DataError, RunError
+from protocols.core.rounds import Silence
+
+
+def answer(frame: bytes) -> bytes | Silence:
+    if frame == b"fail":
+        raise DataError("/home/berlin/data: a place that the server must not learn")
+    return Silence("not now") if frame == b"hush" else frame[::-1]
+
+
+def until_closed(door: Door, said: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        attend(door, answer, said.append)
+
+
+@pytest.fixture(params=["unix", "loopback"])
+def door(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Door, Path, list[str]]]:
+    if request.param == "loopback":
+        monkeypatch.delattr(socket, "AF_UNIX")
+    path, said = tmp_path / "party.address", list[str]()
+    with Door(path) as opened:
+        threading.Thread(target=until_closed, args=(opened, said), daemon=True).start()
+        yield opened, path, said
+
+
+def asked(path: Path, frame: bytes) -> tuple[str, bytes]:
+    with wire.connect(path) as stream:
+        wire.send(stream, {"id": "1", "stage": "upload"}, frame)
+        header, reply = wire.receive(stream)
+        return header["silence"], reply
+
+
+def test_a_frame_goes_to_the_party_and_its_reply_comes_back(door: tuple[Door, Path, list[str]]) -> None:
+    large = bytes(range(256)) * 20_000
+    assert asked(door[1], b"abc") == ("", b"cba")
+    assert asked(door[1], b"") == ("", b"")
+    assert asked(door[1], large) == ("", large[::-1])
+    assert asked(door[1], b"hush") == ("not now", b"")
+
+
+def test_what_goes_wrong_at_the_party_is_said_there_and_not_to_the_server(door: tuple[Door, Path, list[str]]) -> None:
+    silence, reply = asked(door[1], b"fail")
+    assert reply == b""
+    assert "DataError" in silence
+    assert "berlin" not in silence
+    assert any("/home/berlin" in line for line in door[2])
+    assert asked(door[1], b"abc") == ("", b"cba")  # and it goes on
+
+
+def test_who_has_not_read_the_token_is_turned_away(door: tuple[Door, Path, list[str]], tmp_path: Path) -> None:
+    forged = json.loads(door[1].read_text()) | {"token": "0" * 64}
+    path = tmp_path / "forged.address"
+    path.write_text(json.dumps(forged))
+    with pytest.raises(wire.WireError):
+        asked(path, b"abc")
+    assert asked(door[1], b"abc") == ("", b"cba")
+
+
+def test_only_the_owner_may_read_the_address(tmp_path: Path) -> None:
+    with Door(tmp_path / "party.address"):
+        for name in ("party.address", "party.sock"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_too_long_for_a_socket_gets_a_port(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    with Door(folder / "party.address"):
+        assert json.loads((folder / "party.address").read_text())["port"]
+
+
+def test_an_address_that_nobody_has_written_or_answers_at_is_a_wire_error(tmp_path: Path) -> None:
+    with pytest.raises(wire.WireError, match="no process of fkgsec"):
+        wire.connect(tmp_path / "party.address")
+    with Door(tmp_path / "party.address"):
+        left = (tmp_path / "party.address").read_text()
+    (tmp_path / "party.address").write_text(left)
+    with pytest.raises(wire.WireError, match="does not answer") as caught:
+        wire.connect(tmp_path / "party.address")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_nobody_listens_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot listen there"), Door(tmp_path / "missing" / "party.address"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff" * 12,
+        wire._LENGTHS.pack(3, 0) + b"{}}",
+        wire._LENGTHS.pack(2, 0) + b"[]",
+        wire._LENGTHS.pack(2, 9) + b"{}x",
+    ],
+)
+def test_what_is_no_parcel_is_a_wire_error(sent: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(sent)
+        here.shutdown(socket.SHUT_WR)
+        with pytest.raises(wire.WireError):
+            wire.receive(there)
