@@ -19,6 +19,7 @@ from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, complete_from, 
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.deploy.cli import deploy_app
 from experiments.gate import cli as check_cli
+from experiments.integrity import cli as integrity_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
 from experiments.reporting import comparison as compared
@@ -36,7 +37,7 @@ from experiments.runs.run import Finished, default_folder, execute, read_spec, r
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
 from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import Overwrite, write_new
+from experiments.runs.writing import Force, Overwrite, write_new
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import all_tasks, task_of
 from experiments.unlearning import cli as unlearn_cli
@@ -103,10 +104,11 @@ def train(
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
     seeds: Seeds = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, attack=False)
+    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, attack=False)
     _train_and_report(make_spec(config, given), wanted)
 
 
@@ -130,6 +132,7 @@ def attack(
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
     seeds: Seeds = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
@@ -137,7 +140,7 @@ def attack(
         typer.echo("\n".join(tables.attack_lines()))
         return
     if run is None:
-        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, attack=True)
+        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, attack=True)
         _train_and_report(make_spec(config, given), wanted)
         return
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
@@ -192,6 +195,7 @@ def compare_cases(
         typer.Option("--out", help="folder; each case gets one of its own in it (default: runs/compare-<data>-<hash>)"),
     ] = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
@@ -208,18 +212,24 @@ def compare_cases(
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
     observe = observe_on(errors, enabled=not quiet, what="case")
-    if method and not forget:
-        raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
-    unlearning = None
-    if forget:
-        of_triples(spec, "compare --forget")
-        given_method: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
-        unlearning = Unlearning(read_forget(forget, graph, None), UnlearnOptions(**given_method))
+    unlearning = _asked_to_forget(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = named or task_of(spec).cases
-    comparison = compare(spec, graph, folder, cases, observe=observe, overwrite=overwrite, unlearning=unlearning)
+    how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1}
+    comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
         _print_comparison(comparison, folder)
+
+
+def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
+    """What every case of a comparison is to unlearn; None where nothing is."""
+    if method and not forget:
+        raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
+    if not forget:
+        return None
+    of_triples(spec, "compare --forget")
+    named: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
+    return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
@@ -268,6 +278,7 @@ class Wanted(NamedTuple):
     seeds: int | None
     overwrite: bool
     quiet: bool
+    force: bool
     attack: bool
 
 
@@ -283,6 +294,7 @@ def _train_and_report(spec: RunSpec, wanted: Wanted) -> None:
         "attack": wanted.attack,
         "checkpoint_every_s": wanted.checkpoint_every_s,
         "overwrite": wanted.overwrite,
+        "at_once": 0 if wanted.force else 1,
     }
     if wanted.seeds is not None:
         observe = observe_on(errors, enabled=not wanted.quiet)
@@ -334,6 +346,7 @@ def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings:
 
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
+app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
 app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))

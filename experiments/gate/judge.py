@@ -28,8 +28,9 @@ from experiments.gate.baseline import check_comparable, make_baseline, read_base
 from experiments.gate.measures import prepare
 from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
+from experiments.integrity.checks import require_whole
 from experiments.runs.compare import folder_name
-from experiments.runs.run import Finished, check_run, execute, warnings_of
+from experiments.runs.run import RECORD_FILE, Finished, check_run, execute, warnings_of
 from experiments.runs.spec import RunSpec
 from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.loop import CHECKPOINT, run_identity
@@ -174,7 +175,10 @@ def run_policy(
             one = seeded(spec, seed)
             folder = run_folder(runs, name, one, graph, code)
             if fresh:
-                (folder / CHECKPOINT).unlink(missing_ok=True)
+                for file in (RECORD_FILE, CHECKPOINT):
+                    (folder / file).unlink(missing_ok=True)
+            elif (folder / RECORD_FILE).exists():
+                require_whole(folder)  # a checkpoint that was put in the place of another is not judged
             with observe(one, f"federation {name}, seed {seed}") as observer:
                 # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
                 finished[name][seed] = execute(

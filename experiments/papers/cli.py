@@ -39,7 +39,8 @@ from experiments.papers.spec import (
 )
 from experiments.papers.table import PaperTable, reading_aid, remark_lines, terminal_tables
 from experiments.reporting.sheets import make_table
-from experiments.runs.writing import Overwrite
+from experiments.runs.seeds import MOST_SEEDS
+from experiments.runs.writing import Force, Overwrite
 from fkgsec.errors import FkgsecError
 from protocols.core.errors import ProtocolError
 
@@ -79,7 +80,8 @@ def run(
         Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1)
+        int | None,
+        typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1, max=MOST_SEEDS),
     ] = None,
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
@@ -88,6 +90,7 @@ def run(
         int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)
     ] = 1,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
@@ -110,8 +113,9 @@ def run(
 
     observe = observe_on(errors, enabled=not quiet, together=jobs > 1)
     outcome = run_experiment(
-        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite, jobs=jobs
-    )
+        path, out=target, observe=observe, only=only, seeds=wanted, reuse=reuse or [], overwrite=overwrite, jobs=jobs,
+        force=force,
+    )  # fmt: skip
     if not quiet:
         _print(outcome.table, cells)
         make_console().print(

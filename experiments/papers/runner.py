@@ -137,6 +137,7 @@ def run_experiment(
     reuse: Sequence[Path] = (),
     overwrite: bool = False,
     jobs: int = 1,
+    force: bool = False,
 ) -> Outcome:
     """Run the cells of a file that are not finished yet, and write the paper's table beside ours into `out`.
 
@@ -150,6 +151,7 @@ def run_experiment(
         seeds: instead of the file's own.
         overwrite: write over another experiment's table, and over runs of other options in folders of these names.
         jobs: runs at a time; more than one are made in processes of one thread each, see `experiments.papers.workers`.
+        force: do not ask whether so many at a time fit into memory.
 
     Raises:
         SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written, or has another table.
@@ -168,7 +170,8 @@ def run_experiment(
         for (folder, cell), (_, spec) in zip(cell_of.items(), left, strict=True)
     ]
     run = _run_here if jobs == 1 else functools.partial(run_jobs, count=jobs)
-    for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite):
+    at_once = 0 if force else min(jobs, len(todo))
+    for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite, at_once=at_once):
         if error is None:
             results.add(read_record(job.folder / RECORD_FILE))
         else:
@@ -178,7 +181,7 @@ def run_experiment(
 
 
 def _run_here(
-    todo: Sequence[Job], *, attack: bool, observe: Observe, overwrite: bool
+    todo: Sequence[Job], *, attack: bool, observe: Observe, overwrite: bool, at_once: int
 ) -> Iterator[tuple[Job, Exception | None]]:
     """Each run in this process, with the error where it failed."""
     graphs: dict[tuple[Any, ...], Any] = {}
@@ -188,7 +191,10 @@ def _run_here(
             if data not in graphs:
                 graphs = {data: job.spec.load_graph()}  # one at a time: the cells of a column follow each other
             with observe(job.spec, job.name) as observer:
-                execute(job.spec, graphs[data], job.folder, attack=attack, observer=observer, overwrite=overwrite)
+                execute(
+                    job.spec, graphs[data], job.folder, attack=attack, observer=observer, overwrite=overwrite,
+                    at_once=at_once,
+                )  # fmt: skip
         except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
             yield job, error
         else:

@@ -51,18 +51,18 @@ def data_of(spec: RunSpec) -> tuple[Any, ...]:
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False
+    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False, at_once: int = 1
 ) -> Iterator[tuple[Job, Exception | None]]:
     """Make all runs, `count` at a time, in their order; yields each when it ends, with the error where it failed.
 
     Args:
-        attack, overwrite: as for `execute`. observe: gives each run its observer, in this process.
+        attack, overwrite, at_once: as for `execute`. observe: gives each run its observer, in this process.
     """
     left, workers = list(jobs), list[_Worker]()
     try:
         while left or workers:
             while left and len(workers) < count:
-                workers.append(_Worker(attack=attack, overwrite=overwrite))
+                workers.append(_Worker(attack=attack, overwrite=overwrite, at_once=at_once))
                 workers[-1].begin(left.pop(0), observe)
             for worker in [one for one in workers if one.connection in wait([one.connection for one in workers])]:
                 ended = worker.read()
@@ -83,10 +83,11 @@ def run_jobs(
 class _Worker:
     """A process and the run that it is at."""
 
-    def __init__(self, *, attack: bool, overwrite: bool) -> None:
+    def __init__(self, **how: Any) -> None:
+        """`how`: arguments of `execute`."""
         context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), attack, overwrite)
+        arguments = (theirs, os.getpid(), how)
         self._process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -152,7 +153,7 @@ class _Sender(Observer):
         self._connection.send(entry)
 
 
-def _work(connection: Connection, parent: int, attack: bool, overwrite: bool) -> None:
+def _work(connection: Connection, parent: int, how: dict[str, Any]) -> None:
     """What a process does: run after run, until the connection is closed."""
     import numba
     import torch
@@ -169,14 +170,7 @@ def _work(connection: Connection, parent: int, attack: bool, overwrite: bool) ->
         try:
             if data_of(spec) not in graphs:
                 graphs = {data_of(spec): spec.load_graph()}
-            execute(
-                spec,
-                graphs[data_of(spec)],
-                folder,
-                attack=attack,
-                observer=_Sender(connection, parent),
-                overwrite=overwrite,
-            )
+            execute(spec, graphs[data_of(spec)], folder, observer=_Sender(connection, parent), **how)
         except (FkgsecError, ProtocolError) as error:
             connection.send(_Failed(str(error), ""))
         except Exception as error:

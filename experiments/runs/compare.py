@@ -17,9 +17,10 @@ from experiments.reporting.comparison import draw_comparison
 from experiments.reporting.matrix import draw_matrix, has_matrix, matrix
 from experiments.runs.record import Record, read_if_of, write_atomically
 from experiments.runs.recovery import Unlearning, attacked_after_unlearning
-from experiments.runs.run import check_run, data_name, execute
+from experiments.runs.run import RECORD_FILE, check_run, data_name, execute
 from experiments.runs.stored import encode_stored
 from experiments.runs.writing import refused
+from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_named, task_of
 from fkgsec.errors import RunError, SpecError
@@ -91,13 +92,14 @@ def compare(
     overwrite: bool = False,
     unlearning: Unlearning | None = None,
     exchange: MakeTransport = make_transport,
+    at_once: int = 1,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 
     Args:
         observe: gives each case its observer. unlearning: what every case is to forget afterwards.
         overwrite: write over a finished comparison of other cases or options; what is trained already is only attacked anew.
-        exchange: how tables cross; tests and experiments give one with an adversary in it.
+        exchange: how tables cross; tests and experiments give one with an adversary in it. at_once: see `execute`.
 
     Raises:
         RunError: the folder has a finished comparison of something else.
@@ -112,6 +114,8 @@ def compare(
         if same or name in specs:
             raise SpecError(f"case: {name!r} is the same run as {(same or [name])[0]!r}; name each once")
         check_run(made, graph, attack=True)
+        if at_once and not (folder / folder_name(name) / RECORD_FILE).exists():
+            check_memory(made, graph)
         specs[name] = made
     asked = unlearning.digest if unlearning else ""
     if (folder / COMPARISON_FILE).exists() and not overwrite:
@@ -128,7 +132,7 @@ def compare(
         with observe(one, name) as observer:
             finished = execute(
                 one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite,
-                exchange=exchange,
+                exchange=exchange, at_once=at_once,
             )  # fmt: skip
             run = folder / folder_name(name)
             updates = attacked_after_unlearning(run, one, unlearning, exchange, observer) if unlearning else []

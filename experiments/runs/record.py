@@ -20,6 +20,7 @@ import torch
 import fkgsec
 from attacks.figure import Figure
 from attacks.reconstruction.leakage import Leakage, rows_of
+from experiments.integrity.origin import Origin
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.tasks.contradictions import check_record
 from experiments.tasks.spec import RunSpec
@@ -48,7 +49,10 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a run was made. `commit` and `dirty` are None outside a git checkout."""
+    """Where a run was made. `commit` and `dirty` are None outside a git checkout.
+
+    `vector_level`: of the CPU, as torch and numba use it; figures are equal to the last bit where it is. "" in records of before.
+    """
 
     commit: str | None
     dirty: bool | None
@@ -58,6 +62,7 @@ class Environment(msgspec.Struct, frozen=True):
     device: str
     threads: int
     command: str
+    vector_level: str = ""
 
 
 class Bytes(msgspec.Struct, frozen=True):
@@ -85,6 +90,7 @@ class Record(msgspec.Struct, frozen=True):
         figures: what every attack found; empty where none was run.
         withstands: which server each part of the protection withstands, and with how many colluders.
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
+        origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
     """
 
     schema: str
@@ -105,6 +111,7 @@ class Record(msgspec.Struct, frozen=True):
     figures: list[Figure] = []
     metric: str = "mrr"
     valid: float | None = None
+    origin: Origin | None = None
 
     @property
     def attacked(self) -> bool:
@@ -124,7 +131,9 @@ class Record(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "spec", self.spec.settled().replace(device=self.spec.device))
 
 
-def make_record(spec: RunSpec, result: RunResult, figures: Sequence[Figure] = ()) -> Record:
+def make_record(
+    spec: RunSpec, result: RunResult, figures: Sequence[Figure] = (), origin: Origin | None = None
+) -> Record:
     """The record of a finished run and, when it was attacked, of what attacks found."""
     reached = task_of(spec).reached(result)
     return Record(
@@ -151,6 +160,7 @@ def make_record(spec: RunSpec, result: RunResult, figures: Sequence[Figure] = ()
         figures=list(figures),
         metric=result.metric,
         valid=result.valid,
+        origin=origin,
     )
 
 
@@ -201,7 +211,18 @@ def environment_of(options: RunOptions) -> Environment:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",
+        vector_level=vector_level(),
     )
+
+
+def vector_level() -> str:
+    """The vector unit that torch's loops were chosen for, and the CPU that numba compiles for: `AVX2, znver3`.
+
+    Sums of float32 are rounded in another order on another unit, so that last digits differ between them.
+    """
+    from llvmlite.binding import get_host_cpu_name
+
+    return f"{torch.backends.cpu.get_cpu_capability()}, {os.environ.get('NUMBA_CPU_NAME') or get_host_cpu_name()}"
 
 
 def is_plain_place(path: Path) -> bool:

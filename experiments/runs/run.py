@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,10 +22,12 @@ from attacks.registry import check_attacks, run_attacks
 from attacks.view import check_attackable
 from defenses.options import parse_defense
 from defenses.transport import make_transport
+from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of, sealed
 from experiments.reporting.picture import draw_picture
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import locked, refused
+from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of
 from fkgsec.errors import RunError, SpecError
@@ -43,11 +44,9 @@ from fkgsec.federation.loop import (
 )
 from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.options import KgeOptions
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
 ATTACKS = "attacks"
-_COPIES = 4  # of float32 tables, at least: values, Adam's two moments, those of the best round
 
 
 class Finished(NamedTuple):
@@ -81,32 +80,13 @@ def check_run(spec: RunSpec, graph: Any, *, attack: bool) -> None:
     """Say before anything is trained or written whether the run makes sense on these data.
 
     Raises:
-        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown;
-            the tables of embeddings alone are more than this machine can hold.
+        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown.
     """
-    _check_memory(spec, graph)
     if attack:
         check_attacks(spec.attack)
         check_attackable(graph, spec.algorithm, spec.colluder)
     parties = [client_party(client.name) for client in graph.clients]
     make_transport(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
-
-
-def _check_memory(spec: RunSpec, graph: Any) -> None:
-    """Raises `SpecError` where the embeddings of a knowledge graph take more memory than there is, before any is taken."""
-    if not isinstance(spec, KgeOptions):
-        return
-    model = spec.kge_model()
-    numbers = sum(
-        client.num_entities * model.entity_width + client.num_relations * model.relation_width
-        for client in graph.clients
-    )
-    needed, there = 4 * _COPIES * numbers, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise SpecError(
-            f"dim {spec.dim} takes {needed / 2**30:,.1f} GiB for embeddings and their optimizer's state alone; this machine has "
-            f"{there / 2**30:,.1f} GiB; take a smaller dim"
-        )
 
 
 def execute(
@@ -119,6 +99,7 @@ def execute(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     overwrite: bool = False,
     exchange: MakeTransport = make_transport,
+    at_once: int = 1,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -128,12 +109,15 @@ def execute(
     Args:
         overwrite: write over what differs: a run of other options or data is trained anew, an attack is made again.
         exchange: how tables cross; tests and experiments give one with an adversary in it.
+        at_once: so many such runs must fit into memory; 0: nobody asks whether any does.
 
     Raises:
-        RunError: the folder cannot be written, or holds another run.
+        RunError: the folder cannot be written, or holds another run. SpecError: it does not fit into memory.
     """
     options = spec.federation_options()
     check_run(spec, graph, attack=attack)
+    if at_once and not (folder / RECORD_FILE).exists():
+        check_memory(spec, graph, at_once=at_once)
     _make_folder(folder)
     if not overwrite and (finished := _finished(spec, graph, folder, attack=attack)) is not None:
         return finished  # a folder that is only read may be one that cannot be written
@@ -148,21 +132,27 @@ def execute(
                 checkpoint.load(folder / CHECKPOINT, run_identities(graph, options))  # before spec.json is written over
             write_atomically(folder / SPEC_FILE, _encode_spec(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
-        return _report(spec, result, attack_folder(folder, spec) if further else folder, attack=attack)
+        target = attack_folder(folder, spec) if further else folder
+        return _report(spec, result, target, attack=attack, fingerprint=_fingerprint(folder, result))
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
     """The run with this attack where it was finished before. Raises `RunError` for the record of another run."""
     if not (folder / RECORD_FILE).exists():
         return None
+    fingerprint = None
     if (folder / CHECKPOINT).exists():
-        checkpoint.load(folder / CHECKPOINT, run_identities(graph, spec.federation_options()))
+        fingerprint = checkpoint.fingerprint(
+            *checkpoint.load(folder / CHECKPOINT, run_identities(graph, spec.federation_options()))
+        )
     found = _read_finished(folder)
     if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
         raise refused(folder / RECORD_FILE, "is of a run with other options or data")
+    if fingerprint is not None:
+        check_checkpoint(folder / RECORD_FILE, found.record, fingerprint)
     if not attack or _is_attack(found.record, spec):
         return found
-    return _earlier(attack_folder(folder, spec), spec, graph)
+    return _earlier(attack_folder(folder, spec), spec, graph, fingerprint)
 
 
 def attack_folder(run: Path, spec: RunSpec) -> Path:
@@ -194,18 +184,20 @@ def reuse(
         RunError: the folder holds no finished run, the data have changed since, or `out` has another record.
     """
     spec, result = load_run(folder, observer)
+    fingerprint = _fingerprint(folder, result)
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
     if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):
         if not overwrite:
+            check_checkpoint(folder / RECORD_FILE, own.record, fingerprint)
             return own, result.graph
         target = folder
-    elif not overwrite and (earlier := _earlier(target, spec, result.graph)) is not None:
+    elif not overwrite and (earlier := _earlier(target, spec, result.graph, fingerprint)) is not None:
         return earlier, result.graph
     if out is not None:
         _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
     with locked(folder if out is None else target):
-        return _report(spec, result, target, attack=True), result.graph
+        return _report(spec, result, target, attack=True, fingerprint=fingerprint), result.graph
 
 
 def _trained(spec: RunSpec) -> Any:
@@ -217,7 +209,12 @@ def _is_attack(record: Record, spec: RunSpec) -> bool:
     return record.attacked and record.spec.attack_options() == spec.attack_options()
 
 
-def _earlier(folder: Path, spec: RunSpec, graph: Any) -> Finished | None:
+def _fingerprint(folder: Path, result: Any) -> str:
+    """Of the checkpoint that a result was read from."""
+    return checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, run_identities(result.graph, result.options)))
+
+
+def _earlier(folder: Path, spec: RunSpec, graph: Any, fingerprint: str | None) -> Finished | None:
     """The finished attack in a folder, None where there is no record. Raises `RunError` for the record of anything else."""
     if not (folder / RECORD_FILE).exists():
         return None
@@ -225,16 +222,25 @@ def _earlier(folder: Path, spec: RunSpec, graph: Any) -> Finished | None:
     same_run = found.record.data.hash == graph.hash and _trained(found.record.spec) == _trained(spec)
     if not (same_run and _is_attack(found.record, spec)):
         raise refused(folder / RECORD_FILE, "is of another run or attack")
+    if fingerprint is not None:
+        check_checkpoint(folder / RECORD_FILE, found.record, fingerprint)
     return found
 
 
 def _read_finished(folder: Path) -> Finished:
-    path = folder / SCORES_FILE
+    record = read_record(folder / RECORD_FILE)
+    scores = read_scores(folder / SCORES_FILE, record)
+    return Finished(record, pd.DataFrame() if scores is None else scores, folder, reused=True)
+
+
+def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
+    """The score of each attacked item; None where there is no file. Raises `RunError` for a file that is not the record's."""
     try:
-        scores = pd.read_parquet(path) if path.exists() else pd.DataFrame()
+        content = path.read_bytes() if path.exists() else None
+        check_scores(path, record, content)
+        return None if content is None else pd.read_parquet(io.BytesIO(content))
     except (OSError, ArrowException) as error:
         raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    return Finished(read_record(folder / RECORD_FILE), scores, folder, reused=True)
 
 
 def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
@@ -293,18 +299,20 @@ def load_run(
     return spec, result
 
 
-def _report(spec: RunSpec, result: Any, folder: Path, *, attack: bool) -> Finished:
+def _report(spec: RunSpec, result: Any, folder: Path, *, attack: bool, fingerprint: str) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
     train = functools.partial(run_federation, make_transport=make_transport)
     figures, scores = run_attacks(result, spec.attack_options(), train=train) if attack else ([], pd.DataFrame())
-    record = make_record(spec, result, figures)
+    content = io.BytesIO()
+    if not scores.columns.empty:
+        scores.to_parquet(content, index=False)
+    of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
+    record = sealed(make_record(spec, result, figures, Origin(fingerprint, of_scores)))
     picture = draw_picture(record)
     _make_folder(folder)
     _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack
     write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    if not scores.columns.empty:
-        content = io.BytesIO()
-        scores.to_parquet(content, index=False)
+    if of_scores:
         write_atomically(folder / SCORES_FILE, content.getvalue())
     write_atomically(folder / PICTURE_FILE, picture)
     write_atomically(folder / RECORD_FILE, encode_record(record))

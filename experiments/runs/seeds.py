@@ -33,6 +33,7 @@ from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/seeds/1"
 SEEDS_FILE = "seeds.json"
+MOST_SEEDS = 10_000
 
 
 class OverSeeds(msgspec.Struct, frozen=True):
@@ -72,14 +73,19 @@ def train_seeds(
     observe: Observe,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     overwrite: bool = False,
+    at_once: int = 1,
 ) -> SeedsRecord:
     """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read.
 
+    Args:
+        at_once: see `execute`.
+
     Raises:
-        SpecError: fewer than two seeds. RunError: `folder` holds what is of other options, or of seeds that are not among these.
+        SpecError: fewer than two seeds, or too many.
+        RunError: `folder` holds what is of other options, or of seeds that are not among these.
     """
-    if count < 2:
-        raise SpecError(f"seeds must be at least 2; got {count}")
+    if not 2 <= count <= MOST_SEEDS:
+        raise SpecError(f"seeds must lie in 2..{MOST_SEEDS:,}; got {count:,}")
     specs = [spec.replace(seed=seed) for seed in range(spec.seed, spec.seed + count)]
     earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord) if (folder / SEEDS_FILE).exists() else None
     grown = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
@@ -96,6 +102,7 @@ def train_seeds(
                 observer=observer,
                 checkpoint_every_s=checkpoint_every_s,
                 overwrite=overwrite,
+                at_once=at_once,
             )
         records.append(finished.record)
     several = SeedsRecord(

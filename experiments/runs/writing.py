@@ -34,6 +34,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="write over what is finished there and differs")]
 
+Force = Annotated[bool, typer.Option("--force", help="train although the estimate says that memory does not suffice")]
+
 
 def refused(path: Path, what: str = "is there already and differs") -> RunError:
     """The error of the rule."""

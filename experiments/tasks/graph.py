@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+import torch
 
 from attacks.graphs.options import GraphAttackOptions
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics
 from fkgsec.estimate import Estimate, proportion
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
 
 if TYPE_CHECKING:
@@ -136,6 +138,44 @@ def _warnings(graph: FederatedGraphs) -> list[str]:
     return [*graph.warnings, *filter(None, [twins_of(graph).warning()])]
 
 
+def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
+    """Of each client's network, counted without making it, and of its largest batches."""
+    from fkgsec.gnn.rule import GraphRule
+    from fkgsec.gnn.training import JUDGED_AT_ONCE
+    from fkgsec.graphs.features import feature_width
+
+    recipe = RECIPES[spec.algorithm]
+    rule: GraphRule = (recipe.local or GraphRule)(spec.federation_options())
+    networks, shared, widest = 0, 0, 0
+    for client in graph.clients:
+        with torch.device("meta"):
+            network = rule.network(feature_width(client.graphs), client.graphs.num_classes)
+        sizes = {name: 4 * one.numel() for name, one in network.named_parameters()}
+        networks += sum(sizes.values())
+        shared += sum(size for name, size in sizes.items() if name.startswith(rule.shared))
+        at_once = min(len(client.graphs), max(spec.batch_size, JUDGED_AT_ONCE))
+        nodes = int(np.sort(client.graphs.sizes)[-at_once:].sum())
+        values = feature_width(client.graphs) + spec.width * (_LAYER * spec.layers + _LAYER)
+        widest = max(widest, 4 * nodes * values)
+    nodes = sum(client.graphs.num_nodes for client in graph.clients)
+    return {
+        "networks and optimizer": _NETWORKS * networks,
+        "models kept": _KEPT * networks,
+        "messages": _MESSAGES * shared,
+        "checkpoint": _KEPT * networks + _MESSAGES * shared,
+        "batches": widest,
+        "data": _NODE * nodes,
+    }
+
+
+# Copies of networks and of what crosses that are held at once, values of a node and layer, and bytes of a node.
+_NETWORKS = 5  # values, Adam's two moments, gradients, private ones
+_KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
+_MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
+_LAYER = 6
+_NODE = 400
+
+
 def _statistics(graph: FederatedGraphs) -> Statistics:
     """Sizes of each client's graphs, and what a model reads at each node."""
     from fkgsec.graphs.features import feature_kind, feature_width
@@ -177,4 +217,6 @@ TASK = RunTask(
     sensitive=lambda graph: [],
     warnings=_warnings,
     statistics=_statistics,
+    memory=_memory,
+    smaller="a smaller width or batch_size, or fewer clients",
 )

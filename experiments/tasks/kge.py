@@ -21,9 +21,11 @@ from fkgsec.data.partition import PARTITIONS, partition
 from fkgsec.data.split_leaks import LEAKS, find_split_leaks, leaked_test_mask, split_leak_warning
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.local.evaluation import HITS, utility
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
@@ -149,6 +151,48 @@ def _warnings(graph: FederatedGraph) -> list[str]:
     return [*graph.warnings, *([leak] if leak else [])]
 
 
+def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
+    """Of each client's rows, taken for as many copies as are held at once."""
+    recipe, model, own = RECIPES[spec.algorithm], spec.kge_model(), spec.entity_scope == "own"
+    counts = {
+        "entities": sum(client.num_entities if own else len(graph.entities) for client in graph.clients),
+        "relations": sum(client.num_relations for client in graph.clients),
+    }
+    widths = {"entities": model.entity_width, "relations": model.relation_width}
+    if recipe.pooled:
+        counts = {"entities": len(graph.entities), "relations": len(graph.relations)}
+    rows = 4 * sum(counts[table] * widths[table] for table in counts)
+    tables = rows * (1 if recipe.private == "none" else 2)
+    shared = 4 * sum(counts[table] * widths[table] for table in recipe.shared)
+    triples = sum(len(client.triples) for client in graph.clients)
+    at_work = 1 if recipe.pooled else len(graph.clients)
+    defense = parse_defense(spec.defense)
+    union = 8 * sum(
+        len({"entities": graph.entities, "relations": graph.relations}[table]) * widths[table]
+        for table in recipe.shared
+    )
+    return {
+        "tables and optimizer": _TABLES * tables,
+        "models kept": _KEPT * tables,
+        "messages": _MESSAGES * shared + (_MASKED * union * len(graph.clients) if defense.secagg else 0),
+        "checkpoint": _CHECKPOINT * tables + _MESSAGES * shared,
+        "steps": _STEP * at_work * spec.batch_size * (1 + spec.num_negatives),
+        "ranking": _SCORES * SCORE_BLOCK_BYTES,
+        "data": _TRIPLE * triples,
+    }
+
+
+# Copies of tables and of what crosses that are held at once, and bytes of a candidate and a triple in training.
+_TABLES = 5  # values, Adam's two moments, gradients, those of a client in its step
+_KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
+_MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
+_MASKED = 6  # what a party puts into a secure sum, float64, and what becomes of it
+_CHECKPOINT = 4  # the tensors of the last, and their bytes as they are written
+_STEP = 24
+_SCORES = 4
+_TRIPLE = 400
+
+
 _LEAK_WORDS = {
     "exact": "the same triple stands",
     "inverse": "its inverse pair stands",
@@ -216,4 +260,6 @@ TASK = RunTask(
     sensitive=lambda graph: sorted(graph.sensitive),
     warnings=_warnings,
     statistics=_statistics,
+    memory=_memory,
+    smaller="a smaller dim, batch_size or num_negatives, or fewer clients",
 )

@@ -83,6 +83,8 @@ class RunTask:
         marked: what the data may mark as sensitive; empty: nothing.
         sensitive: names of what the data mark as sensitive. warnings: what a reader must know of the data, a line each.
         statistics: of the data, for `fkgsec data stats`.
+        memory: bytes that a run takes beside the program itself, by part; see `experiments.tasks.memory`.
+        smaller: what takes less of it.
     """
 
     name: str
@@ -108,6 +110,8 @@ class RunTask:
     sensitive: Callable[[Any], list[str]]
     warnings: Callable[[Any], list[str]]
     statistics: Callable[[Any], Statistics]
+    memory: Callable[[Any, Any], Mapping[str, float]]
+    smaller: str
 
     def label(self, figure: str) -> str:
         """How a figure of utility is written."""

@@ -40,6 +40,7 @@ RELATIONS = PATIENT_RELATIONS + PUBLIC_RELATIONS
 SYMMETRIC_RELATIONS = ("interacts_with", "shares_pathway")
 INVERSE_RELATIONS = (("treats", "is_treated_by"),)
 SMALLEST_SIZE_PER_CLIENT = 20
+LARGEST_SIZE = 10_000_000  # triples: minutes and gigabytes to draw
 
 # Shares of the patients' triples, and of the public facts. Treatment leads, as in DDB14's "may cause" and FB15k-237's
 # award relations; classes and hierarchy are as many as there are drugs and diagnoses to be put in order.
@@ -338,6 +339,18 @@ def _has_twin(triples: np.ndarray) -> np.ndarray:
     return counts[inverse] > 1
 
 
+def _check(clients: int, size: int, seed: int) -> None:
+    if clients < 1:
+        raise SpecError(f"clients is {clients}, allowed: 1 or more")
+    if not SMALLEST_SIZE_PER_CLIENT * clients <= size <= LARGEST_SIZE:
+        raise SpecError(
+            f"size is {size}, allowed: {SMALLEST_SIZE_PER_CLIENT} per client or more ({clients} clients), and at most "
+            f"{LARGEST_SIZE:,}"
+        )
+    if seed < 0:
+        raise SpecError(f"seed is {seed}, allowed: 0 or more")
+
+
 def generate_consortium(
     clients: int = 3, size: int = 13_500, seed: int = 0, parameters: ConsortiumParameters | None = None
 ) -> FederatedGraph:
@@ -368,12 +381,7 @@ def generate_consortium(
 
     Source: none; the design is ours. `ConsortiumParameters` compares it with published graphs.
     """
-    if clients < 1:
-        raise SpecError(f"clients is {clients}, allowed: 1 or more")
-    if size < SMALLEST_SIZE_PER_CLIENT * clients:
-        raise SpecError(f"size is {size}, allowed: {SMALLEST_SIZE_PER_CLIENT} per client or more ({clients} clients)")
-    if seed < 0:
-        raise SpecError(f"seed is {seed}, allowed: 0 or more")
+    _check(clients, size, seed)
     parameters = parameters or ConsortiumParameters()
     rng = generator(seed, "consortium")
 

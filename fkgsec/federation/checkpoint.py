@@ -117,6 +117,22 @@ def _digest(tensors: dict[str, Tensor], progress: str) -> str:
     return digest.hexdigest()
 
 
+def fingerprint(tensors: dict[str, Tensor], progress: Progress) -> str:
+    """sha256 of what a run left: every tensor, round and message, in hexadecimal.
+
+    Seconds are left out, so that a run that was killed and went on has the fingerprint that it would have had anyway, and one
+    made again elsewhere says by it whether the bits are the same. What is digested is named here, so that a field added to a
+    round makes no stranger of what is on disk.
+    """
+    rounds = [
+        (one.round, one.loss, one.valid, one.bytes_up, one.bytes_down, one.num_survivors, one.num_clipped, one.excluded)
+        for one in progress.rounds
+    ]
+    entries = [(one.round, one.sender, one.receiver, one.kind, one.table, one.num_bytes) for one in progress.entries]
+    said = (progress.identity, progress.metric, progress.best_round, progress.best_valid, rounds, entries)
+    return _digest(tensors, msgspec.json.encode(said, order="sorted").decode())
+
+
 def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor], Progress]:
     """Read a checkpoint of this run.
 

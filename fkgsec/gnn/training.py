@@ -26,7 +26,7 @@ from fkgsec.graphs.sets import ClientGraphs
 from fkgsec.randomness import generator
 from fkgsec.threads import one_thread
 
-_JUDGED_AT_ONCE = 512  # graphs
+JUDGED_AT_ONCE = 512  # graphs
 Step = Callable[[Batch, np.random.Generator], float]
 
 
@@ -154,7 +154,7 @@ class ClientTrainer:
         """What the network says of some of the client's graphs; with another `state` in place of its own."""
         rows = [np.zeros((0, self.client.graphs.num_classes))]
         judged = self.rule.judged({**self.state(), **(state or {})})
-        for part in _parts(ids, _JUDGED_AT_ONCE):
+        for part in _parts(ids, JUDGED_AT_ONCE):
             with one_thread():
                 batch = Batch.of(self.client.graphs, part, self.device)
                 logits = torch.func.functional_call(self.model, judged, (batch,))

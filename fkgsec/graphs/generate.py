@@ -23,6 +23,7 @@ DEFAULT_CLIENTS = 4
 DEFAULT_SIZE = 800
 SMALLEST_SET = 40
 MOST_CLIENTS = 1_000
+LARGEST_SIZE = 1_000_000  # graphs: minutes and gigabytes to draw
 CARBON, OXYGEN = 0, 1
 MAX_FRIENDS = 40
 
@@ -41,12 +42,14 @@ def generate_motifs(seed: int, clients: int = DEFAULT_CLIENTS, size: int = DEFAU
         size: graphs in all, divided evenly; half of each data set is of either class.
 
     Raises:
-        SpecError: fewer than 40 graphs for each client.
+        SpecError: fewer than 40 graphs for each client, or too many.
     """
     if not 1 <= clients <= MOST_CLIENTS:
         raise SpecError(f"clients must lie in 1..{MOST_CLIENTS:,}; got {clients}")
     if size < SMALLEST_SET * clients:
         raise SpecError(f"size must be at least {SMALLEST_SET} graphs for each of {clients} clients; got {size}")
+    if size > LARGEST_SIZE:
+        raise SpecError(f"size must be at most {LARGEST_SIZE:,} graphs; got {size}")
     sets = []
     for client in range(clients):
         rng = generator(seed, "generated graphs", client)

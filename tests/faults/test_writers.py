@@ -11,7 +11,7 @@ from experiments.runs.record import write_atomically
 from experiments.runs.run import execute
 from experiments.runs.spec import make_spec
 from experiments.runs.writing import LOCK_FILE, locked
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import RunError
 from fkgsec.federation.checkpoint import Progress, load, save
 
 TINY = {"size": 600, "dim": 4, "rounds": 1, "seed": 0}
@@ -95,12 +95,3 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path: Path)
     (tmp_path / "checkpoint").chmod(0)
     with pytest.raises(RunError, match=r"cannot be read \(Permission denied"):
         load(tmp_path / "checkpoint", "run")
-
-
-def test_what_no_memory_holds_is_refused_before_it_is_taken(tmp_path: Path) -> None:
-    spec = make_spec(None, TINY | {"dim": 400_000_000})
-    with pytest.raises(
-        SpecError, match=r"dim 400000000 takes [\d,.]+ GiB for embeddings .* this machine has [\d,.]+ GiB"
-    ):
-        execute(spec, spec.load_graph(), tmp_path / "run", attack=False)
-    assert not (tmp_path / "run").exists()

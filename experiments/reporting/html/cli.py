@@ -12,22 +12,17 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from pyarrow import ArrowException
 
-from attacks.reconstruction.leakage import Item
-from attacks.view import ALL
 from experiments.cli.console import expected_errors
-from experiments.reporting.frames import attack_name
+from experiments.integrity.checks import check_shares, require_whole
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.tables import attacked_items
 from experiments.reporting.html.words import count
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE, SCORES_FILE
+from experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError, SpecError
-from fkgsec.estimate import Estimate
 
 EPILOG = "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html"
 _COLUMNS = (
@@ -87,7 +82,12 @@ def _read(path: Path) -> list[tuple[str, Record, pd.DataFrame | None]]:
     comparison = read_comparison(path)
     if comparison is None:
         record = read_record(path)
+        if path.name == RECORD_FILE:
+            require_whole(path.parent)
         return [("", record, _read_scores(path.parent / SCORES_FILE, record) if path.name == RECORD_FILE else None)]
+    for case in comparison.cases:
+        if (folder := path.parent / folder_name(case.name)).joinpath(RECORD_FILE).exists():
+            require_whole(folder)
     return [
         (case.name, case.record, _read_scores(path.parent / folder_name(case.name) / SCORES_FILE, case.record))
         for case in comparison.cases
@@ -98,33 +98,12 @@ def _read_scores(path: Path, record: Record) -> pd.DataFrame | None:
     """The per-item scores of a record; None when there are none.
 
     Raises:
-        RunError: the file is damaged, or gives other figures than the record.
+        RunError: the file is damaged, is not the record's, or gives other figures than it.
     """
-    if not path.exists():
+    scores = read_scores(path, record)
+    if scores is None or not len(scores) or not record.leakage:  # nothing to attack, counts only, or nothing rebuilt
         return None
-    try:
-        scores = pd.read_parquet(path)
-    except (OSError, ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    if not len(scores) or not record.leakage:  # attacks that found nothing to attack, count only, or rebuild nothing
-        return None
-    missing = [name for name in _COLUMNS if name not in scores]
-    if missing:
+    if missing := [name for name in _COLUMNS if name not in scores]:
         raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")
-    for row in record.leakage:
-        if row.reason or row.victim == ALL:
-            continue
-        figures: tuple[tuple[Item, Estimate, bool], ...] = (
-            ("entity", row.err, row.err_by == "baseline"),
-            ("triple", row.trr, row.trr_by in ("majority", "prior")),
-        )
-        for item, figure, expected in figures:  # a baseline's figure is an expectation, of which no item tells
-            if expected:
-                continue
-            right = attacked_items(scores, row, item)["right"]
-            if not len(right) or abs(right.mean() - figure.value) > 1e-9:
-                raise RunError(
-                    f"{path}: not the scores of its record: {attack_name(row.threat_model, row.leak)}, {row.victim}, {item}: "
-                    f"{right.sum():,} of {len(right):,} right, the record says {figure.value:.6f} of {figure.n:,}"
-                )
+    check_shares(path, record, scores)
     return scores

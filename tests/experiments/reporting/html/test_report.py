@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -172,12 +173,17 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
     """The arguments of a wrong call."""
     shutil.copytree(folder / "none", tmp_path / "run")
     scores = tmp_path / "run" / "scores.parquet"
+    if what in ("parquet", "columns", "other"):  # of before records said by a digest which scores are theirs
+        record = json.loads((tmp_path / "run" / "record.json").read_text())
+        (tmp_path / "run" / "record.json").write_text(json.dumps(record | {"origin": None}))
     if what == "record":
         (tmp_path / "run" / "record.json").write_text('{"schema": ')
     if what == "parquet":
         scores.write_bytes(b"PAR1")
     if what == "columns":
         pd.read_parquet(scores).drop(columns=["right"]).to_parquet(scores)
+    if what == "swapped":
+        pd.read_parquet(scores).iloc[::-1].to_parquet(scores)
     if what == "other":
         table = pd.read_parquet(scores)
         table.assign(right=~table["right"].astype(bool)).to_parquet(scores)
@@ -196,6 +202,7 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
         ("parquet", "scores.parquet: cannot be read"),
         ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
         ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, entity: "),
+        ("swapped", "scores.parquet: not the scores of its record, or damaged"),
         ("suffix", "out must end with .html"),
         ("out", "report.html: cannot be written (No such file or directory)"),
     ],

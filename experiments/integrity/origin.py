@@ -1,0 +1,81 @@
+"""What a record was computed from, by digests that stand in the record itself.
+
+    origin = Origin(fingerprint(tensors, progress), digest_of(scores))
+    record = sealed(record)                       # and of the record's own words
+
+A digest finds damage and mixing up, not forgery: whoever can write the record can write its digests.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fkgsec.errors import RunError
+
+if TYPE_CHECKING:
+    from experiments.runs.record import Record
+
+_REMEDY = "make the record anew where the checkpoint is the right one (--overwrite; for fkgsec check --fresh)"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Digests, sha256 in hexadecimal; that of the data is `record.data.hash`.
+
+    Attributes:
+        checkpoint: what the run left (`fkgsec.federation.checkpoint.fingerprint`). Runs of equal bits have equal ones, however
+            long they took and wherever they were interrupted.
+        scores: of the file with the score of every attacked item; "" where there is none.
+        record: of everything else in the record.
+    """
+
+    checkpoint: str
+    scores: str = ""
+    record: str = ""
+
+
+def digest_of(content: bytes) -> str:
+    """sha256 in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """The digest of a record's JSON without that digest; layout and order of its keys do not count."""
+    plain = copy.copy(document)
+    if isinstance(origin := plain.get("origin"), dict):
+        plain["origin"] = origin | {"record": ""}
+    return digest_of(msgspec.json.encode(plain, order="sorted"))
+
+
+def sealed(record: Record) -> Record:
+    """The record with the digest of its own words."""
+    from experiments.runs.record import encode_record  # which declares what is sealed here
+
+    assert record.origin is not None
+    seal = seal_of(msgspec.json.decode(encode_record(record)))
+    return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, record=seal))
+
+
+def check_checkpoint(path: Path, record: Record, fingerprint: str) -> None:
+    """Raises `RunError` for a record that was computed from another checkpoint than the one beside it; old ones say nothing."""
+    if record.origin is not None and record.origin.checkpoint != fingerprint:
+        raise RunError(
+            f"{path}: was not computed from the checkpoint of its folder, which holds other tables, rounds or messages; "
+            f"{_REMEDY}"
+        )
+
+
+def check_scores(path: Path, record: Record, content: bytes | None) -> None:
+    """Raises `RunError` for scores that are not those which the record was written with; None: there are none.
+
+    Args:
+        path: of the scores.
+    """
+    if record.origin is None or record.origin.scores == ("" if content is None else digest_of(content)):
+        return
+    what = "missing" if content is None else "not the scores of its record, or damaged"
+    raise RunError(f"{path}: {what}; {_REMEDY}")

@@ -1,0 +1,113 @@
+"""Whether a run fits into this machine, told before anything is taken: an estimate by parts, beside what is free.
+
+    parts = task_of(spec).memory(spec, graph)               # {"tables and optimizer": 1.2e9, "messages": ...}
+    check_memory(spec, graph)                               # `SpecError` with the figures where it does not fit
+
+Free is the least of what the machine, every control group of this process (a container's limit) and `ulimit -v` leave.
+An estimate is no bound: `python -m experiments.bench.memory` holds it against the peaks of real runs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_of
+from fkgsec.errors import SpecError
+
+GIB = 2**30
+HOST = ("messages", "checkpoint", "data")  # what is in the machine's memory whatever the device is
+
+
+class Free(NamedTuple):
+    """Bytes that this process may still take, and who says so."""
+
+    num_bytes: float
+    says: str
+
+
+def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
+    """Raises `SpecError` where runs of this spec, so many at a time, need more memory than is free."""
+    parts = needed(spec, graph)
+    total, free = at_once * sum(parts.values()), available()
+    if total <= free.num_bytes:
+        return
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    each = ", ".join(f"{name} {size / GIB:,.1f}" for name, size in largest)
+    several = f"{at_once} runs at a time need" if at_once > 1 else "the run needs"
+    raise SpecError(
+        f"memory: {several} about {total / GIB:,.1f} GiB ({each}); {free.says} leaves {max(free.num_bytes, 0) / GIB:,.1f} GiB; "
+        f"take {task_of(spec).smaller}, or give --force"
+    )
+
+
+def needed(spec: RunSpec, graph: Any) -> Mapping[str, float]:
+    """Bytes by part, beyond what the process has taken before any data; of a run on a GPU what the host holds alone."""
+    parts = task_of(spec).memory(spec, graph)
+    if spec.federation_options().torch_device().type != "cpu":
+        return {name: parts[name] for name in HOST}
+    return parts
+
+
+def available(root: Path = Path("/")) -> Free:
+    """The least that anybody leaves this process.
+
+    Args:
+        root: below which /proc and /sys are read.
+    """
+    return min((*_machine(root), *_groups(root), *_limits(root)), key=lambda one: one.num_bytes)
+
+
+def _machine(root: Path) -> Iterator[Free]:
+    """Memory that can be had without swapping; without /proc all that is installed."""
+    fields = _fields(root / "proc/meminfo")
+    if "MemAvailable:" in fields:
+        yield Free(1024 * fields["MemAvailable:"], "the machine")
+    else:
+        yield Free(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine, all told,")
+
+
+def _groups(root: Path) -> Iterator[Free]:
+    """What control groups leave, of version 2 and 1, from this process's to the topmost; files in the cache are given back."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            base, most, used, cached = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            base, most, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cached = "total_inactive_file"
+        else:
+            continue
+        group = base / path.strip("/")
+        # In a container the path is the host's, and its own group lies at the top.
+        for folder in (group, *group.parents) if group.exists() else (base,):
+            limit = _text(folder / most).strip()
+            if limit.isdigit():
+                taken = int(_text(folder / used).strip() or 0) - _fields(folder / "memory.stat").get(cached, 0)
+                yield Free(int(limit) - taken, "the control group (a container's limit)")
+            if folder == base:
+                break
+
+
+def _limits(root: Path) -> Iterator[Free]:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        pages = (_text(root / "proc/self/statm").split() or ["0"])[0]
+        yield Free(limit - int(pages) * os.sysconf("SC_PAGE_SIZE"), "ulimit -v")
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The numbers of a file with a name and a number in each line."""
+    lines = (line.split() for line in _text(path).splitlines())
+    return {parts[0]: int(parts[1]) for parts in lines if len(parts) > 1 and parts[1].isdigit()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,206 @@
+"""`fkgsec verify-run`, and what the gate and the report refuse: anything in a run's folder that is not as it was written."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, safe_open
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.integrity.checks import check_folder, require_whole
+from experiments.integrity.origin import seal_of
+from experiments.runs.record import read_record
+from experiments.runs.run import execute, reuse
+from experiments.runs.spec import make_spec
+from fkgsec.errors import RunError
+from fkgsec.federation import checkpoint
+from fkgsec.federation.loop import CHECKPOINT
+
+TINY = {"size": 600, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
+GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
+RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+
+
+def fkgsec(*arguments: str | Path) -> tuple[int, list[str], str]:
+    done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    return done.exit_code, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a further attack, beside another seed's."""
+    home = tmp_path_factory.mktemp("made")
+    for seed in (0, 1):
+        spec = make_spec(None, TINY | {"seed": seed})
+        execute(spec, spec.load_graph(), home / str(seed), attack=True)
+    reuse(home / "0", {"threat": ("identifiers",)}, None)
+    return home
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made / "0", tmp_path / "run")
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {check.what: check.outcome for check in check_folder(folder)}
+
+
+WHOLE = dict.fromkeys(("record", "spec", "checkpoint", "rounds", "bytes", "scores"), "holds")
+
+
+def test_what_was_written_holds(run: Path) -> None:
+    assert outcomes(run) == WHOLE
+    (attack,) = (run / "attacks").iterdir()
+    assert outcomes(attack) == WHOLE
+    status, lines, errors = fkgsec("verify-run", run)
+    assert (status, len(lines), errors) == (0, 2 * len(WHOLE), "")
+    assert fkgsec("verify-run", run, "--quiet") == (0, [], "")
+    status, lines, _ = fkgsec("verify-run", run, "--recompute")
+    assert (status, lines[len(WHOLE) : len(WHOLE) + 2]) == (0, [f"{run}: utility holds", f"{run}: attacks holds"])
+
+
+@pytest.mark.slow
+def test_graphs_hold_too(tmp_path: Path) -> None:
+    spec = make_spec(None, GRAPHS)
+    execute(spec, spec.load_graph(), tmp_path / "run", attack=True)
+    assert outcomes(tmp_path / "run") == WHOLE
+    assert fkgsec("verify-run", tmp_path / "run", "--recompute", "--quiet") == (0, [], "")
+
+
+def edited(path: Path, change: Callable[[dict[str, object]], None], *, sealed: bool = False) -> None:
+    """A record changed by hand; `sealed`: by one who knows about its digest."""
+    document = json.loads(path.read_text())
+    change(document)
+    if sealed:
+        document["origin"]["record"] = seal_of(document)
+    path.write_text(json.dumps(document))
+
+
+def better(document: dict[str, object]) -> None:
+    document["utility"]["mrr"] |= {"value": 0.9, "high": 0.95}  # type: ignore[index]
+
+
+def no_leak(document: dict[str, object]) -> None:
+    for figure in document["figures"]:  # type: ignore[attr-defined]
+        if figure["metric"] == "err":
+            figure["estimate"] |= {"value": 0.0, "low": 0.0}
+
+
+def fewer_bytes(document: dict[str, object]) -> None:
+    document["bytes"]["up"] -= 1  # type: ignore[index]
+    document["bytes"]["up_by_round"][1] -= 1  # type: ignore[index]
+    document["rounds"][1]["bytes_up"] -= 1  # type: ignore[index]
+
+
+def other_round(document: dict[str, object]) -> None:
+    document["rounds"][1]["loss"] = 0.5  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "sealed", "broken"),
+    [
+        (better, False, {"record"}),
+        (no_leak, False, {"record", "scores"}),
+        (no_leak, True, {"scores"}),
+        (fewer_bytes, True, {"rounds", "bytes"}),
+        (other_round, True, {"rounds"}),
+    ],
+)
+def test_edited_records(change: Callable[[dict[str, object]], None], sealed: bool, broken: set[str], run: Path) -> None:
+    edited(run / "record.json", change, sealed=sealed)
+    assert {what for what, outcome in outcomes(run).items() if outcome == "broken"} == broken
+    status, lines, _ = fkgsec("verify-run", run, "--quiet")
+    assert (status, len(lines)) == (1, len(broken))
+    with pytest.raises(RunError):
+        require_whole(run)
+
+
+def test_what_only_computing_it_again_finds(run: Path) -> None:
+    """Whoever can write the record can write its digest: the cheap part does not see it, the expensive one does."""
+    edited(run / "record.json", better, sealed=True)
+    assert outcomes(run) == WHOLE
+    status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
+    assert (status, len(lines)) == (1, 1)
+    assert "utility broken" in lines[0]
+
+
+def test_a_checkpoint_of_another_run_in_the_place_of_the_right_one(made: Path, run: Path) -> None:
+    shutil.copy(made / "1" / CHECKPOINT, run / CHECKPOINT)
+    assert outcomes(run)["checkpoint"] == "broken"
+
+
+def test_a_checkpoint_with_other_tables_and_a_right_digest(run: Path) -> None:
+    """What a vendor would put there to have no leakage: noise, written as checkpoints are."""
+    with safe_open(run / CHECKPOINT, framework="pt") as handle:
+        progress = msgspec.json.decode(handle.metadata()["progress"], type=checkpoint.Progress)
+    noisy = {
+        name: torch.randn_like(one) if one.is_floating_point() else one
+        for name, one in load_file(run / CHECKPOINT).items()
+    }
+    checkpoint.save(run / CHECKPOINT, noisy, progress)
+    assert outcomes(run)["checkpoint"] == "broken"
+    spec = make_spec(None, TINY)
+    with pytest.raises(RunError, match="was not computed from the checkpoint of its folder"):
+        execute(spec, spec.load_graph(), run, attack=True)
+    with pytest.raises(RunError, match="was not computed from the checkpoint of its folder"):
+        reuse(run, {}, None)
+    status, _, errors = fkgsec("report", run, "--out", run / "page.html")
+    assert (status, "was not computed from" in errors) == (2, True)
+
+
+def test_scores(run: Path) -> None:
+    path = run / "scores.parquet"
+    scores = pd.read_parquet(path)
+    scores.assign(score=scores["score"] + 1).to_parquet(path, index=False)
+    assert outcomes(run)["scores"] == "broken"
+    path.unlink()
+    assert outcomes(run)["scores"] == "broken"
+
+
+def test_records_of_before_are_unverifiable_not_broken(run: Path, tmp_path: Path) -> None:
+    edited(run / "record.json", lambda document: document.pop("origin"))
+    unknown = dict.fromkeys(("record", "checkpoint"), "unverifiable")
+    assert outcomes(run) == WHOLE | unknown
+    assert fkgsec("verify-run", run, "--quiet")[0] == 3
+    require_whole(run)
+    (tmp_path / "old").mkdir()
+    shutil.copy(RESULTS / "ddb14-fed5-fedr-6rounds.json", tmp_path / "old" / "record.json")
+    assert "broken" not in {check.outcome for check in check_folder(tmp_path / "old") if check.what != "picture"}
+
+
+def test_a_missing_picture_or_run(run: Path, tmp_path: Path) -> None:
+    (run / "picture.png").unlink()
+    assert outcomes(run)["picture"] == "broken"
+    require_whole(run)
+    (tmp_path / "empty").mkdir()
+    for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "is no folder")):
+        status, _, errors = fkgsec("verify-run", place)
+        assert (status, says in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_several_seeds_and_comparisons(tmp_path: Path) -> None:
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items() if name != "unlinked_heads"]
+    assert fkgsec("train", *small, "--seeds", "2", "--out", tmp_path / "seeds", "--quiet")[0] == 0
+    cases = ["--case", "none", "--case", "secagg", "--unlinked-heads", "0"]
+    assert fkgsec("compare", *small, *cases, "--out", tmp_path / "cases", "--quiet")[0] == 0
+    status, lines, _ = fkgsec("verify-run", tmp_path)
+    assert (status, len(lines)) == (0, 2 * len(WHOLE) * 2 + 2 + 1)
+    edited(tmp_path / "seeds" / "seeds.json", lambda one: one["figures"]["utility.mrr"]["values"].__setitem__(0, 0.0))  # type: ignore[index]
+    edited(tmp_path / "cases" / "comparison.json", lambda one: better(one["cases"][1]["record"]))  # type: ignore[index]
+    status, lines, _ = fkgsec("verify-run", tmp_path, "--quiet")
+    assert (status, len(lines)) == (1, 2)
+
+
+def test_a_run_that_was_made_again_has_the_same_fingerprint(made: Path, tmp_path: Path) -> None:
+    spec = make_spec(None, TINY)
+    execute(spec, spec.load_graph(), tmp_path, attack=False)
+    origins = [read_record(folder / "record.json").origin for folder in (made / "0", tmp_path)]
+    assert origins[0].checkpoint == origins[1].checkpoint  # type: ignore[union-attr]
