@@ -25,8 +25,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
 }
-"""No events to Flower's makers, no question for newer versions, no packages installed by an app; a quarter of a second between two
-looks for work where the default is a whole one."""
+"""No events to Flower's makers, no question for newer versions, no packages installed by an app; a quarter of a second between
+two looks for work where the default is a whole one."""
 
 
 def command(name: str) -> str:
