@@ -15,9 +15,12 @@ from defenses.transport import DefendedTransport
 from experiments.deploy.agreement import Agreement, agreed_terms
 from experiments.deploy.core.conversation import Conversation
 from experiments.deploy.core.messages import Clipped, Placed, decode, encode
+from fkgsec.errors import RunError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
+from fkgsec.exchange.rounds import sole
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.recipes import RECIPES, Table
+from protocols.core.rounds import Replies, ServerRound, Silence
 
 
 class Apart(Transport):
@@ -52,7 +55,7 @@ class Apart(Transport):
         """The uploads of the clients that `rows` names are aggregated; how many values they cut, they say themselves."""
         steps, cut = self.uploading(round, table, list(rows)), list[int]()
         outcome = self.talk.drive(
-            steps,
+            steps if self.sums else self._readable(steps, round, table),
             "upload",
             round,
             table,
@@ -60,6 +63,31 @@ class Apart(Transport):
             noted=lambda said: cut.append(decode(said, Clipped).count),
         )
         return outcome._replace(num_clipped=outcome.num_clipped + sum(cut))
+
+    def _readable(self, steps: ServerRound[Uploaded], round: int, table: Table) -> ServerRound[Uploaded]:
+        """Single uploads without those that the codec cannot read: one client at fault ends no run of others. Who sent none, or
+        such a one, is named with the reason."""
+        excluded: dict[str, str] = {}
+
+        def read(replies: Replies) -> Replies:
+            for party, reply in replies:
+                try:
+                    if isinstance(reply, Silence):
+                        raise RunError(reply.reason)
+                    self.servers[table].codec.accept(round, sole(reply, party))
+                except RunError as error:
+                    excluded[party] = f"{table}: {error}"
+                else:
+                    yield party, reply
+
+        try:
+            ask = next(steps)
+            while True:
+                replies = yield ask
+                ask = steps.send(read(replies))
+        except StopIteration as end:
+            outcome: Uploaded = end.value
+        return outcome._replace(excluded={**excluded, **outcome.excluded})
 
 
 class DefendedApart(Apart, DefendedTransport):

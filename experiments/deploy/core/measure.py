@@ -44,7 +44,7 @@ class Best(NamedTuple):
     final: Mapping[str, Tensor]
 
 
-class Group(msgspec.Struct, frozen=True):
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """A party's figures on some of its test triples.
 
     Attributes:

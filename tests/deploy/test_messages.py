@@ -1,0 +1,202 @@
+"""Messages that are late, repeated, damaged, too large or another's: said in one line or left out, and never in a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from experiments.deploy.core.messages import Answer, Reply, Request
+from fkgsec.federation import messages
+from fkgsec.federation.messages import Alignment, Rows, Transcript
+from protocols.core.rounds import Silence
+
+VICTIM = "client/hospital-2"
+
+
+def reply_of(party: Any, request: bytes) -> Reply:
+    return msgspec.msgpack.decode(party.answer(request), type=Reply)
+
+
+@pytest.fixture
+def asked(consortium: Callable[..., Any]) -> tuple[Any, list[bytes]]:
+    """A consortium after its rounds, and the requests that one of its parties was sent."""
+    apart, requests = consortium(rounds=2), list[bytes]()
+
+    def noting(stage: str, party: str, request: bytes) -> None:
+        if party == VICTIM:
+            requests.append(request)
+
+    apart.fault = noting
+    apart.train()
+    return apart, requests
+
+
+def test_a_party_says_what_is_wrong_with_a_request_and_does_nothing(asked: tuple[Any, list[bytes]]) -> None:
+    apart, requests = asked
+    party = apart.parties["hospital-2"]
+    tables, last = party.task.snapshot(), msgspec.msgpack.decode(requests[-1], type=Request)
+    small = msgspec.structs.replace(apart.terms, largest_bytes=100)
+    for request, reason in (
+        (requests[0], "a late request: number 1; 5 was answered"),
+        (msgspec.msgpack.encode(Request(last.run, 5, [])), "another request with the serial number 5"),
+        (msgspec.msgpack.encode(Request(bytes(32), 9, last.items)), "a request of another run or under other terms"),
+        (msgspec.msgpack.encode(Request(small.digest, 9, [])), "a request of another run or under other terms"),
+        (requests[1][:-3], "a request cannot be read"),
+        (b"\xc1", "a request cannot be read"),
+        (b"", "a request cannot be read"),
+    ):
+        reply = reply_of(party, request)
+        assert reason in reply.error
+        assert reply.answers == []
+    party.agreement = msgspec.structs.replace(party.agreement, largest_bytes=1_000)
+    assert "a message of 5,000 bytes; at most 1,000 are read" in reply_of(party, bytes(5_000)).error
+    for name, table in party.task.snapshot().items():
+        assert torch.equal(table, tables[name])
+
+
+def test_the_same_request_gets_the_same_reply_also_after_a_restart(asked: tuple[Any, list[bytes]]) -> None:
+    apart, requests = asked
+    before = apart.parties["hospital-2"].answer(requests[-1])
+    apart.restart("hospital-2")
+    assert apart.parties["hospital-2"].answer(requests[-1]) == before
+
+
+def test_steps_that_a_party_does_not_do_are_refused_by_name(asked: tuple[Any, list[bytes]]) -> None:
+    apart, requests = asked
+    party = apart.parties["hospital-2"]
+    run = msgspec.msgpack.decode(requests[-1], type=Request).run
+    for serial, (item, reason) in enumerate(
+        (
+            ({"step": "train", "round": 2}, "round 2 was trained already"),
+            ({"step": "upload", "round": 2, "table": "entities"}, "enters no second one"),
+            ({"step": "upload", "round": 3, "table": "graphs"}, "'graphs' is no shared table of fede"),
+            ({"step": "union", "table": "entities"}, "the agreement has no defense"),
+            ({"step": "keep", "round": 7}, "the models of round 7 are to be kept"),
+            ({"step": "broadcast", "round": 9, "table": "entities", "frames": []}, "0 messages"),
+            ({"step": "broadcast", "round": 9, "table": "entities", "frames": [b"x"]}, "a message cannot be read"),
+        ),
+        start=10,
+    ):
+        (answer,) = reply_of(party, request(run, serial, item)).answers
+        assert reason in answer.silence
+    missing = request(run, 90, {"step": "keep", "round": 1, "lasting": 90})
+    assert "number 90 of what lasts" in reply_of(party, missing).error
+
+
+def request(run: bytes, serial: int, item: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode({"run": run, "serial": serial, "items": [item]})
+
+
+def altered(change: Callable[[Reply], Any]) -> Callable[[Any], Callable[[str, str, bytes], bytes | None]]:
+    """A network that changes what one party replies with its first upload."""
+
+    def of(apart: Any) -> Callable[[str, str, bytes], bytes | None]:
+        def fault(stage: str, party: str, request: bytes) -> bytes | None:
+            if (stage, party) != ("round 1: upload", VICTIM):
+                return None
+            changed = change(reply_of(apart.parties["hospital-2"], request))
+            return changed if isinstance(changed, bytes) else msgspec.msgpack.encode(changed)
+
+        return fault
+
+    return of
+
+
+def with_upload(reply: Reply, frames: list[bytes]) -> Reply:
+    answers = [*reply.answers[:-1], Answer(frames=frames)]
+    return Reply(reply.run, reply.serial, reply.party, answers)
+
+
+def upload_of(reply: Reply) -> Rows:
+    assert reply.answers[-1].frames
+    (message,) = (messages.decode(frame) for frame in reply.answers[-1].frames)
+    assert isinstance(message, Rows)
+    return message
+
+
+def changed_upload(**changes: Any) -> Callable[[Reply], Reply]:
+    def change(reply: Reply) -> Reply:
+        message = msgspec.structs.replace(upload_of(reply), **changes)
+        return with_upload(reply, [messages.encode(message)])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda reply: b"\xc1", "a reply cannot be read"),
+        (
+            lambda reply: Reply(reply.run, 1, reply.party, reply.answers),
+            "a reply of 'client/hospital-2' to request 1; 3 was due",
+        ),
+        (
+            lambda reply: Reply(reply.run, reply.serial, "client/hospital-1", reply.answers),
+            "a reply of 'client/hospital-1' to request 3",
+        ),
+        (lambda reply: Reply(reply.run, reply.serial, reply.party, reply.answers[:-1]), "answers to"),
+        (lambda reply: with_upload(reply, [b"junk"]), "a message cannot be read"),
+        (lambda reply: with_upload(reply, []), "sent 0 messages where one was due"),
+        (lambda reply: with_upload(reply, reply.answers[-1].frames * 2), "sent 2 messages where one was due"),
+        (changed_upload(sender="client/hospital-1"), "was to be sent"),
+        (changed_upload(round=2), "was to be sent"),
+        (changed_upload(data=b""), "bytes do not hold"),
+        (changed_upload(num_rows=1, width=4, data=bytes(16)), "uploaded 1 rows of entities"),
+    ],
+)
+def test_a_reply_at_fault_is_left_out_and_the_run_goes_on(
+    change: Callable[[Reply], Any], reason: str, consortium: Callable[..., Any]
+) -> None:
+    apart = consortium(rounds=1)
+    apart.fault = altered(change)(apart)
+    server, progress = apart.train()
+    assert reason in progress.rounds[1].excluded[VICTIM]
+    assert [entry.num_survivors for entry in progress.rounds] == [0, 2]
+    assert_mean_of(server.transcript, ("client/hospital-1", "client/hospital-3"))
+
+
+def assert_mean_of(transcript: Transcript, senders: tuple[str, ...]) -> None:
+    """What was sent after round 1 is, name by name, the mean of what these uploaded."""
+    names = {one.sender: one.names for one in transcript.messages(0) if isinstance(one, Alignment)}
+    sent = [one for one in transcript.messages(1) if isinstance(one, Rows)]
+    rows: dict[str, list[torch.Tensor]] = {}
+    for one in sent:
+        if one.sender in senders:
+            for name, row in zip(names[one.sender], one.unpack(), strict=False):
+                rows.setdefault(name, []).append(row)
+    broadcast = next(one for one in sent if one.receiver == senders[0])
+    checked = 0
+    for name, row in zip(names[senders[0]], broadcast.unpack(), strict=True):
+        if name in rows:
+            assert torch.allclose(row, torch.stack(rows[name]).mean(dim=0), atol=1e-6)
+            checked += 1
+    assert checked > 20
+
+
+def test_late_and_second_replies_change_nothing(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=2)
+    alone = apart.ask
+
+    def twice(stage: str, requests: Any) -> Any:
+        replies = list(alone(stage, requests))
+        yield from replies
+        yield from [(party, b"late") for party, _ in replies]
+        yield "client/stranger", b"hello"
+
+    apart.ask = twice
+    _, progress = apart.train()
+    assert [entry.excluded for entry in progress.rounds] == [{}, {}, {}]
+    assert [entry.num_survivors for entry in progress.rounds] == [0, 3, 3]
+
+
+def test_a_party_that_is_not_reached_is_named_with_the_reason(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=2)
+    apart.fault = lambda stage, party, request: (
+        Silence("timeout") if stage == "round 2: upload" and party == VICTIM else None
+    )
+    _, progress = apart.train()
+    assert progress.rounds[2].excluded == {VICTIM: "entities: timeout"}
