@@ -101,7 +101,7 @@ def _matched(
     if not len(chosen):
         return none, none, f"{len(train)} trained triples and {len(test)} others can be asked about; it takes 2 of each"
     others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
-    elsewhere = to_local(graph, client, np.concatenate(others))
+    elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
     try:
         found = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
     except DataError:  # none of them is like another

@@ -20,6 +20,7 @@ import msgspec
 
 from defenses.options import check_defense, parse_defense
 from defenses.terms import SESSIONS, PartyEntropy, Terms
+from experiments.deploy.core.audit import AUDITS, OF_MODELS
 from experiments.deploy.core.messages import LARGEST
 from experiments.runs.record import write_atomically
 from fkgsec.errors import RunError, SpecError
@@ -61,6 +62,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         randomness: what training draws from. "operating system": every party draws a seed of its own, which it keeps.
             "laboratory": `options.seed`, as in one process; for comparisons alone, since whoever has the data as well can train
             the federation again. Keys, shares, masks and noise come from the operating system in either case.
+        audit: attacks that every party scores against its own truth after the run, of `core.audit.AUDITS`; their figures cross.
         largest_bytes: of a message; a larger one is refused before it is read.
 
     Raises:
@@ -72,6 +74,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     parties: tuple[str, ...]
     identities: dict[str, str] = {}
     randomness: Source = "operating system"
+    audit: tuple[str, ...] = ()
     largest_bytes: int = LARGEST
 
     def __post_init__(self) -> None:
@@ -82,6 +85,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not 1 <= self.largest_bytes <= LARGEST:
             raise SpecError(f"largest_bytes must lie in 1..{LARGEST:,}; got {self.largest_bytes}")
         check_apart(self.options)
+        check_audit(self.audit, self.options)
         self._check_identities()
 
     def _check_identities(self) -> None:
@@ -144,6 +148,20 @@ def check_apart(options: KgeOptions) -> None:
             raise SpecError(f"defense: {name} is not supported with parties apart; allowed: {', '.join(DEFENSES)}")
     if defense.secagg and defense.secagg.dropout:
         raise SpecError("defense: secagg: dropout simulates parties that fall silent; apart they do: leave it out")
+
+
+def check_audit(names: tuple[str, ...], options: KgeOptions) -> None:
+    """Raises `SpecError` for attacks that a party cannot score by itself."""
+    recipe, summed = RECIPES[options.algorithm], parse_defense(options.defense).secagg is not None
+    for name in names:
+        if name not in AUDITS:
+            raise SpecError(f"audit: {name!r} cannot be scored by one party alone; allowed: {', '.join(AUDITS)}")
+        if name not in OF_MODELS and summed:
+            raise SpecError(f"audit: {name} is of single uploads, which secagg sums; allowed: {', '.join(OF_MODELS)}")
+        if name not in OF_MODELS and recipe.codec != "dense":
+            raise SpecError(
+                f"audit: {name} is of whole uploads, and {options.algorithm} sends parts; allowed: {', '.join(OF_MODELS)}"
+            )
 
 
 def agreed_terms(agreement: Agreement) -> Terms:

@@ -34,6 +34,7 @@ from defenses.bound_broadcasts import ReceivedBroadcasts
 from defenses.client import DefendedClient
 from defenses.terms import PartyEntropy
 from experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
+from experiments.deploy.core.audit import Audited, audited
 from experiments.deploy.core.measure import Best, measured, write_embeddings
 from experiments.deploy.core.messages import (
     Answer,
@@ -55,9 +56,10 @@ from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
 from fkgsec.exchange.client import TableClient
 from fkgsec.federation import messages
-from fkgsec.federation.messages import client_party
+from fkgsec.federation.messages import Transcript, client_party
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from protocols.core.errors import ProtocolError, describe
 from protocols.core.prg import SEED_BYTES, derive
@@ -95,6 +97,7 @@ class Party:
         self.task = KgeTask(data, replace(self.options, seed=self._training_seed()), keys=[self.place])
         self.memory = Memory()
         self.best: dict[str, Best] = {}  # "candidate", the round that was validated last; "best", the one to keep
+        self.transcript = Transcript()  # of what an audit needs; empty where none was agreed on
         self.trained: tuple[int, dict[str, Tensor]] = (0, {})  # shared models before a round's broadcast
         self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
         self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
@@ -225,6 +228,7 @@ class Party:
             "upload": self._upload,
             "listen": self._listen,
             "measure": self._measure,
+            "audit": self._audit,
         }
         if item.step not in steps:
             raise RunError(f"{self.address} does not do {item.step!r}")
@@ -243,7 +247,16 @@ class Party:
         reply = part.answer(frames)
         if isinstance(reply, Silence):
             return Answer(silence=reply.reason)
+        if self.agreement.audit and not self._sums:
+            for message in (*frames, *reply):
+                self.transcript.record(message, messages.encode(message))
         return Answer(frames=None if reply == NOTHING else [messages.encode(message) for message in reply])
+
+    def _forget(self, round: int) -> None:
+        """Of what crossed keep what an audit of the best round needs, whichever that will be."""
+        rounds = {round, *(best.round for best in self.best.values())}
+        before = {self.transcript.last_broadcast(number) for number in rounds}
+        self.transcript.retain({0, *rounds}, set(), broadcasts=before)
 
     # Steps.
 
@@ -308,6 +321,7 @@ class Party:
         received: Received | None = part.result
         if received is not None:
             self.task.receive(item.round, item.table, 0, received)
+        self._forget(item.round)
         return answer
 
     def _before_broadcast(self, round: int) -> None:
@@ -378,11 +392,27 @@ class Party:
             raise RunError(f"{self.address} takes part in no protocol: the agreement has no defense")
         return self.defended
 
-    def _measure(self, item: Item) -> Answer:
+    def _outcome(self) -> dict[str, Any]:
         if "best" not in self.best:
             raise RunError("no round was kept yet")
-        best = self.best["best"]
-        outcome = self.task.outcome(best.trained, best.final)
+        return self.task.outcome(self.best["best"].trained, self.best["best"].final)
+
+    def _audit(self, item: Item) -> Answer:
+        if not self.agreement.audit:
+            raise RunError(f"{self.address} scores no attacks: none were agreed on")
+        outcome = self._outcome()
+        result = KgeResult(
+            graph=self.data,
+            options=self.options,
+            rounds=[],
+            best_round=self.best["best"].round,
+            transcript=self.transcript,
+            **outcome,
+        )
+        return Answer(content=encode(Audited(audited(self.agreement.audit, result, self.options.seed))))
+
+    def _measure(self, item: Item) -> Answer:
+        best, outcome = self.best["best"], self._outcome()
         write_embeddings(self.folder, outcome, self.data)
         rng = np.random.default_rng(secrets.randbits(128))
         return Answer(content=encode(measured(outcome, best.round, self.data, self.agreement, rng)))

@@ -22,7 +22,9 @@ import numpy as np
 import torch
 
 import fkgsec
+from attacks.figure import Figure
 from experiments.deploy.agreement import Agreement, new_identity, read_secret
+from experiments.deploy.core.audit import Audited, check_audited
 from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
 from experiments.deploy.core.exchange import server_exchange
 from experiments.deploy.core.measure import Measured, check_measured
@@ -198,6 +200,22 @@ class Server:
             raise RunError(f"nobody measured its models: {'; '.join(missing.values())}")
         return found, missing
 
+    def audit(self) -> tuple[list[Figure], dict[str, str]]:
+        """What the clients found of the agreed attacks; and by name why others' figures are missing."""
+        if not self.agreement.audit:
+            return [], {}
+        posted, found, missing = self.talk.post_all("audit", round=self.best), list[Figure](), dict[str, str]()
+        for name, one in zip(self.agreement.parties, posted.values(), strict=True):
+            said = _content(one, Audited)
+            try:
+                if isinstance(said, str):
+                    raise RunError(said)
+                check_audited(said, self.agreement.audit, name, self.best)
+                found += said.figures
+            except RunError as error:
+                missing[name] = str(error)
+        return found, missing
+
     # What is kept.
 
     def save(self, path: Path, progress: Progress, passed: Passed) -> None:
@@ -261,13 +279,16 @@ def serve(
     """
     if spec.replace(device="auto").federation_options() != msgspec.structs.replace(agreement.options, device="auto"):
         raise SpecError("options: the spec's are not those of the agreement; make the agreement from the spec")
+    if tuple(spec.attack) != agreement.audit:
+        raise SpecError(
+            f"attack: the agreed audit is {', '.join(agreement.audit) or 'none'}; got {', '.join(spec.attack) or 'none'}"
+        )
     observer = observer or Observer()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         server = Server(agreement, ask, folder)
         progress = train_apart(server, folder / CHECKPOINT, observer, checkpoint_every_s)
-        measured, missing = server.measure()
-        record = deployed_record(spec, server, progress, measured, missing)
+        record = deployed_record(spec, server, progress)
         write_atomically(folder / RECORD_FILE, encode_record(record))
         return record
 

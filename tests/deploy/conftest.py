@@ -54,6 +54,7 @@ class Consortium:
             parties=tuple(self.names),
             identities=keys,
             randomness=randomness,  # type: ignore[arg-type]
+            audit=tuple(self.spec.attack),
         )
         self.parties = {name: self.party(name) for name in self.names}
         self.stages: list[str] = []

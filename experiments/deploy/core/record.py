@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.deploy.core.measure import Measured, reached
+from experiments.deploy.core.measure import reached
 from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
 from experiments.tasks.kge import TASK, Spec
 from fkgsec.federation.checkpoint import Progress
@@ -24,6 +23,10 @@ LEARNS = (
     "apart: at the end the server learns of each client sums of reciprocal ranks and hits on its test triples, and their "
     "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals",
 )
+AUDITED = (
+    "audit: each client played the adversary against itself and told figures alone; adversaries that have something of another "
+    "client are not among them, and controls of membership are triples that the client itself never saw"
+)
 DRAWN = {
     "operating system": "randomness: every client drew its own from its operating system, for training and for protocols",
     "laboratory": "randomness: training drew from the run's seed, and test ranks crossed one by one, for comparison with one "
@@ -31,17 +34,15 @@ DRAWN = {
 }
 
 
-def deployed_record(
-    spec: Spec, server: Server, progress: Progress, measured: Mapping[str, Measured], missing: Mapping[str, str]
-) -> Record:
-    """The record of a finished run.
-
-    Args:
-        measured: by name what clients measured. missing: by name why others' figures are not in it.
-    """
+def deployed_record(spec: Spec, server: Server, progress: Progress) -> Record:
+    """The record of a run whose rounds are over; its clients measure their models, and score the attacks that were agreed on."""
+    measured, missing = server.measure()
+    figures, unscored = server.audit()
     found, transcript = reached(measured, spec.seed), server.transcript
     protection: Protection = server.exchange.protection()
     absent = [f"apart: utility is without {name}, which did not measure ({why})" for name, why in missing.items()]
+    absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
+    audit = [AUDITED] if server.agreement.audit else []
     hellos = {name: server.hellos[party] for name, party in zip(server.agreement.parties, server.hellos, strict=True)}
     digest = hashlib.sha256(b"".join(hello.data for hello in hellos.values())).hexdigest()
     return Record(
@@ -61,10 +62,11 @@ def deployed_record(
         ),
         rounds=progress.rounds,
         best_round=progress.best_round,
-        protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *absent],
+        protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *audit, *absent],
         utility_shared=found.shared,
         guarantees={tables: one for tables, one in protection.guarantees.items() if isinstance(one, Guarantee)},
         withstands=protection.withstands,
+        figures=figures,
         metric=TASK.metric,
         valid=next((entry.valid for entry in progress.rounds if entry.round == progress.best_round), None),
     )

@@ -14,6 +14,7 @@ from experiments.deploy.core.measure import Best
 from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.messages import Entry, Transcript
 
 if TYPE_CHECKING:
     from experiments.deploy.party import Party
@@ -31,6 +32,7 @@ class Memory(msgspec.Struct):
         placed: by table how many rows it has, and where this party's are.
         told: by table the round in which it was told which rows to send, and which: packed bits.
         judged: rounds of the models that are kept, "trained" of those before the last broadcast.
+        entries: of its transcript.
     """
 
     serial: int = 0
@@ -43,13 +45,16 @@ class Memory(msgspec.Struct):
     placed: dict[str, tuple[int, bytes]] = {}
     told: dict[str, tuple[int, bytes]] = {}
     judged: dict[str, int] = {}
+    entries: list[Entry] = []
 
 
 def save_memory(party: Party) -> None:
     """Write the party's state. Raises `RunError` where that cannot be done; the old state is untouched then."""
     memory = party.memory
     memory.judged = {kind: best.round for kind, best in party.best.items()} | {"trained": party.trained[0]}
+    memory.entries = party.transcript.entries
     tree: dict[str, packing.Tree] = {
+        "frame": packing.frames_by_round(party.transcript.frames),
         "now": party.task.snapshot(),
         "trainer": party.task.trainer_state(),
         "trained": party.trained[1],
@@ -93,6 +98,7 @@ def _restore(party: Party, tensors: dict[str, Tensor]) -> None:
     memory = party.memory
     party.task.restore(packing.below("now.", tensors))
     party.task.load_trainer_state(packing.below("trainer.", tensors))
+    party.transcript = Transcript(list(memory.entries), packing.frames_of(packing.below("frame.", tensors)))
     party.trained = (memory.judged.get("trained", 0), packing.below("trained.", tensors))
     for table, client in party.tables.items():
         client.load(packing.below(f"client.{table}.", tensors))

@@ -1,0 +1,70 @@
+"""Attacks that a party scores against its own truth, so that the server's record has their figures and the truth stays.
+
+    figures = audited(("membership", "edges"), result, seed=0)        # at the party, of its own messages and models
+
+The party plays the adversary against itself: the server, which has what this party sent and received, or whoever holds its
+models. Adversaries that have something of another client (colluders) cannot be played by one party alone, and no sum that hides
+the others' parts; what is left out is refused by name when terms are agreed on. Figures are shares and correlations with
+intervals and the counts behind them.
+
+Differs from the laboratory: controls of a membership audit are triples that this client never saw, but another one may have; and
+nothing is pooled over clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from attacks.figure import Figure
+from attacks.kge.row_order import shuffled
+from attacks.kge.view import kge_view
+from attacks.registry import ATTACKS, Truth, attack_view
+from attacks.view import ALL, THREAT_MODELS
+from fkgsec.data.graph import ClientGraph
+from fkgsec.errors import RunError
+from fkgsec.kge.local.result import KgeResult
+from fkgsec.randomness import generator
+
+AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}
+"""The attacks that parties can score, and the adversary that each is of."""
+OF_MODELS = tuple(name for name, model in AUDITS.items() if THREAT_MODELS[model].models)
+"""Those that need nothing of what crossed."""
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """What a party found."""
+
+    figures: list[Figure]
+
+
+def audited(names: Sequence[str], result: KgeResult, seed: int) -> list[Figure]:
+    """Figures of these attacks on the one client of a result.
+
+    Args:
+        result: its data, its kept models, and a transcript of its own messages. seed: of what attacks draw.
+    """
+    found: list[Figure] = []
+    for name in names:
+        attack, model = ATTACKS[name], THREAT_MODELS[AUDITS[name]]
+        view = kge_view(result, model, colluder="", leak=1.0, seed=seed)
+        clients: dict[str, ClientGraph] = {}
+        if not attack.in_order:
+            view, clients = shuffled(view, result.graph, generator(seed, "row order", name, model.name))
+        rng = generator(seed, "score", name, model.name)
+        truth = Truth(attack, view, result, "", seed, rng, shuffled=clients)
+        figures = attack_view(attack, view, truth, generator(seed, "attack", name, model.name))
+        found += [one for one in figures if one.victim != ALL]
+    return found
+
+
+def check_audited(said: Audited, names: Sequence[str], victim: str, round: int) -> None:
+    """Raises `RunError` for figures of another attack, adversary, victim or round than were asked for."""
+    for one in said.figures:
+        expected = (one.attack in names, AUDITS.get(one.attack), victim, round)
+        if (True, one.threat_model, one.victim, one.round) != expected or one.metric not in ATTACKS[one.attack].metrics:
+            raise RunError(
+                f"a figure {one.metric!r} of {one.attack!r} on {one.victim!r} under {one.threat_model!r} in round {one.round}; "
+                f"figures of {', '.join(names)} on {victim!r} in round {round} were asked for"
+            )
