@@ -13,8 +13,10 @@ from experiments.cli.console import expected_errors, make_console, print_tables,
 from experiments.cli.data import Config, Json
 from experiments.cli.options import TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress
+from experiments.deploy import keys
 from experiments.deploy.agreement import Agreement
-from experiments.deploy.consortium import Plan, make_consortium
+from experiments.deploy.certificates import Authority
+from experiments.deploy.consortium import Plan, make_consortium, write_certificate
 from experiments.deploy.data import read_party_data
 from experiments.deploy.flower.attendant import attend
 from experiments.deploy.flower.link import TIMEOUT_S, FlowerLink
@@ -29,7 +31,7 @@ from experiments.runs.record import encode_record
 from experiments.runs.run import read_spec, warnings_of
 from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.writing import locked, write_new
-from fkgsec.errors import SpecError
+from fkgsec.errors import RunError, SpecError
 
 deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
 
@@ -145,6 +147,69 @@ def party(folder: PartyPlace) -> None:
         with Door(files.address) as door:
             say(f"{settings.name} waits for requests; agreement {agreement.digest.hex()[:16]}")
             attend(door, one.answer, say)
+
+
+@deploy_app.command(
+    "key",
+    epilog="Examples:\n\n  fkgsec deploy key consortium/parties/berlin\n\n  fkgsec deploy key consortium/parties/berlin --node",
+)
+@expected_errors
+def key(
+    folder: PartyPlace,
+    node: Annotated[bool, typer.Option("--node", help="of its SuperNode alone; possible at any time")] = False,
+) -> None:
+    """Draw a party's keys anew, where the party is. Their public halves go to public.json, for `fkgsec deploy admit`."""
+    keys.draw_keys(PartyFolder(folder), node_only=node)
+    typer.echo(f"Written to {folder / keys.PUBLIC}; give it to the server's operator")
+
+
+@deploy_app.command(
+    "admit", epilog="Example:\n\n  fkgsec deploy admit consortium/server berlin/public.json paris/public.json"
+)
+@expected_errors
+def admit(
+    folder: ServerPlace,
+    public: Annotated[list[Path], typer.Argument(metavar="PUBLIC...", help="the parties' public.json")],
+) -> None:
+    """Take parties' public keys in, at the server. The agreement that comes of it goes to every party (`fkgsec deploy agree`)."""
+    files = ServerFolder(folder)
+    for path in public:
+        agreement = keys.admit(files, read_settings(path, keys.PublicKeys, "party"))
+        typer.echo(f"{path}: admitted; {files.agreement} is {agreement.digest.hex()[:16]}")
+
+
+@deploy_app.command("agree", epilog="Example:\n\n  fkgsec deploy agree consortium/parties/berlin agreement.json")
+@expected_errors
+def agree(
+    folder: PartyPlace,
+    agreement: Annotated[Path, typer.Argument(metavar="AGREEMENT", help="the server's agreement.json")],
+) -> None:
+    """Take an agreement over, at a party, if its policy allows it. Compare what is printed with the other parties."""
+    found = Agreement.read(agreement)
+    keys.agree(PartyFolder(folder), found)
+    typer.echo(f"{folder}: takes part in {found.digest.hex()[:16]}")
+
+
+@deploy_app.command(
+    "certificate",
+    epilog="Example:\n\n  fkgsec deploy certificate consortium/server --authority consortium/authority "
+    "--host federation.example.org",
+)
+@expected_errors
+def certificate(
+    folder: ServerPlace,
+    authority: Annotated[Path, typer.Option("--authority", help="folder of the authority that SuperNodes trust")],
+    host: Annotated[str, typer.Option("--host", help="name or address that SuperNodes connect to")] = "127.0.0.1",
+) -> None:
+    """Make the server a new certificate and key; restart `fkgsec deploy superlink` afterwards."""
+    files = ServerFolder(folder)
+    files.read_settings()
+    try:
+        signer = Authority.read((authority / "ca.key").read_bytes(), (authority / "ca.crt").read_bytes())
+    except OSError as error:
+        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    write_certificate(files, signer, host)
+    typer.echo(f"Written to {files.tls}")
 
 
 Timeout = Annotated[

@@ -106,26 +106,28 @@ def run_supernode(folder: PartyFolder, server: str | None, say: Say) -> None:
 
 
 class Registry:
-    """Tells the SuperLink the keys of the parties' SuperNodes, as soon as it listens."""
+    """Tells the SuperLink the keys of the parties' SuperNodes, as soon as it listens, and those that come later."""
 
     def __init__(self, folder: ServerFolder, say: Say) -> None:
         self._folder, self._say = folder, say
-        self._missing = list(folder.public_keys())
+        self._known: dict[str, str] = {}
         self._next = 0.0
 
     @property
     def complete(self) -> bool:
         """Whether all are known."""
-        return not self._missing
+        return self._known == self._folder.public_keys()
 
     def look(self) -> None:
         """Register those that are missing, if there are any."""
-        if not self._missing or time.monotonic() < self._next or not _listens(self._folder):
+        if time.monotonic() < self._next or not _listens(self._folder):
             return
-        self._missing = [party for party in self._missing if not register(self._folder, party)]
         self._next = time.monotonic() + _AGAIN_S
-        if not self._missing:
-            self._say(f"the SuperLink knows the SuperNodes of {', '.join(self._folder.public_keys())}")
+        keys = self._folder.public_keys()
+        if missing := {party: key for party, key in keys.items() if self._known.get(party) != key}:
+            self._known |= {party: key for party, key in missing.items() if register(self._folder, party)}
+            if self.complete:
+                self._say(f"the SuperLink knows the SuperNodes of {', '.join(keys)}")
 
 
 def _listens(folder: ServerFolder) -> bool:
