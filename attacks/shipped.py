@@ -11,7 +11,7 @@ from attacks.poisoning import server as server_poison
 from attacks.poisoning import untargeted
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.sums import inconsistent
+from attacks.sums import disaggregation, inconsistent
 from attacks.uploads import attributes, auxiliary, degrees, edges, patterns
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
@@ -30,6 +30,7 @@ for one in (
     server_poison.ATTACK,
     untargeted.ATTACK,
     inconsistent.ATTACK,
+    disaggregation.ATTACK,
 ):
     ATTACKS.register(one.name, one)
 for one in (
