@@ -20,6 +20,7 @@ from fkgsec.estimate import Estimate
 
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
 STRONGEST = "strongest"
+TOGETHER = " + "  # between the names of several colluders
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +34,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         baseline: the same figure of an adversary that knows as much and has nothing of what crossed in the rounds; of several
             such adversaries the best; None: unknown.
         attainable: the worst that the figure can be; None: unknown.
-        leak, colluder: of a threat model with a colluder, else None. round: the attacked one.
+        leak, colluder: of a threat model with a colluder, else None; of several their names, with `TOGETHER` in between.
+        round: the attacked one.
         reason: why the victim was not attacked; then the estimate is 0 with the interval [0, 1].
         variant: how it was inferred, where the attack has several ways; "strongest": the best of them and of the baselines.
         by: of the strongest, which variant or baseline it is. compared: among how many it was chosen; its interval is corrected

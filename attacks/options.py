@@ -7,7 +7,8 @@ class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_un
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -22,7 +23,7 @@ class BaseAttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         task: whose runs a subclass is for, a name in `attacks.view.ATTACKED`; not an option itself.
         threat: names of `THREAT_MODELS` that apply to the task; empty takes each attack's own, or those that fit the algorithm
             (`attacks.view.default_threats`).
-        colluder: name of the colluding client; None takes the first.
+        colluder: name of the colluding client, or of several, whose knowledge is pooled; None takes the first client.
         seed: of all that attacks draw: their own, from which nothing in a run is drawn alike.
         attack: names of `attacks.registry.ATTACKS`; empty: the task's default. They are looked up when they are run, so that a
             record is read where one is not installed.
@@ -31,11 +32,13 @@ class BaseAttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     task: ClassVar[str] = ""
 
     threat: tuple[str, ...] = ()
-    colluder: str | None = None
+    colluder: tuple[str, ...] | str | None = None
     seed: int = 0
     attack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.colluder, tuple) and len(self.colluder) < 2:  # one is the same however it is said
+            msgspec.structs.force_setattr(self, "colluder", self.colluder[0] if self.colluder else None)
         allowed = threat_models(self.task)
         for name in self.threat:
             if name not in allowed:
@@ -43,3 +46,9 @@ class BaseAttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for field, value in msgspec.structs.asdict(self).items():
             if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise SpecError(f"{field} names a value twice: {', '.join(map(str, value))}")
+
+    def colluders(self, clients: Sequence[Any]) -> tuple[str, ...]:
+        """Names of the colluding clients of a federation, the one that acts first: of one that is active, it alone is."""
+        if isinstance(self.colluder, tuple):
+            return self.colluder
+        return (self.colluder or clients[0].name,)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.figure import NOT_ATTACKED, Figure
+from attacks.figure import NOT_ATTACKED, TOGETHER, Figure
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.membership.figures import measure_membership
 from attacks.view import (
@@ -127,6 +127,7 @@ class Truth:
 
     Attributes:
         result: the finished run, of the task's type. colluder: the client that colludes, where the threat model has one.
+            accomplices: further ones, which hand over what they know and do nothing else.
         seed: of the attack. rng: of whatever scoring draws.
         scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
             scores.parquet beside the record.
@@ -141,6 +142,12 @@ class Truth:
     rng: np.random.Generator
     scores: list[pd.DataFrame] = field(default_factory=list)
     shuffled: Mapping[str, Any] = field(default_factory=dict)
+    accomplices: tuple[str, ...] = ()
+
+    @property
+    def colluders(self) -> tuple[str, ...]:
+        """All that collude."""
+        return self.colluder, *self.accomplices
 
     @property
     def graph(self) -> Any:
@@ -162,7 +169,7 @@ class Truth:
         model = self.view.threat_model
         return Figure(
             self.attack.name, metric, model.name, victim, estimate, baseline,
-            leak=self.view.leak if model.leaks else None, colluder=self.colluder if model.colluder else None,
+            leak=self.view.leak if model.leaks else None, colluder=TOGETHER.join(self.colluders) if model.colluder else None,
             round=self.view.round, less_is_worse=metric in self.attack.errors, **details,
         )  # fmt: skip
 

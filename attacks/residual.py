@@ -25,6 +25,15 @@ SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess", "k
 other rounds with other survivors; claimed as one of the likeliest; the others' parts of the sum are known to the server."""
 
 
+class Part(NamedTuple):
+    """What one colluder hands over of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
+    for these, float64 `[k, W]`; None if it put nothing."""
+
+    party: str | None
+    leaked: np.ndarray
+    own_input: Tensor | None
+
+
 @dataclass(frozen=True, eq=False)
 class SecureTable:
     """What the adversary has of one table that was summed securely.
@@ -39,6 +48,7 @@ class SecureTable:
         holdings: for each party the rows it holds, where alignment was in clear.
         known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
             `FederationResult.known`. All of them have the same.
+        accomplices: of further colluders the same as `colluder`, `leaked` and `own_input` are of the first.
     """
 
     parties: tuple[str, ...]
@@ -51,6 +61,12 @@ class SecureTable:
     all_leaked: bool
     holdings: dict[str, np.ndarray]
     known: dict[str, Tensor] = field(default_factory=dict)
+    accomplices: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Of every colluder."""
+        return (Part(self.colluder, self.leaked, self.own_input), *self.accomplices)
 
 
 class Claims(NamedTuple):
@@ -81,10 +97,10 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     total, holders = table.opened[0].sums()
     residual, count = torch.from_numpy(total.copy()), holders.copy()
     in_sum = table.opened[0].survivors
-    if table.own_input is not None and table.colluder in in_sum and table.colluder not in table.known:
-        own = table.own_input
-        residual[table.leaked] -= own
-        count[table.leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
+    for party, leaked, own in table.parts:
+        if own is not None and party in in_sum and party not in table.known:
+            residual[leaked] -= own
+            count[leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
     exposed = _subtract_known(table, residual, count)
     for older in table.opened[
         1:
@@ -132,8 +148,10 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
     """
     known = [party for party in table.opened[0].survivors if party in table.known]
     others = [party for party in table.opened[0].survivors if party not in table.known]
-    if table.own_input is not None and table.all_leaked:
-        others = [party for party in others if party != table.colluder]
+    if table.all_leaked:
+        others = [
+            party for party in others if party not in {one.party for one in table.parts if one.own_input is not None}
+        ]
     if not known or not others:
         return None
     part, num_known = table.known[known[0]], np.zeros_like(count)
@@ -164,18 +182,19 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     counts = np.stack([_equation(opened, opened.round in counted) for opened in table.opened])
     held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
     sources = np.zeros(held.shape, dtype=np.int8)
-    if table.colluder is not None:
-        place = table.parties.index(table.colluder)
-        if table.all_leaked:
-            held[place] = 0
-        held[place, table.leaked] = 1
+    for party, leaked, _ in table.parts:
+        if party is not None:
+            place = table.parties.index(party)
+            if table.all_leaked:
+                held[place] = 0
+            held[place, leaked] = 1
     for party, rows in table.holdings.items():
         held[table.parties.index(party)] = 0
         held[table.parties.index(party), rows] = 1
     sources[held != UNKNOWN] = SOURCES.index("alignment")
 
     follow_counts(held, members[:1], counts[:1])
-    alone = members[0].sum() - (table.colluder in table.opened[0].survivors) == 1
+    alone = members[0].sum() - sum(one.party in table.opened[0].survivors for one in table.parts) == 1
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
     _solve(held, members, counts)

@@ -81,7 +81,7 @@ def score_changes(claims: Mapping[str, VictimView], truth: Truth) -> list[Figure
 
 def by_the_server(truth: Truth, result: FederationResult) -> dict[tuple[str, str], Figure]:
     """What a server alone that follows the protocol has of another run of the same clients, by victim and metric: a baseline."""
-    view = kge_view(result, THREAT_MODELS["server"], colluder=truth.colluder, leak=1.0, seed=truth.seed)
+    view = kge_view(result, THREAT_MODELS["server"], colluder=truth.colluders, leak=1.0, seed=truth.seed)
     rng = generator(truth.seed, "the server alone")
     of_run = Truth(ATTACK, view, result, truth.colluder, truth.seed, rng)
     return {(one.victim, one.metric): one for one in score_changes(claim_uploads(view, rng), of_run)}

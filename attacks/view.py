@@ -9,7 +9,7 @@ these are depends on the task, which says it in a module of its own (`attacks.kg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -211,14 +211,14 @@ def default_threats(algorithm: str) -> tuple[str, ...]:
     return attacked_task(algorithm).default_threats(algorithm)
 
 
-def check_attackable(graph: Any, algorithm: str, colluder: str | None) -> None:
+def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str | None) -> None:
     """Say before hours of training whether the run can be attacked at all.
 
     Args:
         graph: the clients' data.
 
     Raises:
-        ThreatModelError: one party holds everything, there is no victim, or the colluder (None: the first) is no client.
+        ThreatModelError: one party holds everything, there is no victim, or a colluder (None: the first client) is no client.
     """
     names = [client.name for client in graph.clients]
     if RECIPES[algorithm].pooled:
@@ -227,17 +227,32 @@ def check_attackable(graph: Any, algorithm: str, colluder: str | None) -> None:
         raise ThreatModelError(f"{graph.name} has one client: there is no victim to attack")
     if ALL in names:
         raise ThreatModelError(f"a client is called {ALL!r}, which stands for all victims together; rename its folder")
-    if colluder is not None and colluder not in names:
-        raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {colluder!r}")
+    for name in named(colluder):
+        if name not in names:
+            raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {name!r}")
+    if set(names) <= set(named(colluder)):
+        raise ThreatModelError(f"colluder names all {len(names)} clients of {graph.name}: there is no victim to attack")
 
 
-def build_view(result: RunResult, threat_model: ThreatModel, *, colluder: str, seed: int, **asked: Any) -> Any:
+def named(colluder: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The clients that an option names, one or several.
+
+    >>> named("a"), named(("a", "b")), named(None)
+    (('a',), ('a', 'b'), ())
+    """
+    return (colluder,) if isinstance(colluder, str) else tuple(colluder or ())
+
+
+def build_view(
+    result: RunResult, threat_model: ThreatModel, *, colluder: Sequence[str] | str, seed: int, **asked: Any
+) -> Any:
     """The view of `threat_model` on a finished run, at its best round: of the run's task, which says what else can be asked.
 
     Args:
         result: the run; only its transcript, the colluder's own part and what the threat model assumes to be known are taken
             from it.
-        colluder: name of the client that colludes; every other client is a victim. Where models are held, all clients are.
+        colluder: name of the client that colludes, of knowledge graphs also of several; every other client is a victim. Where
+            models are held, all clients are.
         seed: of the attack.
         asked: of knowledge graphs `leak`, see `attacks.kge.view.kge_view`; of graph classification
             `candidates`, see `attacks.graphs.view.graph_view`.

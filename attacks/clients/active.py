@@ -127,12 +127,12 @@ def planned(options: KgeAttackOptions) -> Any:
     """The adversary's part under these options: which rows it is going to move, and by what."""
 
     def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-        own = view.colluder
-        assert own is not None
+        assert view.colluder is not None
+        own = view.colluder.of_the_first
         moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
         signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
         moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
-        return Plan(view.model, own, names_scorer(own), moved, moves, options.probe_round)
+        return Plan(view.model, own, names_scorer(view.colluder), moved, moves, options.probe_round)
 
     return plan
 
@@ -195,15 +195,24 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
         return [figure for victim in victims for figure in truth.not_attacked(victim, found)]
     attacked, answers, number = found
     ways, guesses = answers.ways()
+    own, kinds = set(plan.own.entity_names.tolist()), set(plan.own.relation_names.tolist())
     moved = set(plan.own.entity_names[plan.moved].tolist())
-    names = np.array(truth.graph.entities, dtype=object)
+    names, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
     figures = []
     for victim in victims:
         client, known = truth.client(victim), askable(truth, victim)
-        was_moved = np.array([name in moved for name in names[client.entity_ids]], dtype=bool)
+        was_moved, has = (np.array([name in some for name in names[client.entity_ids]]) for some in (moved, own))
+        has_kind = np.array([name in kinds for name in relations[client.relation_ids]])
 
-        def asks(triples: np.ndarray, known: Any = known, was_moved: np.ndarray = was_moved) -> np.ndarray:
-            return known(triples) & was_moved[triples[:, [0, 2]]].any(axis=1)
+        def asks(
+            triples: np.ndarray,
+            known: Any = known,
+            was_moved: np.ndarray = was_moved,
+            has: np.ndarray = has,
+            has_kind: np.ndarray = has_kind,
+        ) -> np.ndarray:
+            ends = triples[:, [0, 2]]
+            return known(triples) & was_moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
 
         asked = draw_questions(truth, victim, asks, truth.rng)
         figures += question_figures(truth, victim, asked, ways, guesses)

@@ -45,10 +45,10 @@ def names_scorer(own: ColluderKnowledge) -> Scorer:
 
 def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
     """Of a victim's local triples `[k, 3]` whether the client can be asked about them, bool `[k]`."""
-    own, client = truth.client(truth.colluder), truth.client(victim)
-    own_entities = set(own.entity_ids[: own.num_trained_entities].tolist())
-    own_relations = set(own.relation_ids[: own.num_trained_relations].tolist())
-    ends = own.to_global(own.triples)[:, [0, 2]]
+    colluders, client = [truth.client(name) for name in truth.colluders], truth.client(victim)
+    own_entities = {number for own in colluders for number in own.entity_ids[: own.num_trained_entities].tolist()}
+    own_relations = {number for own in colluders for number in own.relation_ids[: own.num_trained_relations].tolist()}
+    ends = np.concatenate([own.to_global(own.triples) for own in colluders])[:, [0, 2]]
     own_pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
 
     def known(triples: np.ndarray) -> np.ndarray:

@@ -163,7 +163,7 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
 def dictionary_of(truth: Truth, guesses: int) -> Dictionary:
     """Names that victims hold and the client does not, at most `guesses` of each, and invented ones."""
     graph: FederatedGraph = truth.graph
-    own = set(truth.client(truth.colluder).entity_ids.tolist())
+    own = {number for name in truth.colluders for number in truth.client(name).entity_ids.tolist()}
     held = {}
     for victim in truth.view.victims:
         client = truth.client(victim.name)

@@ -35,6 +35,8 @@ class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_un
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.colluder, tuple):
+            raise SpecError(f"colluder must be one client where graphs are classified; got {', '.join(self.colluder)}")
         if self.shadows and (self.shadows < 4 or self.shadows % 2):
             raise SpecError(f"shadows must be 0 or an even number from 4 on; got {self.shadows}")
         for name, least in (("malicious", 1), ("target_class", 0)):

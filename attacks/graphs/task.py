@@ -36,7 +36,7 @@ def cases(
 ) -> list[Case]:
     """Figures and scores of one attack for each threat model. Nothing leaks by shares, so that nothing is drawn again."""
     attack = attack.configured(options) if attack.configured else attack
-    who, seed = options.colluder or result.graph.clients[0].name, options.seed
+    (who,), seed = options.colluders(result.graph.clients), options.seed
     found = []
     for name in attack.fitting(options.threat, result.options.algorithm):
         view = graph_view(

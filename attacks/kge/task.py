@@ -67,7 +67,7 @@ def _draw(
 ) -> dict[str, Case]:
     """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
     attack = attack.configured(options) if attack.configured else attack
-    who, seed = options.colluder or result.graph.clients[0].name, options.seed
+    who, seed = options.colluders(result.graph.clients), options.seed
     found = {}
     for name in threats:
         view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
@@ -76,7 +76,7 @@ def _draw(
         if not attack.in_order:
             view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
         rng = generator(seed, "score", attack.name, name)
-        truth = Truth(attack, view, result, who, seed, rng, shuffled=clients)
+        truth = Truth(attack, view, result, who[0], seed, rng, shuffled=clients, accomplices=who[1:])
         figures = attack_view(attack, view, truth, generator(seed, "attack", attack.name, name))
         found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
     return found

@@ -10,7 +10,7 @@ where the adversary may use some rows of a table, it holds these alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from attacks.membership.models import ClientModel, client_models
-from attacks.residual import Claims, SecureTable, claim_rows
-from attacks.view import ThreatModel, Victim, View
+from attacks.residual import Claims, Part, SecureTable, claim_rows
+from attacks.view import ThreatModel, Victim, View, named
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import FederationResult
@@ -43,6 +43,7 @@ class ColluderKnowledge:
         relation_names `[m]`, relations `[m, V]`: relations of its triples that touch a leaked entity.
         triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
             positions in `entity_names` (-1 for an end that was not leaked) and in `relation_names`.
+        first: of several whose knowledge is pooled, what the first one alone knows.
     """
 
     entity_names: np.ndarray
@@ -51,6 +52,12 @@ class ColluderKnowledge:
     relation_names: np.ndarray
     relations: Tensor
     triples: np.ndarray
+    first: ColluderKnowledge | None = None
+
+    @property
+    def of_the_first(self) -> ColluderKnowledge:
+        """What a client that acts in a run knows by itself."""
+        return self.first or self
 
     @property
     def majority_relation(self) -> str:
@@ -117,7 +124,7 @@ def kge_view(
     result: FederationResult,
     threat_model: ThreatModel,
     *,
-    colluder: str,
+    colluder: Sequence[str] | str,
     leak: float,
     seed: int,
     auxiliary: float = AUXILIARY,
@@ -127,8 +134,9 @@ def kge_view(
     Args:
         result: the run; only its transcript, the colluder's own part and, for `victim_entities`, the rows that
             the threat model assumes to be known are taken from it.
-        colluder: name of the client that colludes; every other client is a victim. Where models are held, all clients are.
-        leak: leak ratio in (0, 1], the share of the colluder's entity-embedding pairs; the smaller leaks are
+        colluder: name of the client that colludes, or of several, whose knowledge is pooled; every other client is a victim.
+            Where models are held, all clients are.
+        leak: leak ratio in (0, 1], the share of each colluder's entity-embedding pairs; the smaller leaks are
             subsets of the larger ones for the same seed. A client that is alone has all of its own.
         seed: of the attack: which share leaks, and who holds a row where that is left open.
         auxiliary: share of each victim's distinct training triples that a server with auxiliary data has.
@@ -138,6 +146,7 @@ def kge_view(
     """
     clients = result.graph.clients
     names = [client.name for client in clients]
+    colluding = named(colluder)
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
     view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round)
@@ -148,8 +157,8 @@ def kge_view(
         ]
         return view(leak=leak, victims=tuple(held))
     if not threat_model.server:
-        others = tuple(VictimView(name, None, None, None, "not seen") for name in names if name != colluder)
-        return view(leak=1.0, colluder=_colluder_knowledge(result, names.index(colluder), 1.0, seed), victims=others)
+        others = tuple(VictimView(name, None, None, None, "not seen") for name in names if name not in colluding)
+        return view(leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=others)
     uploads = {
         (message.sender, message.table): message
         for number in sorted(result.transcript.latest_uploads(result.best_round))
@@ -162,7 +171,7 @@ def kge_view(
         if isinstance(message, Alignment) and message.table == "entities"
     }
     secure: dict[Table, SecureTable] = {
-        table: _secure_table(result, threat_model, table, colluder, leak, seed)
+        table: _secure_table(result, threat_model, table, colluding, leak, seed)
         for table in RECIPES[result.options.algorithm].shared
         if result.inputs.get(table)
     }
@@ -172,7 +181,7 @@ def kge_view(
     victims = [
         _victim_view(result, threat_model, place, uploads, alignments.get(client_party(client.name)), claims)
         for place, client in enumerate(clients)
-        if client.name != colluder
+        if client.name not in colluding
     ]
     sent = _sent(result)
     victims = [replace(victim, sent=sent.get(client_party(victim.name))) for victim in victims]
@@ -182,7 +191,7 @@ def kge_view(
             replace(victim, auxiliary=_auxiliary(result.graph, places[victim.name], auxiliary, seed))
             for victim in victims
         ]
-    knowledge = _colluder_knowledge(result, names.index(colluder), leak, seed) if threat_model.colluder else None
+    knowledge = _pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None
     return view(leak=leak, colluder=knowledge, victims=tuple(victims), secure=secure)
 
 
@@ -261,11 +270,11 @@ def sent_before(result: FederationResult, upload: Rows) -> Tensor | None:
 
 
 def _secure_table(
-    result: FederationResult, threat_model: ThreatModel, table: Table, colluder: str, leak: float, seed: int
+    result: FederationResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
 ) -> SecureTable:
     """What `threat_model` gives of a table that was summed securely.
 
-    Positions are known to whoever holds a row, so the colluder gives the names of the leaked rows away with its input; of
+    Positions are known to whoever holds a row, so a colluder gives the names of the leaked rows away with its input; of
     relations it gives those of its triples that touch a leaked entity, as in clear.
     """
     transcript = result.transcript
@@ -279,10 +288,10 @@ def _secure_table(
     all_names = np.array(result.row_names[table], dtype=object)
     names = all_names.copy() if threat_model.identifiers else np.full(len(all_names), None, dtype=object)
     row_of = {name: row for row, name in enumerate(all_names)}
-    leaked, own_input = np.empty(0, dtype=np.int64), None
-    if threat_model.colluder:
+    parts = []
+    for colluder in colluding if threat_model.colluder else ():
         place = parties.index(client_party(colluder))
-        graph = result.graph.clients[place]
+        graph, own_input = result.graph.clients[place], None
         local = _leaked_entities(graph, place, leak, seed)
         ids, vocabulary = graph.entity_ids[local], result.graph.entities
         if table == "relations":
@@ -293,23 +302,25 @@ def _secure_table(
         if opened and opened[0].round == result.best_round:
             whole = result.inputs[table].get(parties[place])
             own_input = None if whole is None else whole[torch.from_numpy(leaked)]
+        parts.append(Part(parties[place], leaked, own_input))
     holdings = {
         message.sender: np.array([row_of[name] for name in message.names[: message.num_uploaded]], dtype=np.int64)
         for message in transcript.messages(0)
         if isinstance(message, Alignment) and message.table == table
     }
-    colluding = client_party(colluder) if threat_model.colluder else None
+    first = parts[0] if parts else Part(None, np.empty(0, dtype=np.int64), None)
     return SecureTable(
         parties,
-        tuple(party for party in parties if party != client_party(colluder)),
-        colluding,
+        tuple(party for party in parties if party not in {client_party(name) for name in colluding}),
+        first.party,
         names,
         tuple(opened),
-        leaked,
-        own_input,
+        first.leaked,
+        first.own_input,
         leak >= 1,
         holdings,
         result.known.get(table, {}),
+        tuple(parts[1:]),
     )
 
 
@@ -329,6 +340,48 @@ def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> 
     count = graph.num_trained_entities
     order = generator(seed, "leaked entities", place).permutation(count)
     return np.sort(order[: max(1, int(leak * count + 1e-9))])  # 0.29 * 100 is 28.999...
+
+
+def _pooled_knowledge(result: FederationResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
+    """What the clients of these names hand over, as one's."""
+    places = {client.name: place for place, client in enumerate(result.graph.clients)}
+    return pool([_colluder_knowledge(result, places[name], leak, seed) for name in names])
+
+
+def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
+    """What several colluders know together: their triples; each entity's row as the mean of theirs, each relation's as the one
+    with most triples of it has it, since relations that stay at home have no common mean.
+
+    The first ones of entities and relations are those of the first colluder, in its order.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    entities, relations = (
+        list(dict.fromkeys(name for part in parts for name in getattr(part, kind)))
+        for kind in ("entity_names", "relation_names")
+    )
+    place, kind = ({name: row for row, name in enumerate(names)} for names in (entities, relations))
+    rows, shared = (parts[0].entities.new_zeros(len(entities), parts[0].entities.shape[1]) for _ in range(2))
+    held, triples = torch.zeros(len(entities), 1), []
+    acting, most = parts[0].relations.new_zeros(len(relations), parts[0].relations.shape[1]), np.zeros(len(relations))
+    for part in parts:
+        own = torch.tensor([place[name] for name in part.entity_names])
+        own_kinds = np.array([kind[name] for name in part.relation_names])
+        rows[own] += part.entities
+        shared[own] += part.shared_entities
+        held[own] += 1
+        counts = np.bincount(part.triples[:, 1], minlength=len(own_kinds))
+        more = counts > most[own_kinds]
+        acting[torch.from_numpy(own_kinds[more])] = part.relations[torch.from_numpy(more)]
+        most[own_kinds[more]] = counts[more]
+        at = np.append(own.numpy(), -1)  # an end that was not leaked stays so
+        triples.append(
+            np.stack([at[part.triples[:, 0]], own_kinds[part.triples[:, 1]], at[part.triples[:, 2]]], axis=1)
+        )
+    names = (np.array(one, dtype=object) for one in (entities, relations))
+    return ColluderKnowledge(
+        next(names), rows / held, shared / held, next(names), acting, np.concatenate(triples), parts[0]
+    )
 
 
 def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed: int) -> ColluderKnowledge:

@@ -183,9 +183,13 @@ class _Held:
     """
 
     def __init__(self, truth: Truth, victim: VictimView) -> None:
-        result, graph, colluder = truth.result, truth.client(victim.name), truth.client(truth.colluder)
-        own, other = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, colluder))
-        self.shares_relation = bool(own & other)
+        result, graph, colluders = (
+            truth.result,
+            truth.client(victim.name),
+            [truth.client(name) for name in truth.colluders],
+        )
+        own, *others = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, *colluders))
+        self.shares_relation = bool(own & set().union(*others))
         self._row_names = result.row_names
         self.train = graph.train
         self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]

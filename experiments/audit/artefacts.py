@@ -7,7 +7,7 @@ that runs meet: exported tables give the figures of the run that exported them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -129,14 +129,14 @@ def audit_tables(
         raise SpecError("metric published compares with the server's broadcast, which tables do not hold; take paper")
     if manifest is not None and manifest.data_hash != graph.hash:
         raise RunError(f"{graph.name}: not the data that the tables were trained on (or changed since)")
-    colluder = attack.colluder or graph.clients[0].name
-    check_attackable(graph, options.algorithm, colluder)
+    check_attackable(graph, options.algorithm, attack.colluder)
+    colluders = attack.colluders(graph.clients)
     threats = [THREAT_MODELS[name] for name in attack.threat or default_threats(options.algorithm)]
     result = federation_of(
         tables,
         graph,
         options,
-        colluder,
+        colluders,
         crossed=_shared(tables, options.algorithm) if manifest is None else manifest.crossed,
         round=1 if manifest is None else manifest.round,
         needs_entities=any(threat.victim_entities for threat in threats),
@@ -166,7 +166,7 @@ def federation_of(
     tables: Tables,
     graph: FederatedGraph,
     options: FederationOptions,
-    colluder: str,
+    colluders: Sequence[str],
     *,
     crossed: Mapping[str, Collection[Table]],
     round: int,
@@ -189,14 +189,14 @@ def federation_of(
     observed: dict[Table, dict[str, Observed]] = {table: {} for table in TABLES}
     for name, client in clients.items():
         own, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
-        needed = {*sent, *(TABLES if name == colluder else ()), *(("entities",) if needs_entities else ())}
+        needed = {*sent, *(TABLES if name in colluders else ()), *(("entities",) if needs_entities else ())}
         rows: dict[Table, Tensor] = {}
         for table in TABLES:
             names, num_trained = row_names(graph, client, table)
             names = names[:num_trained]
             if table in needed and table not in own:
                 raise RunError(
-                    f"client {name}: no {table} table; the colluder {colluder} has both, victims what is attacked"
+                    f"client {name}: no {table} table; the colluder {', '.join(colluders)} has both, victims what is attacked"
                 )
             rows[table] = torch.empty(0, _width(model, table))
             if table in own:

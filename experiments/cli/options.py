@@ -130,7 +130,7 @@ FLAGS: dict[str, Flag] = {
     "clean": Flag(("--clean",), "keep isomorphic graphs on one side of the split", OF_TASK["graph"]),
     **_setting_flags(),
     "threat": Flag(("--threat",), "what the adversary has; repeatable; without it those that fit", ATTACK),
-    "colluder": Flag(("--colluder",), "name of the colluding client; default: the first", ATTACK),
+    "colluder": Flag(("--colluder",), "name of the colluding client; repeatable; default: the first", ATTACK),
     "attack": Flag(
         ("--attack",),
         "which to run, list says of each what it is on and needs, all takes every one; repeatable; default: reconstruction and "

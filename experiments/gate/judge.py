@@ -227,10 +227,8 @@ def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
             read_forget(Path(limit.question.forget), graph, limit.question.client)
         except DataError as error:
             raise SpecError(f"{path}:{limit.line}: limits.{limit.measure}.forget: {error}") from error
-    colluder = None
-    if limit.question.threat is not None:
-        colluder = spec.colluder or graph.clients[0].name
-    victims = [client.name for client in graph.clients if client.name != colluder]
+    colluders = () if limit.question.threat is None else spec.attack_options().colluders(graph.clients)
+    victims = [client.name for client in graph.clients if client.name not in colluders]
     if limit.question.victim not in (ALL, *victims):
         raise SpecError(
             f"{path}:{limit.line}: limits.{limit.measure}.victim: must be {ALL} or one of {', '.join(victims)}; "

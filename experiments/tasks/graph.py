@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
 import numpy as np
 import torch
 
@@ -43,7 +44,7 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
     split_seed: int = 0
     clean: bool = False
     threat: tuple[str, ...] = ()
-    colluder: str | None = None
+    colluder: tuple[str, ...] | str | None = None
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
     shadows: int = 0
@@ -55,7 +56,7 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.attack_options()
+        msgspec.structs.force_setattr(self, "colluder", self.attack_options().colluder)
         self.check()
 
     def load_graph(self) -> FederatedGraphs:

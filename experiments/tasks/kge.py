@@ -57,7 +57,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     split_seed: int = 0
     threat: tuple[str, ...] = ()
     leak: tuple[float, ...] = (0.5,)
-    colluder: str | None = None
+    colluder: tuple[str, ...] | str | None = None
     inference: tuple[Inference, ...] | Inference = ()
     metric: Metric = "paper"
     unlinked_heads: int = 200
@@ -75,6 +75,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         super().__post_init__()
         msgspec.structs.force_setattr(self, "inference", self.attack_options().inference)
+        msgspec.structs.force_setattr(self, "colluder", self.attack_options().colluder)
         self.check()
         if self.metric == "published" and parse_defense(self.defense).secagg:
             raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")

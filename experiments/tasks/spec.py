@@ -46,7 +46,7 @@ class RunSpec:
     size: int | None
     split_seed: int
     threat: tuple[str, ...]
-    colluder: str | None
+    colluder: tuple[str, ...] | str | None
     attack: tuple[str, ...]
     attack_seed: int | None
 

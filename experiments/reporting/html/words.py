@@ -9,6 +9,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
+from attacks.figure import TOGETHER
 from attacks.reconstruction.leakage import Leakage
 from attacks.residual import SOURCES
 from attacks.view import THREAT_MODELS
@@ -243,7 +244,8 @@ def adversary(record: Record, row: Leakage) -> Adversary:
     if not model.server:
         who = model.about
     elif model.colluder:
-        who = f"the server together with {row.colluder}, one of the clients"
+        several = TOGETHER in (row.colluder or "")
+        who = f"the server together with {row.colluder}, {'some' if several else 'one'} of the clients"
         knows = (
             f"{100 * row.leak:g}{NO_BREAK}% of the entity-embedding pairs of {row.colluder}, and the relations of its triples "
             "that touch them"
