@@ -213,6 +213,7 @@ class Attack:
             the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
         task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
+        trains: whether it has the run trained once more with itself in it; what clients then unlearn is no such run.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Attack:
     in_order: bool = False
     task: str = KGE
     leads: tuple[str, ...] = ()
+    trains: bool = False
 
     @property
     def leading(self) -> tuple[str, ...]:

@@ -304,4 +304,5 @@ ATTACK = Attack(
     errors=("visibility",),
     configured=lambda options: replace(ATTACK, run=planned(options)),
     in_order=True,
+    trains=True,
 )

@@ -269,4 +269,5 @@ ATTACK = Attack(
     items={"found": "guessed names", "auc": "guessed names"},
     configured=lambda options: replace(ATTACK, run=planned(options)),
     in_order=True,
+    trains=True,
 )

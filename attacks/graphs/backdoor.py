@@ -273,4 +273,5 @@ ATTACK = Attack(
     items={"success": "triggered test graphs", "clean-drop": "test graphs"},
     configured=lambda options: replace(ATTACK, run=planned(options)),
     task=GRAPH,
+    trains=True,
 )

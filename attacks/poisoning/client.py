@@ -30,8 +30,8 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
-from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by
-from attacks.poisoning.planting import ITEMS, METRICS, false_alone, obstacle, planted_figures, train_with
+from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
+from attacks.poisoning.planting import ITEMS, METRICS, obstacle, planted_figures, train_with
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
@@ -86,8 +86,8 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
     """The adversary's part under these options, the same for every victim."""
 
     def plan(view: KgeView, rng: np.random.Generator) -> dict[str, Plan]:
-        own = view.colluder
-        assert own is not None
+        assert view.colluder is not None
+        own = view.colluder.of_the_first  # which is the one that acts
         changed = (own.entities != own.shared_entities).any(dim=1).numpy()
         others = set(own.entity_names[changed]) or set(own.entity_names)
         names, relations = own.entity_names, own.relation_names
@@ -101,7 +101,7 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
 def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     """Train with the client in it, and ask every victim."""
     reason = obstacle(truth)
-    false = false_alone(truth, {victim: plan.triples for victim, plan in plans.items()})
+    false = without_true(truth, {victim: plan.triples for victim, plan in plans.items()})
     poison = held_by(truth, truth.colluder, next(iter(false.values())).planted)
     if reason is None and not len(poison):
         reason = "no false triple of entities that others hold can be drawn from the client's own"
@@ -115,7 +115,7 @@ def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
         attacked = train_with(truth, make)
     if isinstance(attacked, str):
         return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked, truth.colluder)
+    return planted_figures(truth, false, attacked, truth.colluders)
 
 
 ATTACK = Attack(
@@ -129,4 +129,5 @@ ATTACK = Attack(
     items=ITEMS,
     configured=lambda options: replace(ATTACK, run=planned(options)),
     in_order=True,
+    trains=True,
 )

@@ -1,6 +1,6 @@
 """What an active adversary costs everybody: utility lost against the same run without it, and honest rows that a defense cut.
 
-    figures = damage(truth, {"plain": attacked}, "hospital-1")
+    figures = damage(truth, {"plain": attacked}, ["hospital-1"])
 
 Both runs have one seed, so that nothing but the adversary differs. `mrr-drop`: of each honest client's test triples, and of all
 together, the mean reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts
@@ -10,7 +10,7 @@ what the defense costs where nobody attacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -33,14 +33,14 @@ METRICS = {
 ITEMS = {MRR_DROP: "test triples", ROWS_CUT: "uploaded rows"}
 
 
-def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversary: str) -> list[Figure]:
+def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str]) -> list[Figure]:
     """Figures of the runs with the adversary, by variant.
 
     Args:
-        adversary: the name of the client that it is; of a server, any other word.
+        adversaries: the clients that are not honest; none where the server is it.
     """
     clean: FederationResult = truth.result
-    places = [place for place, client in enumerate(clean.graph.clients) if client.name != adversary]
+    places = [place for place, client in enumerate(clean.graph.clients) if client.name not in adversaries]
     reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in one.test_ranks] for way, one in attacked.items()}
     before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
     figures = []
@@ -58,7 +58,7 @@ def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversary: st
             truth, MRR_DROP, name, measures, {"chance": exact(0.0, len(base))},
             attainable=float(base.mean()), num_attacked=len(chosen),
         )  # fmt: skip
-    return figures + _rows_cut(truth, attacked, adversary)
+    return figures + _rows_cut(truth, attacked, adversaries)
 
 
 def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
@@ -70,10 +70,10 @@ def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Esti
     return Estimate(found.value, max(-1.0, low), min(1.0, high), found.n, method)
 
 
-def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversary: str) -> list[Figure]:
+def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str]) -> list[Figure]:
     """None where no screen counts rows."""
-    before = _share_cut(truth.result, adversary)
-    shares = {way: _share_cut(one, adversary) for way, one in attacked.items()}
+    before = _share_cut(truth.result, adversaries)
+    shares = {way: _share_cut(one, adversaries) for way, one in attacked.items()}
     return [
         truth.figure(ROWS_CUT, ALL, share, baseline=before, attainable=1.0, variant=way)
         for way, share in shares.items()
@@ -81,10 +81,9 @@ def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversary:
     ]
 
 
-def _share_cut(result: FederationResult, adversary: str) -> Estimate | None:
+def _share_cut(result: FederationResult, adversaries: Sequence[str]) -> Estimate | None:
     """Counted, not sampled."""
-    counts = [
-        rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party != client_party(adversary)
-    ]
+    left_out = {client_party(name) for name in adversaries}
+    counts = [rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party not in left_out]
     total = sum(of for _, of in counts)
     return exact(sum(cut for cut, _ in counts) / total, total) if total else None

@@ -12,7 +12,7 @@ relation and tail among those of one victim's triples, unlike those of one of th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -57,15 +57,18 @@ def draw_false(
     return FalseTriples(listed[:half], listed[half : 2 * half])
 
 
-def without_true(truth: Truth, triples: np.ndarray) -> np.ndarray:
-    """Those that stand in no split of any client."""
+def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, FalseTriples]:
+    """The plans of each victim without triples that stand in some split of some client."""
     graph = truth.graph
     true = {
         (graph.entities[head], graph.relations[relation], graph.entities[tail])
         for client in graph.clients
         for head, relation, tail in client.to_global(client.triples).tolist()
     }
-    return triples[[tuple(triple) not in true for triple in triples]]
+    return {
+        victim: FalseTriples(*(part[[tuple(triple) not in true for triple in part]] for part in plan))
+        for victim, plan in plans.items()
+    }
 
 
 def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Whether false triples that were planted are believed: ranks in each victim's model, beside false triples that nobody planted.
 
     plans = {"hospital-2": FalseTriples(planted, control)}
-    figures = planted_figures(truth, plans, {"plain": attacked}, "hospital-1")
+    figures = planted_figures(truth, plans, {"plain": attacked}, ["hospital-1"])
 
 `hits@10`, `mrr`: of the planted triples that a victim can be asked about (it trains their entities and relation), the filtered
 rank of the tail in the model that it predicts with, after a run with the adversary in it. Two baselines, of which the larger is
 shown: `control`, false triples drawn alike that nobody planted, in the same model; `clean run`, the planted ones after the run
-of the same seed without the adversary.
+of the same seed without the adversary. Of all together, a triple counts once for each victim that is asked, as if these were
+independent.
 
 Source: Ma et al. 2024 (WWW), who rank tails. Differs: the filter is the victim's own triples, as for its test triples; there
 candidates are without all heads and tails of the poison.
@@ -14,14 +15,14 @@ candidates are without all heads and tails of the poison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from attacks.figure import Figure
 from attacks.poisoning import damage
-from attacks.poisoning.false_triples import FalseTriples, held_by, without_true
+from attacks.poisoning.false_triples import FalseTriples, held_by
 from attacks.registry import Truth
 from attacks.uploads.ways import Measure, by_ways
 from attacks.view import ALL
@@ -67,18 +68,16 @@ def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dic
     return found
 
 
-def false_alone(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, FalseTriples]:
-    """The plans without what is true at some client."""
-    return {victim: FalseTriples(*(without_true(truth, part) for part in plan)) for victim, plan in plans.items()}
-
-
 def planted_figures(
-    truth: Truth, plans: Mapping[str, FalseTriples], attacked: Mapping[str, FederationResult], adversary: str
+    truth: Truth,
+    plans: Mapping[str, FalseTriples],
+    attacked: Mapping[str, FederationResult],
+    adversaries: Sequence[str] = (),
 ) -> list[Figure]:
     """Figures of every victim and of all, and of the damage.
 
     Args:
-        plans: by victim its false triples. attacked: by variant the run with the adversary. adversary: its name if a client.
+        plans: by victim its false triples. attacked: by variant the run with the adversary. adversaries: the clients among them.
     """
     places = {client.name: place for place, client in enumerate(truth.graph.clients)}
     figures: list[Figure] = []
@@ -86,7 +85,7 @@ def planted_figures(
     for victim, plan in plans.items():
         planted, control = (held_by(truth, victim, part) for part in plan)
         if not (len(planted) and len(control)):
-            reason = "it does not train the entities and relation of any planted triple"
+            reason = "no planted triple is of entities and a relation that it trains"
             figures += [one for one in truth.not_attacked(victim, reason) if one.metric in (HITS, "mrr")]
             continue
         place = places[victim]
@@ -99,7 +98,7 @@ def planted_figures(
     if ranks:
         together = {name: np.concatenate([own[name] for own in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), num_attacked=len(ranks))
-    return figures + damage.damage(truth, attacked, adversary)
+    return figures + damage.damage(truth, attacked, adversaries)
 
 
 def tail_ranks(result: FederationResult, place: int, triples: np.ndarray) -> np.ndarray:

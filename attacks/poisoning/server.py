@@ -30,8 +30,8 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
-from attacks.poisoning.false_triples import FalseTriples, draw_false
-from attacks.poisoning.planting import ITEMS, METRICS, false_alone, obstacle, planted_figures, train_with
+from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
+from attacks.poisoning.planting import ITEMS, METRICS, obstacle, planted_figures, train_with
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
@@ -58,7 +58,9 @@ class ShadowModel:
     def __init__(self, known: np.ndarray, planted: np.ndarray, copies: int, options: KgeOptions) -> None:
         empty = np.zeros((0, 3), dtype=np.int64)
         graph = ClientGraph.from_global("shadow", np.concatenate([known, planted]), empty, empty)
-        plain = msgspec.structs.replace(options, algorithm="fede", settings=None, defense="", protocol_seed=None)
+        plain = msgspec.structs.replace(
+            options, algorithm="fede", settings=None, defense="", protocol_seed=None, entity_scope="own"
+        )
         rows = np.concatenate([np.arange(len(known)), len(known) + np.tile(np.arange(len(planted)), copies)])
         self.rows = torch.from_numpy(graph.entity_ids.copy())
         self._stack = ClientStack([graph], [_SHADOW_KEY], plain.kge_model(), plain.seed, plain.torch_device())
@@ -153,14 +155,14 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
 
 def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     """Train under the server, and ask every victim for the triples drawn from its own."""
-    false = false_alone(truth, {victim: one.triples for victim, one in plans.items()})
+    false = without_true(truth, {victim: one.triples for victim, one in plans.items()})
     reason = obstacle(truth) or _no_mean(truth.result)
     if reason is None and not any(len(one.planted) for one in false.values()):
         reason = "no false triple can be drawn from the triples that the server has"
     attacked = reason or train_with(truth, {"": partial(_adversary, truth, plans, false)})
     if isinstance(attacked, str):
         return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked, SERVER)
+    return planted_figures(truth, false, attacked)
 
 
 def _no_mean(result: FederationResult) -> str | None:
@@ -215,4 +217,5 @@ ATTACK = Attack(
     items=ITEMS,
     configured=lambda options: replace(ATTACK, run=planned(options)),
     in_order=True,
+    trains=True,
 )

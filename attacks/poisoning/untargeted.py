@@ -101,7 +101,7 @@ def score(seeds: Mapping[str, int], truth: Truth) -> list[Figure]:
     attacked = obstacle(truth) or train_with(truth, make)
     if isinstance(attacked, str):
         return [figure for victim in seeds for figure in truth.not_attacked(victim, attacked)]
-    return damage(truth, attacked, who)
+    return damage(truth, attacked, truth.colluders)
 
 
 ATTACK = Attack(
@@ -114,4 +114,5 @@ ATTACK = Attack(
     threats=("client",),
     items=ITEMS,
     in_order=True,
+    trains=True,
 )

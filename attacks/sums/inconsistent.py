@@ -190,4 +190,5 @@ ATTACK = Attack(
     items={"cosine": "rows that changed", "relative_error": "rows that changed", "holders": "rows of the table"},
     errors=("relative_error",),
     in_order=True,
+    trains=True,
 )

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from attacks.figure import Figure
-from attacks.registry import DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
+from attacks.registry import ATTACKS, DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
 from experiments.runs.run import load_run
 from experiments.tasks.spec import RunSpec
 from fkgsec.exchange import MakeTransport
@@ -47,7 +47,8 @@ def attacked_after_unlearning(
 ) -> list[Figure]:
     """Unlearn on a finished run and attack that round, as `spec` says; nothing is written. Raises as `unlearn` does.
 
-    Reconstruction is left out: what a round of unlearning gives away is how rows changed.
+    Reconstruction is left out: what a round of unlearning gives away is how rows changed. So are attacks that train: they would
+    attack the run before it once more.
     """
     _, result = load_run(run, exchange=exchange)
     after = unlearn(
@@ -58,5 +59,6 @@ def attacked_after_unlearning(
         make_transport=exchange,
     )
     options = spec.attack_options()
-    wanted = tuple(name for name in options.attack or DEFAULT if name != RECONSTRUCTION) or (UPDATE_RECOVERY,)
+    asked = (name for name in options.attack or DEFAULT if name != RECONSTRUCTION and not ATTACKS[name].trains)
+    wanted = tuple(asked) or (UPDATE_RECOVERY,)
     return run_attacks(after, msgspec.structs.replace(options, attack=wanted)).figures

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attacks.poisoning.false_triples import draw_false, held_by, without_true
+from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
 from fkgsec import ClientGraph, FederatedGraph
 
 NONE = np.zeros((0, 3), dtype=np.int64)
@@ -49,8 +49,10 @@ def test_what_is_true_at_any_client_is_left_out_and_others_are_asked_of_who_trai
     other = ClientGraph.from_global("other", np.array([(3, 0, 1)]), np.array([(1, 0, 3)]), NONE)
     graph = FederatedGraph("g", tuple("abcde"), ("r", "s"), (one, other))
     truth = truth_of(graph)
-    asked = without_true(truth, named("a r b", "b r d", "a s e", "a r d", "d r b", "b r c"))  # type: ignore[arg-type]
-    assert asked.tolist() == named("a r d", "b r c").tolist()
+    plans = {"one": FalseTriples(named("a r b", "b r d", "a s e", "a r d", "d r b", "b r c"), named("a s e", "a r c"))}
+    asked = without_true(truth, plans)["one"]  # type: ignore[arg-type]
+    assert asked.planted.tolist() == named("a r d", "b r c").tolist()
+    assert asked.control.tolist() == named("a r c").tolist()
     # e stands in a test triple alone, and "other" trains b, d and r.
     local = held_by(truth, "one", named("a r d", "a r e", "d s a"))  # type: ignore[arg-type]
     assert one.to_global(local).tolist() == [[0, 0, 3], [3, 1, 0]]

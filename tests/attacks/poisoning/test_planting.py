@@ -7,7 +7,7 @@ import pytest
 
 from attacks import AttackOptions, run_attacks
 from attacks.poisoning.planting import tail_ranks
-from attacks.registry import ATTACKS
+from attacks.registry import ATTACKS, attacks_of
 from fkgsec import FederationResult
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
@@ -79,3 +79,24 @@ def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricat
     if attack == "server-poison":
         reasons = {one.reason for one in run_attacks(trained_runs["fedr"], options).figures}
         assert reasons == {"no entity embedding crosses in fedr"}
+
+
+class Trained(Exception):
+    """An attack had the run trained once more."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", attacks_of("kge"))
+def test_what_trains_says_so(attack: str, federate) -> None:
+    """A round of unlearning is attacked by what does not: the others would train the run before it."""
+
+    def train(*given: object, **named: object) -> FederationResult:
+        raise Trained
+
+    options, trained = AttackOptions(attack=(attack,), unlinked_heads=0), False
+    for defense in ("", "secagg"):  # some need a sum, some single uploads
+        try:
+            run_attacks(federate(defense), options, leak_draws=0, train=train)
+        except Trained:
+            trained = True
+    assert trained == ATTACKS[attack].trains
