@@ -38,8 +38,7 @@ STEPS, GIVEN = 5, "#b9d9ec"
 LEGEND = (
     "Colour: how far a figure lies from its base (white: no better than the same adversary without what crossed, or than its "
     "false triples that nobody planted) to the most that it can be (orange). Bold: the 95 % interval lies beyond the base. "
-    "Blue: the base is the most already, so that all of it is known without what crosses in the rounds. Grey: not attacked, "
-    "for the reason of that number."
+    "Blue: the base is the most already, so that the attack can add nothing. Grey: not attacked, for the reason of that number."
 )
 
 
