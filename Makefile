@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test test-slow test-faults check format bench clean
+SUPPLY := .venv-supply
+
+.PHONY: demo test test-slow test-faults check format bench lock sbom audit-packages clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +37,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, two writers: thousands of them
+test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, kills, full disks, two writers: thousands of them
 	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
@@ -45,5 +47,25 @@ bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's 
 	$(BIN)/python -m experiments.bench.sessions
 	$(BIN)/python -m experiments.bench.unlearning
 
+$(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are none of ours
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet -c constraints.txt pip-tools cyclonedx-bom pip-audit
+	touch $@
+
+lock: $(SUPPLY)/.made  ## pin every package that we and the tests need, with its hashes
+	$(SUPPLY)/bin/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --extra dev --extra rdf \
+	  --no-emit-options --no-header --constraint constraints.txt --output-file requirements.compiled pyproject.toml
+	grep '^#' requirements.lock > requirements.head
+	cat requirements.head requirements.compiled > requirements.lock
+	rm requirements.head requirements.compiled
+
+sbom: $(SUPPLY)/.made $(VENV)/.run  ## dist/fkgsec.cdx.json: a bill of materials (CycloneDX) of what is installed
+	mkdir -p dist
+	$(SUPPLY)/bin/cyclonedx-py environment $(VENV) --pyproject pyproject.toml --output-reproducible --of JSON \
+	  -o dist/fkgsec.cdx.json
+
+audit-packages: $(SUPPLY)/.made  ## known vulnerabilities of what requirements.lock names; fails where nobody can be asked
+	$(SUPPLY)/bin/pip-audit --strict --requirement requirements.lock --disable-pip --require-hashes
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(SUPPLY) build dist *.egg-info .pytest_cache .ruff_cache

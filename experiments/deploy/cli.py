@@ -35,6 +35,8 @@ from fkgsec.errors import RunError, SpecError
 
 deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
 
+OWN_DATA = "parties"
+"""What a record says of data that each party has had itself."""
 ServerPlace = Annotated[Path, typer.Argument(metavar="SERVER", help="the server's folder, such as consortium/server")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 PartyPlace = Annotated[
@@ -45,12 +47,12 @@ PartyPlace = Annotated[
 @deploy_app.command(
     "init",
     epilog="Examples:\n\n  fkgsec deploy init --clients 3 --out consortium\n\n"
-    "  fkgsec deploy init --data DDB14 --clients 5 --defense psu,secagg --out consortium\n\n"
+    "  fkgsec deploy init --data DDB14 --clients 5 --defense psu,secagg --attack membership --out consortium\n\n"
     "  fkgsec deploy init --party berlin=/data/berlin --party paris=/data/paris --server federation.example.org:8443 "
     "--out consortium",
 )
 @expected_errors
-@spec_options(TRAIN_FIELDS)
+@spec_options((*TRAIN_FIELDS, "attack"))
 def init(
     *,
     given: dict[str, Any],
@@ -69,13 +71,15 @@ def init(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Make everything that the server and the parties need: keys, certificates, a folder for each, and the commands to start
-    them."""
+    """Make what the server and the parties need: keys, certificates, a folder for each, and the commands to start them. An
+    --attack is one that every party scores against its own data after the run; its figures cross."""
     graph, folders = None, _folders(party or [])
     if folders and (wrong := sorted({"data", "clients", "partition", "size", "split_seed", "normalise"} & set(given))):
         raise SpecError(f"{', '.join(wrong)} divides data among parties; with --party each has its own: leave it out")
     spec = of_triples(make_spec(config, given), "deploy init")
-    if not folders:
+    if folders:
+        spec = spec.replace(data=OWN_DATA)
+    else:
         graph = spec.load_graph()
         for warning in warnings_of(spec, graph):
             say(f"warning: {warning}")

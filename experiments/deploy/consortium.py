@@ -109,7 +109,9 @@ def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None
             own.mkdir(mode=0o700)
     keys = {name: new_identity(folder.state, run) for name, folder in folders.items()}
     options = spec.federation_options()
-    agreement = Agreement(run=run, options=options, parties=names, identities=keys, randomness=plan.randomness)
+    agreement = Agreement(
+        run=run, options=options, parties=names, identities=keys, randomness=plan.randomness, audit=spec.attack
+    )
     authority = Authority.new(whole.name)
     _write_authority(whole / "authority", authority)
     server = ServerFolder(whole / "server")

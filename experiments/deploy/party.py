@@ -52,7 +52,7 @@ from experiments.deploy.core.messages import (
 from experiments.deploy.core.state import Memory, load_memory, save_memory
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
 from fkgsec.exchange.client import TableClient
 from fkgsec.federation import messages
@@ -65,6 +65,9 @@ from protocols.core.errors import ProtocolError, describe
 from protocols.core.prg import SEED_BYTES, derive
 from protocols.core.rounds import NOTHING, Silence
 from protocols.core.rounds import Party as Part
+
+MOST_ROWS = 10_000_000
+"""Of a shared table; a server that says more is not believed."""
 
 
 class Party:
@@ -199,7 +202,7 @@ class Party:
             except ProtocolError as error:
                 failed = describe(error)
                 answers.append(Answer(silence=failed))
-            except FkgsecError as error:
+            except Exception as error:  # whatever a request makes of it: a server must not be able to end a party
                 failed = f"{type(error).__name__}: {error}"
                 answers.append(Answer(silence=failed))
         return answers
@@ -278,6 +281,8 @@ class Party:
 
     def _place(self, item: Item) -> Answer:
         told = decode(item.content, Placed, self.agreement.largest_bytes)
+        if not 0 < told.num_rows <= MOST_ROWS:
+            raise RunError(f"{item.table}: {told.num_rows:,} rows; a table has 1 to {MOST_ROWS:,}")
         names, places = self.memory.unions.get(item.table), placed_rows(told.places)
         own = self.tables[item.table].holding.names
         if self.defended and self.defended.whole:

@@ -26,7 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         algorithms: those allowed.
         defense: defenses that must be on, such as psu and secagg.
         fewest_parties, most_rounds, most_dim: limits of these.
-        laboratory: whether training and protocols may draw from seeds that others know.
+        laboratory: whether training may draw from seeds that others know, and single test ranks cross.
+        audit: attacks that it scores against its own data after the run, and tells the figures of.
     """
 
     agreement: str = ""
@@ -36,6 +37,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     most_rounds: int
     most_dim: int
     laboratory: bool = False
+    audit: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agreement: Agreement) -> Self:
@@ -48,6 +50,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             most_rounds=agreement.options.rounds,
             most_dim=agreement.options.dim,
             laboratory=agreement.randomness == "laboratory",
+            audit=agreement.audit,
         )
 
     def check(self, agreement: Agreement) -> None:
@@ -73,6 +76,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 self.laboratory or agreement.randomness != "laboratory",
                 "randomness of the operating system",
                 agreement.randomness,
+            ),
+            (
+                set(agreement.audit) <= set(self.audit),
+                f"audit {','.join(self.audit) or 'none'}",
+                ",".join(agreement.audit),
             ),
         )
         for met, wanted, got in conditions:

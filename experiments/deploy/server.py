@@ -131,7 +131,7 @@ class Server:
 
         def loss() -> float | None:
             said = {place: _content(one, Trained) for place, one in posted.items()}
-            losses = {place: one.loss for place, one in said.items() if isinstance(one, Trained)}
+            losses = {p: one.loss for p, one in said.items() if isinstance(one, Trained) and np.isfinite(one.loss)}
             return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
 
         return loss

@@ -99,7 +99,15 @@ def test_parties_with_data_of_their_own_are_named(tmp_path: Path) -> None:
     assert json.loads((out / "parties/paris/party.json").read_text())["data"] == "/data/paris"
     assert json.loads((out / "parties/paris/node/node.json").read_text())["server"] == "federation.example.org:9443"
     assert json.loads((out / "server/server.json").read_text())["listen"] == "0.0.0.0"
+    assert json.loads((out / "server/spec.json").read_text())["data"] == "parties"
     assert not list(out.rglob("train.txt"))
+
+
+def test_what_parties_score_themselves_is_agreed_on(tmp_path: Path) -> None:
+    status, said = run("init", "--size", "600", "--dim", "8", "--attack", "membership", "--out", str(tmp_path / "out"))
+    assert status == 0, said
+    assert Agreement.read(tmp_path / "out/server/agreement.json").audit == ("membership",)
+    assert json.loads((tmp_path / "out/parties/hospital-2/party.json").read_text())["policy"]["audit"] == ["membership"]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +122,7 @@ def test_parties_with_data_of_their_own_are_named(tmp_path: Path) -> None:
         (["--server", "no host:8443"], "host: 'no host' is no name or address of a host"),
         (["--superlink-port", "0"], "superlink_port must lie in 1..65535; got 0"),
         (["--algorithm", "fedavg"], "dim applies to knowledge-graph embedding"),
+        (["--attack", "reconstruction"], "audit: 'reconstruction' cannot be scored by one party alone"),
         (["--algorithm", "single"], "algorithm: single exchanges nothing with parties apart"),
     ],
 )

@@ -33,7 +33,7 @@ MORE = [
 def test_apart_is_together(
     algorithm: str, defense: str, consortium: Callable[..., Any], plain: Callable[[Record], dict[str, Any]]
 ) -> None:
-    settings = {"columns": 4, "rank": 2} if algorithm.startswith("fede-svd") else {}
+    settings = {"columns": 2, "rank": 1} if algorithm.startswith("fede-svd") else {}
     apart = consortium(algorithm=algorithm, defense=defense, **settings)
     together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
     assert isinstance(together, KgeResult)

@@ -95,9 +95,10 @@ class Running:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
 
-    def again(self, name: str) -> None:
-        """Start what was killed, as its operator would, until it stays."""
-        wait(lambda: False, self.kept[name].look, 2)
+    def again(self, name: str, met: Callable[[], bool]) -> None:
+        """Keep what was killed running, as its command does, until it is there."""
+        wait(met, self.kept[name].look)
+        assert met()
 
 
 def wait(met: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None, limit_s: float = WAIT_S) -> None:
@@ -124,7 +125,9 @@ def link(running: Running) -> Iterator[FlowerLink]:
 
 def post(port: int, path: str, authority: Path) -> int:
     context = ssl.create_default_context(cafile=str(authority))
-    request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", data=b"", method="POST")
+    request = urllib.request.Request(
+        f"https://127.0.0.1:{port}{path}", data=b"", method="POST", headers={"Content-Type": "application/protobuf"}
+    )
     try:
         with urllib.request.urlopen(request, context=context, timeout=60) as answer:
             return answer.status
@@ -224,39 +227,45 @@ def test_a_run_over_flower_is_that_of_one_process(
 def test_a_supernode_killed_before_unmasking_is_a_dropout_and_comes_back(
     running: Running, link: FlowerLink, consortium: Callable[..., Any]
 ) -> None:
-    apart = consortium(defense="secagg:threshold=2", rounds=3)
-    excluded: list[str] = []
+    apart = consortium(defense="secagg:threshold=2", rounds=2, eval_every=2)
+    silent: list[tuple[str, str]] = []
+    stages: list[str] = []
 
     def ask(stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
-        excluded.append(stage)
-        if stage == "round 1: upload" and excluded.count(stage) == 5:  # its masked rows are there, its shares are not
+        if stage == "round 1: unmask" and stage not in stages:  # its masked rows are there, its shares are not
             running.kill(NAMES[1])
-        if stage.startswith("round 3") and excluded.count(stage) == 1:
-            running.again(NAMES[1])
-            link.wait_for([f"client/{NAMES[1]}"])
-        return link.ask(stage, requests)
+        if stage.startswith("round 2") and not any(one.startswith("round 2") for one in stages):
+            running.again(NAMES[1], lambda: f"client/{NAMES[1]}" in link._nodes())
+        stages.append(stage)
+        for party, reply in link.ask(stage, requests):
+            if isinstance(reply, Silence):
+                silent.append((stage, party))
+            yield party, reply
 
     record = over_flower(running, link, apart, ask)
-    assert record.rounds[1].num_survivors == 3  # masked rows of all three are in the sum
-    assert record.rounds[2].num_survivors == 2
-    assert record.rounds[3].num_survivors == 3
+    assert ("round 1: unmask", "client/hospital-2") in silent
+    assert {party for _, party in silent} == {"client/hospital-2"}
+    assert not [stage for stage, _ in silent if stage.startswith("round 2")]
+    assert [entry.num_survivors for entry in record.rounds[1:]] == [3, 3]
 
 
 def test_a_superlink_killed_in_a_run_and_started_again_changes_nothing(
-    running: Running,
-    link: FlowerLink,
-    consortium: Callable[..., Any],
-    plain: Callable[[Record], dict[str, Any]],
+    running: Running, link: FlowerLink, consortium: Callable[..., Any], plain: Callable[[Record], dict[str, Any]]
 ) -> None:
     apart = consortium(rounds=3)
-    stages: list[str] = []
+    port, stages = running.server.read_settings().superlink_port, list[str]()
+
+    def listens() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
 
     def ask(stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
         stages.append(stage)
         replies = link.ask(stage, requests)
         if stage.startswith("round 2") and stages.count(stage) == 1:
             running.kill("superlink")
-            running.again("superlink")
+            running.again("superlink", listens)
         return replies
 
     together = run_federation(apart.graph, apart.terms.options)

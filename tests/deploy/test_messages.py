@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from experiments.deploy.core.messages import Answer, Reply, Request
+from experiments.deploy.core.messages import Answer, Clipped, Placed, Reply, Request, encode
 from fkgsec.federation import messages
 from fkgsec.federation.messages import Alignment, Rows, Transcript
 from protocols.core.rounds import Silence
@@ -75,6 +75,8 @@ def test_steps_that_a_party_does_not_do_are_refused_by_name(asked: tuple[Any, li
             ({"step": "upload", "round": 2, "table": "entities"}, "enters no second one"),
             ({"step": "upload", "round": 3, "table": "graphs"}, "'graphs' is no shared table of fede"),
             ({"step": "union", "table": "entities"}, "the agreement has no defense"),
+            ({"step": "place", "table": "entities", "content": encode(Placed(10**9))}, "a table has 1 to 10,000,000"),
+            ({"step": "place", "table": "entities", "content": b"x"}, "a placed cannot be read"),
             ({"step": "keep", "round": 7}, "the models of round 7 are to be kept"),
             ({"step": "broadcast", "round": 9, "table": "entities", "frames": []}, "0 messages"),
             ({"step": "broadcast", "round": 9, "table": "entities", "frames": [b"x"]}, "a message cannot be read"),
@@ -175,6 +177,25 @@ def assert_mean_of(transcript: Transcript, senders: tuple[str, ...]) -> None:
             assert torch.allclose(row, torch.stack(rows[name]).mean(dim=0), atol=1e-6)
             checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize("content", [b"\xc1", encode(Clipped(-1))])
+def test_a_count_that_nobody_can_have_leaves_its_party_out_of_the_sum(
+    content: bytes, consortium: Callable[..., Any]
+) -> None:
+    apart = consortium(rounds=2, defense="secagg:threshold=2")
+
+    def fault(stage: str, party: str, request: bytes) -> bytes | None:
+        if (stage, party) != ("round 1: broadcast-claim", VICTIM):
+            return None
+        reply = reply_of(apart.parties["hospital-2"], request)
+        said = msgspec.structs.replace(reply.answers[-1], content=content)
+        return encode(Reply(reply.run, reply.serial, reply.party, [*reply.answers[:-1], said]))
+
+    apart.fault = fault
+    _, progress = apart.train()
+    assert [entry.num_survivors for entry in progress.rounds] == [0, 2, 3]
+    assert VICTIM in progress.rounds[1].excluded
 
 
 def test_late_and_second_replies_change_nothing(consortium: Callable[..., Any]) -> None:

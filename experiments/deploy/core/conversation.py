@@ -189,7 +189,7 @@ class Conversation:
 
         Args:
             members: who takes part in it; others that are told something merely listen. None: all.
-            noted: takes what parties say beside the messages of the protocol.
+            noted: takes what parties say beside the messages of the protocol; raises `RunError` for what nobody can say.
         """
         try:
             ask = next(steps)
@@ -223,8 +223,12 @@ class Conversation:
             answer = one()
             if one.answer is None:
                 continue  # it is told later
-            if answer.content:
-                noted(answer.content)
+            try:
+                if answer.content:
+                    noted(answer.content)
+            except RunError as error:
+                yield party, Silence(describe(MalformedMessage(str(error))))
+                continue
             if answer.silence:
                 yield party, Silence(answer.silence)
             elif answer.frames is not None:

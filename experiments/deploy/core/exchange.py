@@ -60,7 +60,7 @@ class Apart(Transport):
             round,
             table,
             members=list(rows),
-            noted=lambda said: cut.append(decode(said, Clipped).count),
+            noted=lambda said: cut.append(_count(said)),
         )
         return outcome._replace(num_clipped=outcome.num_clipped + sum(cut))
 
@@ -88,6 +88,14 @@ class Apart(Transport):
         except StopIteration as end:
             outcome: Uploaded = end.value
         return outcome._replace(excluded={**excluded, **outcome.excluded})
+
+
+def _count(said: bytes) -> int:
+    """How many values a client cut. Raises `RunError`."""
+    count = decode(said, Clipped).count
+    if count < 0:
+        raise RunError(f"{count} values were cut")
+    return count
 
 
 class DefendedApart(Apart, DefendedTransport):

@@ -133,7 +133,13 @@ def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: in
     """Raises `RunError` for figures that contradict themselves, or are not of this round or as many triples."""
     if said.round != round:
         raise RunError(f"figures of round {said.round}; those of round {round} were asked for")
-    groups = said.groups
+    groups, figures = said.groups, {"mrr", *(f"hits@{k}" for k in HITS)}
+    if set(said.own) != figures or not all(
+        0 <= number <= 1 for one in said.own.values() for number in (one.low, one.value, one.high)
+    ):
+        raise RunError(
+            f"figures of its own: {', '.join(said.own) or 'none'}; {', '.join(sorted(figures))} in 0..1 are due"
+        )
     if not {"all", "leaked", "clean"} <= set(groups) <= set(GROUPS):
         raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(GROUPS[:3])} are due")
     if groups["all"].count != num_test or groups["leaked"].count + groups["clean"].count != num_test:

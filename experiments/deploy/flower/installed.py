@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     found = Path(command("flwr")).parent
     path = os.pathsep.join([str(found), os.environ.get("PATH", os.defpath)])  # Flower starts its other commands by name
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.absolute()), "PATH": path, **more}
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str | None:
+    """What one of Flower's commands says is wrong, in a line, without the box around it; None where it succeeded."""
+    if done.returncode == 0:
+        return None
+    inside = (line.strip("│ ") for line in done.stderr.splitlines() if not line.startswith(("╭", "╰")))
+    return " ".join(line for line in inside if line) or f"it ended with exit status {done.returncode}"
 
 
 def configure(home: Path, connection: str, address: str, authority: Path) -> None:

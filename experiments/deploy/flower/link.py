@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.flower.installed import command, environment
+from experiments.deploy.flower.installed import command, complaint, environment
 from experiments.deploy.flower.local import Door
 from experiments.deploy.flower.processes import connect_to
 from experiments.deploy.layout import CONNECTION, ServerFolder
@@ -200,7 +200,4 @@ class FlowerLink:
             text=True,
             stdin=subprocess.DEVNULL,
         )
-        if done.returncode == 0:
-            return None
-        said = (line.strip("│ ") for line in done.stderr.splitlines() if not line.startswith(("╭", "╰")))
-        return " ".join(line for line in said if line) or f"flwr run ended with exit status {done.returncode}"
+        return complaint(done)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from experiments.deploy.flower.installed import command, configure, environment, interpreter
+from experiments.deploy.flower.installed import command, complaint, configure, environment, interpreter
 from experiments.deploy.layout import CONNECTION, PartyFolder, ServerFolder
 from fkgsec.errors import RunError
 
@@ -147,7 +147,8 @@ def register(folder: ServerFolder, party: str) -> bool:
         text=True,
         stdin=subprocess.DEVNULL,
     )
-    return done.returncode == 0 or _KNOWN in done.stderr + done.stdout
+    wrong = complaint(done)
+    return wrong is None or _KNOWN in wrong
 
 
 def connect_to(folder: ServerFolder) -> None:
