@@ -72,6 +72,8 @@ class ServerFolder:
                 raise RunError(f"{path}: cannot be read ({error.strerror})") from error
             except DataError as error:
                 raise DataError(f"{path}: {error}") from error
+        if len(set(found.values())) < len(found):
+            raise DataError(f"{self.nodes}: two parties have the same key; each needs its own")
         if not found:
             raise RunError(f"{self.path}: has no SuperNode's key in {self.nodes.name}; is it a server's folder?")
         return found

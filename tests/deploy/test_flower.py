@@ -123,10 +123,13 @@ def link(running: Running) -> Iterator[FlowerLink]:
         yield opened
 
 
-def post(port: int, path: str, authority: Path) -> int:
+def post(port: int, path: str, authority: Path, length: int = 0) -> int:
     context = ssl.create_default_context(cafile=str(authority))
     request = urllib.request.Request(
-        f"https://127.0.0.1:{port}{path}", data=b"", method="POST", headers={"Content-Type": "application/protobuf"}
+        f"https://127.0.0.1:{port}{path}",
+        data=b"",
+        method="POST",
+        headers={"Content-Type": "application/protobuf", "Content-Length": str(length)},
     )
     try:
         with urllib.request.urlopen(request, context=context, timeout=60) as answer:
@@ -156,6 +159,7 @@ def test_the_gate_lets_supernodes_through_and_nothing_else(running: Running) -> 
     ):
         assert post(settings.port, path, trusted) == 403
     assert post(settings.port, "/v1/fleet/pull-messages", trusted) == 401  # the SuperLink's: nobody has signed it
+    assert post(settings.port, "/v1/fleet/push-object", trusted, 17 << 20) == 413
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((_own_address(), settings.superlink_port), 5)
 

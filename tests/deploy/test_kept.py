@@ -90,7 +90,7 @@ def test_each_supernode_is_registered_once_and_again_with_a_new_key(
     assert not registry.complete
     registry.look()
     told = (tmp_path / "told").read_text().splitlines()
-    assert told == [f"supernode register {server.nodes / 'berlin.pub'} consortium --name berlin"] * 2
+    assert told == [f"supernode register {server.nodes / 'berlin.pub'} consortium"] * 2
     assert f'root-certificates = "{server.tls / "ca.crt"}"' in (server.flower / "config.toml").read_text()
 
 

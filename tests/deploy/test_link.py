@@ -13,7 +13,7 @@ from experiments.deploy.certificates import node_key
 from experiments.deploy.flower import inside
 from experiments.deploy.flower.link import FlowerLink
 from experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
-from fkgsec.errors import RunError
+from fkgsec.errors import DataError, RunError
 from protocols.core.rounds import Silence
 
 PARTIES = ("berlin", "paris", "rome")
@@ -120,6 +120,12 @@ def test_a_superlink_that_does_not_answer_is_told_in_a_line(folder: Path, tmp_pa
     ):
         FlowerLink(folder, timeout_s=0.1).__enter__()
     assert not list((folder / "door").iterdir())
+
+
+def test_no_supernode_is_that_of_two_parties(folder: Path) -> None:
+    (folder / "nodes" / "paris.pub").write_bytes((folder / "nodes" / "rome.pub").read_bytes())
+    with pytest.raises(DataError, match="two parties have the same key"):
+        FlowerLink(folder)
 
 
 def test_a_link_needs_to_know_whose_supernode_is_whose(folder: Path) -> None:

@@ -141,7 +141,7 @@ def register(folder: ServerFolder, party: str) -> bool:
     connect_to(folder)
     key = folder.nodes.absolute() / f"{party}.pub"
     done = subprocess.run(
-        [command("flwr"), "supernode", "register", str(key), CONNECTION, "--name", party],
+        [command("flwr"), "supernode", "register", str(key), CONNECTION],
         env=environment(folder.flower),
         capture_output=True,
         text=True,

@@ -38,6 +38,8 @@ ALLOWED = frozenset(
 )
 MOST_REQUESTS = 512
 """At a time; more are refused with 503, after which a SuperNode tries again."""
+MOST_BODY = 16 << 20
+"""Bytes of a request; Flower sends arrays in pieces of 5 MiB."""
 _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"host"}
 )
@@ -59,6 +61,11 @@ class Gate:
         if scope["method"] != "POST" or scope["path"] not in ALLOWED or scope["query_string"]:
             await _answer(send, 403, b"this address is for SuperNodes")
             return
+        if (
+            int(dict(scope["headers"]).get(b"content-length", b"0")) > MOST_BODY
+        ):  # uvicorn has seen to it that it is a number
+            await _answer(send, 413, b"too large")
+            return
         headers = [(name, value) for name, value in scope["headers"] if name not in _OF_A_CONNECTION]
         request = self._upstream.build_request("POST", scope["path"], headers=headers, content=_body(receive))
         try:
@@ -77,10 +84,12 @@ class Gate:
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    count = 0
     while True:
         event = await receive()
-        if event["type"] == "http.disconnect":
-            raise httpx.ReadError("the SuperNode went away")
+        count += len(event.get("body", b""))
+        if event["type"] == "http.disconnect" or count > MOST_BODY:
+            raise httpx.ReadError("the SuperNode went away, or sends without end")
         yield event.get("body", b"")
         if not event.get("more_body"):
             return
