@@ -184,7 +184,8 @@ def new_run() -> str:
 
 
 def new_identity(folder: Path, run: str) -> str:
-    """Draw a client's lasting secret for one run into its folder, where only its user may read it; returns the public key.
+    """Draw a party's lasting secret for one run into its folder, where only its user may read it; returns the public key. A
+    folder that is made here is for its user alone, since the party's models will lie in it.
 
     Keys and noise derive from the secret. A secret that is there is kept, so that the same key comes back.
 
@@ -192,7 +193,7 @@ def new_identity(folder: Path, run: str) -> str:
     """
     path = folder / SECRET
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
                 handle.write(secrets.token_bytes(SEED_BYTES))

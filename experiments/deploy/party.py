@@ -66,6 +66,8 @@ from protocols.core.prg import SEED_BYTES, derive
 from protocols.core.rounds import NOTHING, Silence
 from protocols.core.rounds import Party as Part
 
+KEPT = ("hello", "union", "train")
+"""Steps after which its state is written, beside those that last and those that extend its history of broadcasts."""
 MOST_ROWS = 10_000_000
 """Of a shared table; a server that says more is not believed."""
 
@@ -174,7 +176,7 @@ class Party:
             return self._refused(serial, str(error))
         reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
         self._last = (serial, seen, reply)
-        if before != self._history() or any(item.lasting or item.step in ("train", "hello") for item in asked.items):
+        if before != self._history() or any(item.lasting or item.step in KEPT for item in asked.items):
             self.memory.serial, self.memory.request, self.memory.reply = self._last
             save_memory(self)
         return reply

@@ -6,6 +6,10 @@
 and so are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it:
 what a broadcast, a validation and the next training need then crosses in one request.
 
+In clear a round is one request; under secure aggregation it is seven, the steps of its protocol, each of which needs what all
+said in the one before, and with `suppress` thirteen. Private set union takes seven at the start; a party that is restarted while
+it runs ends the run, and a new one has to be agreed on.
+
 What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
 each party's sizes, losses, sums of validation ranks, and at the end sums and counts of its test ranks.
 """

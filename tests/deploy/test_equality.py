@@ -61,7 +61,9 @@ def test_messages_cross_in_the_order_and_number_of_one_process(
         assert server.transcript.frames == together.transcript.frames
 
 
-@pytest.mark.parametrize(("defense", "first", "each"), [("", 2, 1), ("secagg", 2, 7), ("psu,secagg", 8, 7)])
+@pytest.mark.parametrize(
+    ("defense", "first", "each"), [("", 2, 1), ("secagg,suppress:t=2", 2, 13), ("psu,secagg", 8, 7)]
+)
 def test_a_round_costs_few_requests(defense: str, first: int, each: int, consortium: Callable[..., Any]) -> None:
     apart = consortium(defense=defense, eval_every=2, rounds=4)
     apart.train()

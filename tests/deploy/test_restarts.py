@@ -117,6 +117,20 @@ def _last_rows(together: Any) -> torch.Tensor:
     return sent[0].unpack()
 
 
+def test_a_party_restarted_after_the_private_union_has_it_still(
+    consortium: Callable[..., Any], plain: Callable[[Record], dict[str, Any]]
+) -> None:
+    apart = consortium(defense="psu,secagg", rounds=2)
+    together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
+
+    def restarting(stage: str, party: str, request: bytes) -> None:
+        if stage == "round 1: broadcast-claim":
+            apart.restart(party.removeprefix("client/"))
+
+    apart.fault = restarting
+    assert plain(apart.serve()) == plain(make_record(apart.spec, together))
+
+
 def test_a_party_killed_before_its_upload_is_left_out_and_takes_part_again(consortium: Callable[..., Any]) -> None:
     apart = consortium(defense="secagg:threshold=2", rounds=3)
 
