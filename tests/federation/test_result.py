@@ -45,7 +45,7 @@ def test_a_finished_run_is_read_without_the_loop(
     uneven: FederatedGraph, options: FederationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_federation(uneven, options, tmp_path)
-    monkeypatch.delattr(loop, "_round")
+    monkeypatch.delattr(loop, "train_and_upload")
     assert load_federation(tmp_path / CHECKPOINT, uneven, options).best_round > 0
     tensors, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, options))
     progress.finished = False
