@@ -29,7 +29,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
         auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
-        probes: entities that an active client moves at once. probe_size: how far, in each number of their rows.
+        probes: entities that an active client moves at once; where these are most of its entities, nobody follows any one.
+        probe_size: how far, in each number of their rows.
         probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
         guesses: names of each victim that a client guesses, beside as many that nobody holds.
         poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.

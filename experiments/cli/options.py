@@ -156,7 +156,11 @@ FLAGS: dict[str, Flag] = {
         "share of each victim's triples that the server has under the threat model server+triples",
         ATTACK_OF_TASK["kge"],
     ),
-    "probes": Flag(("--probes",), "client-active: entities that it moves at once (300)", ATTACK_OF_TASK["kge"]),
+    "probes": Flag(
+        ("--probes",),
+        "client-active: entities that it moves at once (300); take fewer than a third of a client's",
+        ATTACK_OF_TASK["kge"],
+    ),
     "probe_size": Flag(
         ("--probe-size",), "client-active: how far, in each number of a row (3.0)", ATTACK_OF_TASK["kge"]
     ),
