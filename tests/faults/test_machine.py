@@ -1,0 +1,168 @@
+"""What a machine refuses or sends in the midst of a long command: room, memory, rights, signals. One line, nothing lost."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.forked import Commands, Ended
+from tests.faults.sandbox import FKGSEC, read_only
+from tests.faults.workloads import EVERY, ROUNDS, SMALL, outcome, passed, prepare, workloads
+
+NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
+NOBODY = 65_534
+REFUSED = 2
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    with Commands() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def home(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    prepare(commands, folder)
+    return folder
+
+
+def in_one_line(name: str, ended: Ended) -> bool:
+    """Whether a command was refused as it should be, or did not need what was taken from it."""
+    lines = [line for line in ended.err.splitlines() if not line.startswith("warning: ")]
+    refused = ended.status in (1, REFUSED) and all(line.startswith("fkgsec: ") for line in lines) and lines != []
+    return passed(name, ended.status) or refused
+
+
+def place_in(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "out").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("most", [0, 300, 3_000, 8_000, 20_000, 60_000])
+def test_files_that_may_not_grow(name: str, most: int, commands: Commands, home: Path, tmp_path: Path) -> None:
+    """As on a full disk or beyond a quota, every write past so many bytes fails; afterwards the command goes on."""
+    place = place_in(tmp_path / "place")
+    ended = commands.run(workloads(home)[name], place, file=most)
+    assert in_one_line(name, ended), ended
+    assert [path for path in place.rglob("*.part") if path.is_file()] == []
+    again = commands.run(workloads(home)[name], place)
+    assert passed(name, again.status), again
+    left = outcome(place)
+    assert outcome_of(name, commands, home, tmp_path / "place") == left
+
+
+def outcome_of(name: str, commands: Commands, home: Path, place: Path) -> dict[str, object]:
+    """What an undisturbed run leaves, in the same place."""
+    ended = commands.run(workloads(home)[name], place_in(place))
+    assert passed(name, ended.status), ended
+    return outcome(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mebibytes", [20, 100, 400])
+def test_memory_that_ends(name: str, mebibytes: int, commands: Commands, home: Path, tmp_path: Path) -> None:
+    place = place_in(tmp_path / "place")
+    ended = commands.run(workloads(home)[name], place, memory=mebibytes * MIB)
+    assert in_one_line(name, ended), ended
+    again = commands.run(workloads(home)[name], place)
+    assert passed(name, again.status), again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals(name: str, sent: signal.Signals, commands: Commands, home: Path, tmp_path: Path) -> None:
+    """An interrupt says that the run goes on; what ends it otherwise says nothing. Given again, it ends as ever."""
+    whole = outcome_of(name, commands, home, tmp_path / "place")
+    for share in (1, 2, 3):
+        place = place_in(tmp_path / "place")
+        undisturbed = commands.run(workloads(home)[name], place)
+        place_in(place)
+        ended = commands.run(workloads(home)[name], place, kill=sent, at_event=max(1, undisturbed.events * share // 4))
+        if sent == signal.SIGINT:
+            assert ended.status == 130, ended
+            assert ended.err.endswith("given again\n")
+            assert "Traceback" not in ended.err
+        else:
+            assert ended.status == -sent, ended
+        again = commands.run(workloads(home)[name], place)
+        assert passed(name, again.status), again
+        assert outcome(place) == whole
+
+
+@pytest.mark.slow
+def test_an_interrupt_and_a_small_disk(commands: Commands, tmp_path: Path) -> None:
+    """The parts of it that matter most, in one go."""
+    training = workloads(tmp_path)["train"]
+    place = place_in(tmp_path / "place")
+    ended = commands.run(training, place, kill=signal.SIGINT, at_event=9)
+    assert (ended.status, ended.err.count("\n")) == (130, 1)
+    ended = commands.run(training, place, file=3_000)
+    assert (ended.status, ended.err.count("\n"), "fkgsec: " in ended.err) == (REFUSED, 1, True)
+    assert commands.run(training, place).status == 0
+    assert [path.name for path in (place / "out").iterdir() if path.suffix == ".part"] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.slow
+def test_a_folder_of_somebody_else(commands: Commands, tmp_path: Path) -> None:
+    """Read it, yes; write in it, no, and that is said with the name of what cannot be written."""
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        folder.chmod(0o755)
+    place = place_in(tmp_path / "place")
+    training = ["train", *SMALL, *ROUNDS, "--out", "out"]
+    assert commands.run(training, place).status == 0
+    before = outcome(place)
+    assert commands.run(training, place, user=NOBODY).status == 0  # finished: it is read
+    assert commands.run(["verify-run", "out"], place, user=NOBODY).status == 0
+    for arguments in (
+        ["attack", "--run", "out", "--unlinked-heads", "0"],
+        ["train", *SMALL, *ROUNDS, "--out", "out", "--overwrite"],
+        ["train", *SMALL, *ROUNDS, *EVERY, "--seed", "5", "--out", "new"],
+        ["unlearn", "--run", "out", "--forget", "out/record.json"],
+    ):
+        ended = commands.run(arguments, place, user=NOBODY)
+        assert in_one_line("train", ended), ended
+        assert ended.status == REFUSED
+    (place / "out" / "checkpoint.safetensors").chmod(0o600)
+    ended = commands.run(["attack", "--run", "out", "--unlinked-heads", "0"], place, user=NOBODY)
+    assert "checkpoint.safetensors: cannot be read (Permission denied)" in ended.err
+    assert outcome(place) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["40k", "120k", "400k"])
+def test_a_disk_that_is_full(size: str, tmp_path: Path) -> None:
+    training = [*FKGSEC, "attack", *SMALL, *ROUNDS, *EVERY, "--unlinked-heads", "5", "--out", "run"]
+    listed = f"{' '.join(training)}; echo status $?; find . -name '*.part'"
+    done = read_only(["sh", "-c", listed], tmp_path, size=size, MPLCONFIGDIR="/tmp", NUMBA_CACHE_DIR=numba_cache())
+    assert "Traceback" not in done.stderr
+    assert "status 2" in done.stdout or "status 0" in done.stdout
+    assert ".part" not in done.stdout
+
+
+def numba_cache() -> str:
+    """Where machine code lies already, since the small disk has no room for it."""
+    from protocols.core.compiled import __file__ as compiled
+
+    return os.environ.get("NUMBA_CACHE_DIR", str(Path(compiled).parent))
+
+
+@pytest.mark.parametrize("option", ["--json"])
+@pytest.mark.slow
+def test_a_device_that_takes_nothing(option: str, commands: Commands, tmp_path: Path) -> None:
+    place = place_in(tmp_path / "place")
+    ended = commands.run(["train", *SMALL, *ROUNDS, "--out", "out", option, "/dev/full"], place)
+    assert (ended.status, ended.err.count("\n")) == (REFUSED, 1), ended
+    assert "No space left on device" in ended.err
+    assert json.loads((place / "out" / "record.json").read_text())["rounds"]
