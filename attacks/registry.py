@@ -213,7 +213,8 @@ class Attack:
             the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
         task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
-        trains: whether it has the run trained once more with itself in it; what clients then unlearn is no such run.
+        trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
+            unlearn is no such run.
     """
 
     name: str

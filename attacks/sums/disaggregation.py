@@ -169,4 +169,5 @@ ATTACK = Attack(
     items=dict.fromkeys(METRICS, "rows that changed"),
     errors=("relative_error",),
     in_order=True,
+    trains=True,
 )

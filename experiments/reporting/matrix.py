@@ -249,32 +249,30 @@ def over_seeds(made: Sequence[Matrix]) -> Sheet:
 
     Raises `RunError` for other cases or adversaries.
     """
-    first = made[0]
+    first, reasons = made[0], list(dict.fromkeys(reason for one in made for reason in one.reasons))
     for other in made[1:]:
         if (other.cases, [row.label for row in other.rows]) != (first.cases, [row.label for row in first.rows]):
             raise RunError("comparisons of other cases or attacks than the first one's")
-
-    def spread(values: Sequence[float]) -> str:
-        low, high = min(values), max(values)
-        return f"{sum(values) / len(values):.3f} ({low:.3f}–{high:.3f})"
-
-    rows: list[tuple[str, ...]] = [
-        (
-            f"test {first.metric}",
-            *(spread([one.utility[place].value for one in made]) for place in range(len(first.cases))),
-        ),
-        ("MiB", *(f"{size / 2**20:,.1f}" for size in first.bytes)),
-    ]
+    utility = [_spread([one.utility[place].value for one in made]) for place in range(len(first.cases))]
+    rows = [(f"test {first.metric}", *utility), ("MiB", *(f"{size / 2**20:,.1f}" for size in first.bytes))]
     for number, row in enumerate(first.rows):
-        cells = []
-        for place in range(len(first.cases)):
-            own = [one.rows[number].cells[place] for one in made]
-            values = [cell.figure.estimate.value for cell in own if cell.figure is not None and not cell.reason]
-            bases = [
-                cell.figure.baseline.value for cell in own if cell.figure and not cell.reason and cell.figure.baseline
-            ]
-            base = f"; base {sum(bases) / len(bases):.3f}" if bases else ""
-            cells.append(f"{spread(values)}{base}" if len(values) == len(made) else own[0].reason or NONE)
-        rows.append((row.label.replace("\n", ", "), *cells))
+        columns = zip(*(one.rows[number].cells for one in made), strict=True)
+        rows.append((row.label.replace("\n", ", "), *(_of_seeds(cells, reasons) for cells in columns)))
     heads = (Column("adversary"), *(Column(case) for case in first.cases))
-    return Sheet(f"Mean of {len(made)} seeds (least–largest)", heads, tuple(rows))
+    notes = [f"{NOT_ATTACKED} {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+    return Sheet(f"Mean of {len(made)} seeds (least–largest)", heads, tuple(rows), notes=tuple(notes))
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f} ({min(values):.3f}–{max(values):.3f})"
+
+
+def _of_seeds(cells: Sequence[Cell], reasons: Sequence[str]) -> str:
+    """One cell in all seeds; where some could not be attacked, of how many it is."""
+    found = [cell.figure for cell in cells if cell.figure is not None and not cell.reason]
+    if not found:
+        return written(cells[0], reasons)
+    bases = [one.baseline.value for one in found if one.baseline]
+    base = f"; base {sum(bases) / len(bases):.3f}" if bases else ""
+    fewer = f"; {len(found)} of {len(cells)} seeds" if len(found) < len(cells) else ""
+    return f"{_spread([one.estimate.value for one in found])}{base}{fewer}"

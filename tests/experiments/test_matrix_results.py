@@ -30,9 +30,8 @@ def planted(record: Record, variant: str) -> Figure:
 
 def test_the_tables_are_what_the_command_prints() -> None:
     page = (FOLDER / "README.md").read_text()
-    assert "\n".join(matrix_lines([FOLDER / "hospitals.json"])) in page
-    if seeds := sorted(FOLDER.glob("umls-seed*.json")):
-        assert "\n".join(matrix_lines(seeds)) in page
+    for data in ("hospitals", "umls"):
+        assert "\n".join(matrix_lines(sorted(FOLDER.glob(f"{data}-seed*.json")))) in page
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -118,7 +118,14 @@ def test_seeds_are_put_together() -> None:
         "0.700 (0.500–0.900); base 0.100",
         "0.200 (0.200–0.200); base 0.100",
     )
-    assert shown["edges.auc, server"][1] == "no row <crossed>"
+    assert shown["edges.auc, server"][1] == "n/a 1"
+    third = {
+        "none": other["none"],
+        "fedr": record(*RUNS["fedr"].figures[:2], figure("edges", "auc", 0.6, threat_model="server")),
+    }
+    made = over_seeds([matrix(RUNS), matrix(third)])
+    assert {row[0]: row[2] for row in made.rows}["edges.auc, server"] == "0.600 (0.600–0.600); base 0.100; 1 of 2 seeds"
+    assert made.notes == ("n/a 1: no row <crossed>", "n/a 2: it broke")
     with pytest.raises(RunError, match="other cases"):
         over_seeds([matrix(RUNS), matrix({"none": RUNS["none"]})])
 
