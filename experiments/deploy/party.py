@@ -13,7 +13,8 @@ out, and it takes part again in the next round. An engine that starts a process 
 one beside it.
 
 The same request again (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
-session for each table and round, so that no repetition can draw both kinds of share of one secret from it.
+session for each table and round, so that no repetition can draw both kinds of share of one secret from it; it takes each step of
+the agreed rounds once (`experiments.deploy.core.turns`), and measures and scores one model.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from experiments.deploy.core.messages import (
     encode,
 )
 from experiments.deploy.core.state import Memory, load_memory, save_memory
+from experiments.deploy.core.turns import check_turn, mark_turn
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
@@ -169,14 +171,14 @@ class Party:
         if serial <= self._last[0]:
             kind = "another request with the serial number" if serial == self._last[0] else "a late request: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
-        before = self._history()
+        before = self._marks()
         try:
             answers = self._take_all(asked.items)
         except RunError as error:
             return self._refused(serial, str(error))
         reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
         self._last = (serial, seen, reply)
-        if before != self._history() or any(item.lasting or item.step in KEPT for item in asked.items):
+        if before != self._marks() or any(item.lasting or item.step in KEPT for item in asked.items):
             self.memory.serial, self.memory.request, self.memory.reply = self._last
             save_memory(self)
         return reply
@@ -184,8 +186,10 @@ class Party:
     def _refused(self, serial: int, reason: str) -> bytes:
         return encode(Reply(self.agreement.digest, serial, self.address, [], f"{self.address}: {reason}"))
 
-    def _history(self) -> bytes:
-        return self.defended.log.digest if self.defended else b""
+    def _marks(self) -> tuple[object, ...]:
+        """What a restarted party must not have forgotten: what it was sent, which sessions it was in, which steps it took."""
+        memory, history = self.memory, self.defended.log.digest if self.defended else b""
+        return history, dict(memory.uploads), dict(memory.turns), set(memory.said)
 
     def _take_all(self, items: list[Item]) -> list[Answer]:
         """Answer each item. After one that fails the others are left: what they build on is not there.
@@ -239,7 +243,9 @@ class Party:
             raise RunError(f"{self.address} does not do {item.step!r}")
         if item.table and item.table not in self.tables:
             raise RunError(f"{item.table!r} is no shared table of {self.options.algorithm}")
+        check_turn(item, self.place, len(self.agreement.parties), self.options, self.memory.turns)
         answer = steps[item.step](item)
+        mark_turn(item, self.memory.turns)
         if item.lasting:
             self.memory.lasting = item.lasting
         return answer
@@ -270,10 +276,14 @@ class Party:
         return Answer(content=encode(Hello(sizes, self.data_digest, fkgsec.__version__)))
 
     def _align(self, item: Item) -> Answer:
+        if self.defended and self.defended.whole:
+            raise RunError(f"{self.address} tells no names of {item.table}: they are aligned by private set union")
         return self._speak(item, Part(rounds.client_alignment(self.tables[item.table])))
 
     def _unite(self, item: Item) -> Answer:
         defended = self._defended()
+        if item.table in self.memory.unions and ("union", item.table) not in self._parts:
+            raise RunError(f"{self.address} has the union of {item.table}, and enters no second one")
         part = self._part("union", item, lambda: defended_rounds.client_union(defended, item.table))
         answer = self._speak(item, part)
         if part.finished and item.table not in self.memory.unions:
@@ -361,7 +371,7 @@ class Party:
 
     def _upload(self, item: Item) -> Answer:
         table, round = item.table, item.round
-        live = self._parts.get(("upload", table), (0, None))[0] == round
+        live = ("upload", table) in self._parts and self._parts["upload", table][0] == round
         if not live and round <= self.memory.uploads.get(table, 0):
             raise RunError(f"{self.address} left the session of {table} in round {round}, and enters no second one")
         self.memory.uploads[table] = round
@@ -407,6 +417,8 @@ class Party:
     def _audit(self, item: Item) -> Answer:
         if not self.agreement.audit:
             raise RunError(f"{self.address} scores no attacks: none were agreed on")
+        if said := self.memory.said.get("audit"):
+            return Answer(content=said)
         outcome = self._outcome()
         result = KgeResult(
             graph=self.data,
@@ -416,13 +428,17 @@ class Party:
             transcript=self.transcript,
             **outcome,
         )
-        return Answer(content=encode(Audited(audited(self.agreement.audit, result, self.options.seed))))
+        self.memory.said["audit"] = encode(Audited(audited(self.agreement.audit, result, self.options.seed)))
+        return Answer(content=self.memory.said["audit"])
 
     def _measure(self, item: Item) -> Answer:
-        best, outcome = self.best["best"], self._outcome()
+        if said := self.memory.said.get("measure"):
+            return Answer(content=said)
+        outcome, best = self._outcome(), self.best["best"]
         write_embeddings(self.folder, outcome, self.data)
         rng = np.random.default_rng(secrets.randbits(128))
-        return Answer(content=encode(measured(outcome, best.round, self.data, self.agreement, rng)))
+        self.memory.said["measure"] = encode(measured(outcome, best.round, self.data, self.agreement, rng))
+        return Answer(content=self.memory.said["measure"])
 
 
 def placed_rows(places: bytes) -> np.ndarray:

@@ -33,6 +33,7 @@ class Memory(msgspec.Struct):
         told: by table the round in which it was told which rows to send, and which: packed bits.
         judged: rounds of the models that are kept, "trained" of those before the last broadcast.
         entries: of its transcript.
+        turns: see `core.turns`. said: by step the one answer that it gives at the end.
     """
 
     serial: int = 0
@@ -46,6 +47,8 @@ class Memory(msgspec.Struct):
     told: dict[str, tuple[int, bytes]] = {}
     judged: dict[str, int] = {}
     entries: list[Entry] = []
+    turns: dict[str, int] = {}
+    said: dict[str, bytes] = {}
 
 
 def save_memory(party: Party) -> None:

@@ -1,0 +1,153 @@
+"""A server that asks what the rounds do not: out of order, again, of other rounds or in other steps. It gets nothing by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from defenses.transport import make_transport
+from experiments.deploy.core.messages import Answer, Item, Reply, Request
+from fkgsec.errors import RunError
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import SERVER, Rows
+from protocols.core.rounds import Silence
+
+NAME = "hospital-1"
+
+
+def say(apart: Any, serial: int, *items: Item, name: str = NAME) -> list[Answer]:
+    """The answers of a party to a request that its server makes up."""
+    request = msgspec.msgpack.encode(Request(apart.terms.digest, serial, list(items)))
+    reply = msgspec.msgpack.decode(apart.parties[name].answer(request), type=Reply)
+    assert not reply.error
+    return reply.answers
+
+
+def lasting(apart: Any, name: str = NAME) -> int:
+    return apart.parties[name].memory.lasting + 1
+
+
+def test_names_do_not_leave_in_clear_where_a_private_union_was_agreed_on(consortium: Callable[..., Any]) -> None:
+    apart = consortium(defense="psu,secagg")
+    (answer,) = say(apart, 1, Item(step="alignment", table="entities"))
+    assert answer.frames is None
+    assert "by private set union" in answer.silence
+
+
+@pytest.mark.parametrize("round", [0, -1])
+def test_no_round_but_those_of_the_run_makes_a_party_enter_a_session_again(
+    round: int, consortium: Callable[..., Any]
+) -> None:
+    apart = consortium(defense="secagg", rounds=2)
+    apart.train()
+    party = apart.parties[NAME]
+    before = dict(party.memory.uploads)
+    for serial, number in enumerate((round, 2, round, 3), start=1000):
+        (answer,) = say(apart, serial, Item(step="upload", round=number, table="entities"))
+        assert not answer.frames
+        assert party.memory.uploads == before
+
+
+def test_a_private_union_is_made_once(consortium: Callable[..., Any]) -> None:
+    apart = consortium(defense="psu,secagg", rounds=1)
+    asked: list[bytes] = []
+    apart.fault = lambda stage, party, request: asked.append(request) if party == f"client/{NAME}" else None
+    apart.train()
+    first = next(one for one in map(_request, asked) if any(item.step == "union" for item in one.items))
+    (frames,) = (item.frames for item in first.items if item.step == "union")
+    for serial, round in ((1000, 0), (1001, 1)):
+        (answer,) = say(apart, serial, Item(step="union", round=round, table="entities", frames=frames))
+        assert not answer.frames
+    apart.restart(NAME)
+    (answer,) = say(apart, 1002, Item(step="union", table="entities", frames=frames))
+    assert "has the union of entities" in answer.silence
+
+
+def _request(content: bytes) -> Request:
+    return msgspec.msgpack.decode(content, type=Request)
+
+
+def test_a_party_answers_each_round_once_and_measures_one_model(consortium: Callable[..., Any]) -> None:
+    apart, asked = consortium(rounds=2, eval_every=2, randomness="operating system"), list[Request]()
+    apart.fault = lambda stage, party, request: asked.append(_request(request)) if party == f"client/{NAME}" else None
+    apart.train()
+    sent = [item for one in asked for item in one.items if item.step == "broadcast"]
+    party, number, serial = apart.parties[NAME], lasting(apart), 1000
+    before = party.task.snapshot()
+    for item, reason in (
+        (sent[-1], "broadcast entities in round 2 was taken already"),
+        (sent[0], "broadcast entities in round 0 was taken already"),
+        (Item(step="validate", round=2), "validate in round 2 was taken already"),
+        (Item(step="validate", round=1), "which is not validated"),
+        (Item(step="validate", round=4), "validate in round 4; allowed: 1..2"),
+        (Item(step="train", round=3), "train in round 3; allowed: 1..2"),
+        (Item(step="upload", round=3, table="entities"), "upload in round 3; allowed: 1..2"),
+    ):
+        for restarted in (False, True):
+            if restarted:
+                apart.restart(NAME)
+            serial += 1
+            again = msgspec.structs.replace(item, lasting=number) if item.lasting else item
+            (answer,) = say(apart, serial, again)
+            assert reason in answer.silence
+    for name, rows in apart.parties[NAME].task.snapshot().items():
+        assert rows.equal(before[name])
+    _, first = say(apart, 2000, Item(step="keep", round=2, lasting=number), Item(step="measure", round=2))
+    assert first.content
+    apart.restart(NAME)
+    another = [Item(step="candidate", round=1, lasting=number + 1), Item(step="keep", round=1, lasting=number + 2)]
+    assert say(apart, 2001, *another) == [Answer(), Answer()]
+    assert say(apart, 2002, Item(step="measure", round=1)) == [first]  # the same resamples, of the same model
+
+
+def test_a_restarted_party_adds_its_noise_to_no_other_rows_of_the_round(consortium: Callable[..., Any]) -> None:
+    """The noise of `dp` derives from its lasting secret: twice the same over other rows, it would cancel in the difference."""
+    apart, asked = consortium(defense="dp:clip=0.01,noise_multiplier=5", rounds=2), list[Request]()
+
+    def stopping(stage: str, party: str, request: bytes) -> Silence | None:
+        if party == f"client/{NAME}":
+            asked.append(_request(request))
+        return Silence("unplugged") if stage.startswith("round 1") else None
+
+    apart.fault = stopping
+    with pytest.raises(RunError, match="no answer"):
+        apart.train()
+    first = next(one for one in reversed(asked) if any(item.step == "upload" for item in one.items))
+    before, upload = first.items[:-1], first.items[-1]
+    assert (upload.step, upload.round) == ("upload", 1)
+    assert not any(one.silence for one in say(apart, 100, *before))
+    (sent,) = say(apart, 101, upload)
+    assert sent.frames
+    apart.restart(NAME)
+    say(apart, 102, Item(step="train", round=2))
+    (again,) = say(apart, 103, upload)
+    assert not again.frames
+    assert "enters no second one" in again.silence
+
+
+def test_under_dp_every_party_adds_noise_of_its_own_and_the_guarantee_is_the_laboratorys(
+    consortium: Callable[..., Any],
+) -> None:
+    apart = consortium(defense="dp:clip=0.01,noise_multiplier=5", rounds=1)
+    server, _ = apart.train()
+    together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
+    assert server.exchange.protection().guarantees == together.protection.guarantees
+    sigma = server.exchange.terms.noise["entities"].sigma
+    assert sigma == pytest.approx(0.1)
+    noises = []
+    sent = {one.receiver: one.unpack() for one in _rows(server, 0)}
+    for one in _rows(server, 1):
+        if one.receiver == SERVER:
+            change = one.unpack() - sent[one.sender][: one.num_rows]
+            assert float(change.std()) == pytest.approx(sigma, rel=0.1)
+            noises.append(change.flatten()[:300])
+    assert len(noises) == 3
+    assert torch.corrcoef(torch.stack(noises)).fill_diagonal_(0).abs().max() < 0.25
+
+
+def _rows(server: Any, number: int) -> list[Rows]:
+    return [one for one in server.transcript.messages(number) if isinstance(one, Rows)]
