@@ -151,7 +151,8 @@ def _leading(record: Record) -> dict[Place, Cell]:
         if one.metric in leading:
             variant = "" if one.variant == "strongest" else one.variant
             place = (one.attack, one.metric, one.threat_model, one.leak, variant)
-            found[place] = Cell(one, one.reason or "")
+            if not (one.reason and place in found):  # of victims that differ, those that could be attacked
+                found[place] = Cell(one, one.reason or "")
     return found
 
 

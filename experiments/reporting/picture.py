@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from attacks.figure import Figure as Found
@@ -20,6 +21,7 @@ from experiments.reporting.frames import attack_name, over_all
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate
+from fkgsec.text import printable
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
 MOST_GROUPS = 14
@@ -52,7 +54,11 @@ def draw_picture(record: Record) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """The file."""
+    """The file. Texts stand as they are: names come from somebody's data, and a `$` in them would be read as a formula."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_parse_math(False)
+            text.set_text(printable(text.get_text(), lines=True))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()

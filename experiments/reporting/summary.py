@@ -38,6 +38,7 @@ from experiments.runs.record import Record, read_record
 from experiments.tasks.task import task_of
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
 from fkgsec.errors import RunError
+from fkgsec.text import printable
 
 
 def utility_sheet(records: Mapping[str, Record]) -> Sheet:
@@ -126,7 +127,7 @@ def matrix_lines(files: Sequence[Path]) -> list[str]:
             raise RunError(f"{path}: not a comparison")
         made.append(matrix({case.name: case.record for case in found.cases}))
     shown = sheet(made[0]) if len(made) == 1 else over_seeds(made)
-    return [*markdown_lines(shown), "", *(f"* {note}" for note in shown.notes)]
+    return [*markdown_lines(shown), "", *(f"* {' '.join(note.split())}" for note in shown.notes)]
 
 
 def _cases(comparisons: Mapping[str, Comparison]) -> list[tuple[str, dict[str, Record]]]:
@@ -156,7 +157,7 @@ def main(
     """Print the tables of these files."""
     comparisons = {_name(path): made for path in files if (made := read_comparison(path)) is not None}
     if as_matrix:
-        typer.echo("\n".join(matrix_lines(files)))
+        typer.echo(printable("\n".join(matrix_lines(files)), lines=True))
         return
     verifications = {_name(path): made for path in files if (made := read_verification(path)) is not None}
     others = comparisons.keys() | verifications.keys()
@@ -174,7 +175,7 @@ def main(
     tables = [markdown_lines(sheet) for sheet in sheets if sheet.rows]
     if verifications:
         tables += [quality_lines(verifications), audit_lines(verifications)]
-    typer.echo("\n\n".join("\n".join(lines) for lines in tables))
+    typer.echo(printable("\n\n".join("\n".join(lines) for lines in tables), lines=True))
 
 
 def _by_task(records: Mapping[str, Record]) -> list[dict[str, Record]]:

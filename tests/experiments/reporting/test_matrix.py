@@ -15,8 +15,10 @@ from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
 from experiments.reporting.summary import matrix_lines
+from experiments.runs.compare import SCHEMA, Case, Comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.spec import make_spec
+from experiments.runs.stored import encode_stored
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
 
@@ -99,6 +101,28 @@ def test_reconstruction_stands_with_two_and_a_missing_row_says_what_is_asked_ins
         "update-recovery gives cosine_relations there",
         "update-recovery gives cosine there",
     }
+
+
+def test_a_victim_that_could_not_be_attacked_does_not_hide_the_others() -> None:
+    """In every order: `reason` has no variant, and so another question than the strongest of the others."""
+    asked = [figure("edges", "auc", 0.7, victim=name, variant="strongest") for name in ("a", "all")]
+    lacking = figure("edges", "auc", 0.0, victim="b", reason="nothing of it crossed")
+    for figures in ([lacking, *asked], [asked[0], lacking, asked[1]], [*asked, lacking]):
+        made = matrix({"none": record(*figures)})
+        assert [row.cells[0].figure.estimate.value for row in made.rows] == [0.7]
+        assert not made.reasons
+    assert matrix({"none": record(lacking)}).reasons == ["nothing of it crossed"]
+
+
+def test_names_are_no_formulas_and_no_lines_of_their_own(tmp_path: Path) -> None:
+    name = "a $x_{ b$\n# \x1b[31m<i>"
+    runs = {"none": record(figure("edges", "auc", 0.0, reason=f"{name} took part in 0 rounds"))}
+    assert draw_matrix(matrix(runs), "data $\\frac$").startswith(b"\x89PNG")
+    (tmp_path / "comparison.json").write_bytes(
+        encode_stored(Comparison(SCHEMA, [Case(case, one) for case, one in runs.items()]))
+    )
+    notes = [line for line in matrix_lines([tmp_path / "comparison.json"]) if line.startswith("* ")]
+    assert notes[-1] == "* n/a 1: a $x_{ b$ # \x1b[31m<i> took part in 0 rounds"
 
 
 def test_what_is_known_without_the_rounds_has_a_colour_of_its_own() -> None:
