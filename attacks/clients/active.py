@@ -47,6 +47,7 @@ from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from attacks.view import ALL
+from fkgsec.errors import TrainingError
 from fkgsec.estimate import exact, mean
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -236,7 +237,10 @@ def _probed(plan: Plan, truth: Truth) -> tuple[FederationResult, Answers, int] |
         return f"{truth.colluder} took part in {len(rounds)} rounds{since}; a probe takes 3"
     number = rounds[-3] if plan.round is None else rounds[0]
     prober = Prober(truth.colluder, number, plan.moved, plan.moves)
-    attacked = truth.view.train(result.graph, result.options, adversary=prober)
+    try:
+        attacked = truth.view.train(result.graph, result.options, adversary=prober)
+    except TrainingError as error:
+        return f"the run broke down with the probe in it: {error}"
     if len(prober.received) < 3:
         return (
             f"the run with the probe in round {number} stopped in round {attacked.rounds[-1].round}, before its answer"

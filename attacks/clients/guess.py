@@ -44,6 +44,7 @@ from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult, run_federation
@@ -222,7 +223,10 @@ def _answers(truth: Truth, dictionary: Dictionary) -> dict[str, dict[str, float]
     rng = generator(truth.seed, "invented triples")
     graph, rows = with_guesses(result.graph, truth.client(truth.colluder), names, rng)
     guesser = Guesser(truth.colluder, rows)
-    truth.view.train(graph, options, adversary=guesser)
+    try:
+        truth.view.train(graph, options, adversary=guesser)
+    except TrainingError as error:
+        return f"the run broke down with the guessed names in it: {error}"
     moved = dict(zip(names, guesser.moved.tolist(), strict=True))
     usual = float(np.median([moved[name] for name in dictionary.references]))
     bound = max(abs(moved[name] - usual) for name in dictionary.references) + UNCHANGED

@@ -159,7 +159,7 @@ def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     reason = obstacle(truth) or _no_mean(truth.result)
     if reason is None and not any(len(one.planted) for one in false.values()):
         reason = "no false triple can be drawn from the triples that the server has"
-    attacked = reason or train_with(truth, {"": partial(_adversary, truth, plans, false)})
+    attacked = reason or train_with(truth, {"shadow": partial(_adversary, truth, plans, false)})
     if isinstance(attacked, str):
         return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
     return planted_figures(truth, false, attacked)

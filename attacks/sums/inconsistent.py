@@ -134,8 +134,8 @@ def _attack(truth: Truth, honest: FederationResult, known: dict[tuple[str, str],
     server = InconsistentServer(client_party(victim))
     try:
         attacked: FederationResult = truth.view.train(honest.graph, honest.options, adversary=server)
-    except TrainingError:
-        raise
+    except TrainingError as error:
+        return truth.not_attacked(victim, f"the run broke down with the attack in it: {error}")
     except FkgsecError as refusal:
         bases = {"cosine": cosine.estimate, "relative_error": error.estimate, "holders": guess}
         return [

@@ -16,7 +16,7 @@ from attacks.clients.active import Prober
 from attacks.view import ALL
 from defenses import make_transport
 from fkgsec import FederationResult
-from fkgsec.errors import SpecError
+from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Rows
@@ -158,6 +158,22 @@ def test_where_it_cannot_run_it_says_so(federate) -> None:
     assert reasons == {"hospital-1 took part in 2 rounds from round 7 on; a probe takes 3"}
     reasons = {one.reason for one in figures(federate("secagg"), run_federation).values()}
     assert reasons == {"the run was defended: it can be trained again with that defense's transport alone"}
+
+
+@pytest.mark.parametrize("attack", ["client-active", "client-guess", "server-active"])
+def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: str) -> None:
+    result = federate("secagg" if attack == "server-active" else "")
+
+    def train(*given: object, adversary: Adversary | None = None) -> FederationResult:
+        if adversary:
+            raise TrainingError("the loss of client hospital-2 is nan")
+        return result
+
+    found = run_attacks(result, AttackOptions(attack=(attack, "client-passive")), train=train).figures
+    broken = [one.reason for one in found if one.attack == attack]
+    assert broken
+    assert all("broke down" in reason and reason.endswith("is nan") for reason in broken)
+    assert any(one.attack == "client-passive" for one in found)
 
 
 @pytest.mark.parametrize(("name", "value"), [("probes", 0), ("probe_size", 0.0), ("probe_round", 0)])

@@ -60,7 +60,10 @@ def test_it_goes_on_after_a_kill() -> None:
 
 
 def test_victims_believe_what_it_plants(poisoned) -> None:
-    one = poisoned("server-poison", size=1_500, rounds=12)["mrr", "strongest"]
+    found = poisoned("server-poison", size=1_500, rounds=12)
+    one = found["mrr", "strongest"]
+    assert one.by == "shadow"
+    assert {variant for _, variant in found} == {"shadow", "strongest"}  # so that summaries show one of both
     assert one.num_attacked == 2
     assert one.estimate.low > one.baseline.value
 
