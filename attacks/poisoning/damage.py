@@ -2,10 +2,11 @@
 
     figures = damage(truth, {"plain": attacked}, ["hospital-1"])
 
-Both runs have one seed, so that nothing but the adversary differs. `mrr-drop`: of each honest client's test triples, and of all
-together, the mean reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts
-them, the share of honest clients' uploaded rows that it cut, over all rounds; base is the same share in the clean run, which is
-what the defense costs where nobody attacks.
+Both runs have one seed, so that nothing but the adversary differs, and noise that a defense draws from the operating system
+(`dp`), which the interval does not cover. `mrr-drop`: of each honest client's test triples, and of all together, the mean
+reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts them, the share of
+honest clients' uploaded rows that it cut, over all rounds; base is the same share in the clean run, which is what the defense
+costs where nobody attacks.
 """
 
 from __future__ import annotations
