@@ -38,6 +38,7 @@ from experiments.deploy.agreement import Agreement, agreed_terms, new_identity, 
 from experiments.deploy.core.audit import Audited, audited
 from experiments.deploy.core.measure import Best, measured, write_embeddings
 from experiments.deploy.core.messages import (
+    LATE,
     Answer,
     Clipped,
     Hello,
@@ -54,7 +55,7 @@ from experiments.deploy.core.state import Memory, load_memory, save_memory
 from experiments.deploy.core.turns import check_turn, mark_turn
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
 from fkgsec.exchange.client import TableClient
 from fkgsec.federation import messages
@@ -169,7 +170,7 @@ class Party:
         if serial == self._last[0] and seen == self._last[1]:
             return self._last[2]
         if serial <= self._last[0]:
-            kind = "another request with the serial number" if serial == self._last[0] else "a late request: number"
+            kind = "another request with the serial number" if serial == self._last[0] else f"a {LATE}: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
         before = self._marks()
         try:
@@ -209,7 +210,8 @@ class Party:
                 failed = describe(error)
                 answers.append(Answer(silence=failed))
             except Exception as error:  # whatever a request makes of it: a server must not be able to end a party
-                failed = f"{type(error).__name__}: {error}"
+                failed = type(error).__name__  # the text of any but our own may name what the server is not to know
+                failed += f": {error}" if isinstance(error, FkgsecError) else ""
                 answers.append(Answer(silence=failed))
         return answers
 

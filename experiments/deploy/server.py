@@ -58,6 +58,8 @@ from fkgsec.kge.local.evaluation import Reciprocal, mean_reciprocal
 from fkgsec.kge.local.task import first_rows
 
 JOURNAL = "journal.bin"
+LARGEST_LOSS = 1e30
+"""A loss beyond it is no loss: the mean over the others stays a number."""
 Kind = TypeVar("Kind")
 
 
@@ -135,7 +137,9 @@ class Server:
 
         def loss() -> float | None:
             said = {place: _content(one, Trained) for place, one in posted.items()}
-            losses = {p: one.loss for p, one in said.items() if isinstance(one, Trained) and np.isfinite(one.loss)}
+            losses = {
+                p: one.loss for p, one in said.items() if isinstance(one, Trained) and abs(one.loss) < LARGEST_LOSS
+            }
             return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
 
         return loss
@@ -196,7 +200,8 @@ class Server:
                     raise RunError(said)
                 laboratory = self.agreement.randomness == "laboratory"
                 num_test = self.hellos[party].sizes["test"]
-                check_measured(said, laboratory=laboratory, round=self.best, num_test=num_test)
+                two = self.recipe.private != "none"
+                check_measured(said, laboratory=laboratory, round=self.best, num_test=num_test, two_models=two)
                 found[name] = said
             except RunError as error:
                 missing[name] = str(error)

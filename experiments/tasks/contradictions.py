@@ -20,6 +20,9 @@ from fkgsec.errors import RunError
 if TYPE_CHECKING:
     from experiments.runs.record import Record
 
+ABSENT = "apart: utility is without "
+"""How a line of a record's statement begins that names a client whose figures are missing."""
+
 
 def check_record(record: Record) -> None:
     """Raises `RunError` that names the field, what stands there and what would be right."""
@@ -68,7 +71,9 @@ def check_numbering(rounds: Sequence[int], best_round: int) -> None:
 
 
 def _check_utility(record: Record, task: RunTask) -> None:
-    if record.utility_by_client.keys() != record.data.clients.keys():
+    absent = [line for line in record.protection if line.startswith(ABSENT)]
+    due = {name for name in record.data.clients if not any(line.startswith(f"{ABSENT}{name}, ") for line in absent)}
+    if record.utility_by_client.keys() != due:
         named = ", ".join(record.utility_by_client) or "nobody"
         raise RunError(f"utility_by_client: must be of {', '.join(record.data.clients) or 'nobody'}; got {named}")
     _check_names("utility_by_leak", record.utility_by_leak, ("leaked", "clean"), ("leaked", "clean"))

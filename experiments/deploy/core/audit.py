@@ -22,6 +22,7 @@ from attacks.kge.row_order import shuffled
 from attacks.kge.view import kge_view
 from attacks.registry import ATTACKS, Truth, attack_view
 from attacks.view import ALL, THREAT_MODELS
+from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import RunError
 from fkgsec.kge.local.result import KgeResult
@@ -60,7 +61,11 @@ def audited(names: Sequence[str], result: KgeResult, seed: int) -> list[Figure]:
 
 
 def check_audited(said: Audited, names: Sequence[str], victim: str, round: int) -> None:
-    """Raises `RunError` for figures of another attack, adversary, victim or round than were asked for."""
+    """Raises `RunError` for figures of another attack, adversary, victim or round than were asked for, or that no record has."""
+    try:
+        decode_stored(encode_stored(said), Audited)
+    except msgspec.MsgspecError as error:
+        raise RunError(f"figures that no record has: {error}") from error
     for one in said.figures:
         expected = (one.attack in names, AUDITS.get(one.attack), victim, round)
         if (True, one.threat_model, one.victim, one.round) != expected or one.metric not in ATTACKS[one.attack].metrics:

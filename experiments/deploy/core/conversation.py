@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from defenses.rounds import SENT_ROWS
 from experiments.deploy.agreement import Agreement
-from experiments.deploy.core.messages import LASTING, Answer, Item, Reply, Request, Step, decode, encode
+from experiments.deploy.core.messages import LASTING, LATE, Answer, Item, Reply, Request, Step, decode, encode
 from fkgsec.errors import RunError
 from fkgsec.exchange.rounds import check_header
 from fkgsec.federation import messages
@@ -37,6 +38,8 @@ Ask = Callable[[str, Mapping[str, bytes]], Iterable[tuple[str, bytes | Silence]]
 """(stage, requests by party): sends, waits, and yields replies in the order of the requests; a `Silence` says why none came, such
 as a timeout. Parties are named as in `Agreement.addresses`; the stage is for people, such as "round 3: upload"."""
 
+LONGEST_REASON = 500
+"""Letters of a reason that a party gives; it is shown, and stands in the record."""
 LARGEST_BACKLOG = 2**30
 """Bytes that are kept for a party that does not answer; beyond, it has left the run."""
 
@@ -101,7 +104,11 @@ class Journal:
         while start + 40 <= len(content):
             end = start + 40 + int.from_bytes(content[start : start + 8], "little")
             batch = content[start + 40 : end]
-            if end > len(content) or hashlib.sha256(batch).digest() != content[start + 8 : start + 40]:
+            if end > len(content):
+                break
+            if hashlib.sha256(batch).digest() != content[start + 8 : start + 40]:
+                if end < len(content):
+                    raise RunError(f"{self.path}: damaged at byte {start:,}, and batches follow; take it from a backup")
                 break
             yield msgspec.msgpack.decode(batch, type=tuple[int, list[tuple[str, bytes, str]]])
             start = end
@@ -289,8 +296,22 @@ class Conversation:
         if silent and (self.needs_all or len(silent) == len(requests)):
             told = "; ".join(f"{party}: {reason}" for party, reason in silent.items())
             raise RunError(f"{stage}: no answer of {told}; start the server again to go on")
+        if all(self._is_late(reply) for reply in replies.values()):
+            raise RunError(
+                f"{stage}: every party has answered a later request than {serial}; {self._journal.path.parent} is older than "
+                "the run, take the folder that it went on in"
+            )
         self._journal.write(serial, replies)
         return replies
+
+    def _is_late(self, reply: bytes | Silence) -> bool:
+        """Whether a party refuses a request since it has answered a later one."""
+        if isinstance(reply, Silence):
+            return False
+        try:
+            return LATE in decode(reply, Reply, self.agreement.largest_bytes).error
+        except RunError:
+            return False
 
     def _read(self, party: str, serial: int, reply: bytes | Silence, count: int) -> list[Answer] | Silence:
         """The answers of a reply. A reply that is at fault counts as none."""
@@ -301,12 +322,12 @@ class Conversation:
         except RunError as error:
             return Silence(f"MalformedMessage: {error}")
         if said.error:
-            return Silence(said.error)
+            return Silence(_told(said.error))
         if (said.run, said.serial, said.party) != (self.agreement.digest, serial, party):
             return Silence(f"MalformedMessage: a reply of {said.party!r} to request {said.serial}; {serial} was due")
         if len(said.answers) != count:
             return Silence(f"MalformedMessage: {len(said.answers)} answers to {count} items")
-        return said.answers
+        return [replace(one, silence=_told(one.silence)) if one.silence else one for one in said.answers]
 
     def _deliver(self, party: str, posted: list[Posted], answers: list[Answer] | Silence) -> None:
         """Give each item its answer, and keep for later what the party must take and has not."""
@@ -319,7 +340,7 @@ class Conversation:
             one.answer = answer
             if answer.silence and one.item.lasting:
                 # Of a session that is over the party has to know which rows were sent.
-                told = msgspec.structs.replace(one.item, step="listen") if one.item.step == "upload" else one.item
+                told = replace(one.item, step="listen") if one.item.step == "upload" else one.item
                 backlog.append(told)
         self._outbox[party] = []
         self._owe(party, backlog)
@@ -360,3 +381,8 @@ class Conversation:
     def settle(self) -> None:
         """After a checkpoint that has all that was answered so far."""
         self._journal.clear()
+
+
+def _told(reason: str) -> str:
+    """A party's words, made fit for a line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in reason[:LONGEST_REASON])

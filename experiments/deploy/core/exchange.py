@@ -35,6 +35,14 @@ class Apart(Transport):
         defense: Any = getattr(self, "defense", None)
         step = "union" if defense and defense.psu else "alignment"
         self.talk.drive(self.aligning(table), step, 0, table)
+        shared = self.server[table]
+        for party, rows in shared.holdings.items():
+            told = shared.weights[party], shared.num_upwards[party]
+            if told != (1, 0) or not 0 <= shared.num_uploaded[party] <= len(rows):
+                raise RunError(
+                    f"{party} aligned {table} with weight {told[0]}, {told[1]} rows upwards and {shared.num_uploaded[party]} of "
+                    f"{len(rows)} rows to send; every client has weight 1 and sends what it holds"
+                )
 
     def place(self, table: Table) -> None:
         """Tell clients where their rows stand; those that have the names of a union, how many these are."""

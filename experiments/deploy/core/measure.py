@@ -129,7 +129,7 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
     return Estimate(value, float(low), float(high), count, "bootstrap")
 
 
-def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: int) -> None:
+def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: int, two_models: bool) -> None:
     """Raises `RunError` for figures that contradict themselves, or are not of this round or as many triples."""
     if said.round != round:
         raise RunError(f"figures of round {said.round}; those of round {round} were asked for")
@@ -140,9 +140,15 @@ def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: in
         raise RunError(
             f"figures of its own: {', '.join(said.own) or 'none'}; {', '.join(sorted(figures))} in 0..1 are due"
         )
-    if not {"all", "leaked", "clean"} <= set(groups) <= set(GROUPS):
-        raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(GROUPS[:3])} are due")
-    if groups["all"].count != num_test or groups["leaked"].count + groups["clean"].count != num_test:
+    if not all(one.low <= one.value <= one.high and one.n == num_test for one in said.own.values()):
+        raise RunError(f"figures of its own: no shares of {num_test} test triples inside their intervals")
+    due = GROUPS if two_models else GROUPS[:3]
+    if set(groups) != set(due):
+        raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(due)} are due")
+    if (
+        any(groups[name].count != num_test for name in groups if name in ("all", "shared"))
+        or groups["leaked"].count + groups["clean"].count != num_test
+    ):
         raise RunError(f"figures of {groups['all'].count} test triples, where it said that it has {num_test}")
     for name, group in groups.items():
         items = np.frombuffer(group.items[: len(group.items) // 8 * 8], dtype="<f8")

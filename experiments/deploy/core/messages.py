@@ -37,6 +37,9 @@ Step = Literal[
 LASTING: tuple[Step, ...] = ("place", "broadcast", "candidate", "keep", "listen")
 """Steps that a client must take, later if not now: they are sent again until it has answered them."""
 
+LATE = "late request"
+"""Stands in the error of a reply to a request whose serial number is lower than that of one that was answered."""
+
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that a client is to do.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from experiments.deploy.core.measure import reached
 from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
+from experiments.tasks.contradictions import ABSENT
 from experiments.tasks.kge import TASK, Spec
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.protection import Protection
@@ -40,7 +41,7 @@ def deployed_record(spec: Spec, server: Server, progress: Progress) -> Record:
     figures, unscored = server.audit()
     found, transcript = reached(measured, spec.seed), server.transcript
     protection: Protection = server.exchange.protection()
-    absent = [f"apart: utility is without {name}, which did not measure ({why})" for name, why in missing.items()]
+    absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
     absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
     audit = [AUDITED] if server.agreement.audit else []
     hellos = {name: server.hellos[party] for name, party in zip(server.agreement.parties, server.hellos, strict=True)}

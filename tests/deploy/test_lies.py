@@ -1,0 +1,130 @@
+"""A party that lies beside its uploads, and folders that are damaged or old: others' figures stay, and a line says why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from experiments.deploy.core.audit import Audited
+from experiments.deploy.core.conversation import LONGEST_REASON
+from experiments.deploy.core.measure import Measured
+from experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, encode
+from experiments.runs.record import Record, read_record
+from fkgsec.errors import RunError
+from fkgsec.federation import messages
+from protocols.core.rounds import Silence
+
+VICTIM = "hospital-2"
+Change = Callable[[Answer], Answer]
+
+
+def lying(apart: Any, step: str, change: Change) -> Any:
+    """The consortium, one of whose parties answers one step otherwise."""
+
+    def fault(stage: str, party: str, request: bytes) -> bytes | None:
+        if party != f"client/{VICTIM}":
+            return None
+        items: list[Item] = msgspec.msgpack.decode(request, type=Request).items
+        reply = msgspec.msgpack.decode(apart.parties[VICTIM].answer(request), type=Reply)
+        answers = [change(one) if item.step == step else one for item, one in zip(items, reply.answers, strict=True)]
+        return encode(msgspec.structs.replace(reply, answers=answers))
+
+    apart.fault = fault
+    return apart
+
+
+def served(apart: Any) -> Record:
+    record = apart.serve()
+    assert read_record(apart.root / "server" / "record.json").rounds == record.rounds
+    return record
+
+
+def measures(change: Callable[[Measured], Measured]) -> Change:
+    return lambda answer: Answer(content=encode(change(msgspec.msgpack.decode(answer.content, type=Measured))))
+
+
+def with_second_model(said: Measured) -> Measured:
+    group = msgspec.structs.replace(said.groups["all"], count=10**15, total=1e15)
+    return msgspec.structs.replace(said, groups=said.groups | {"shared": group})
+
+
+def outside_its_interval(said: Measured) -> Measured:
+    mrr = said.own["mrr"]
+    return msgspec.structs.replace(said, own=said.own | {"mrr": msgspec.structs.replace(mrr, low=mrr.high, high=0.0)})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda answer: Answer(silence="killed"), "killed"),
+        (measures(with_second_model), "all, leaked, clean are due"),
+        (measures(outside_its_interval), "inside their intervals"),
+    ],
+)
+def test_a_record_without_the_figures_of_a_party_can_be_read(
+    change: Change, reason: str, consortium: Callable[..., Any]
+) -> None:
+    record = served(lying(consortium(rounds=1, randomness="operating system"), "measure", change))
+    assert list(record.utility_by_client) == ["hospital-1", "hospital-3"]
+    (line,) = (line for line in record.protection if line.startswith(f"apart: utility is without {VICTIM}, "))
+    assert reason in line
+    assert not record.utility_shared
+
+
+def test_figures_of_an_attack_that_are_no_numbers_are_left_out(consortium: Callable[..., Any]) -> None:
+    def endless(answer: Answer) -> Answer:
+        figures = msgspec.msgpack.decode(answer.content, type=Audited).figures
+        none = msgspec.structs.replace(figures[0].estimate, value=float("inf"), high=float("inf"))
+        return Answer(content=encode(Audited([msgspec.structs.replace(figures[0], estimate=none)])))
+
+    record = served(lying(consortium(rounds=1, attack=("edges",)), "audit", endless))
+    assert {one.victim for one in record.figures} == {"hospital-1", "hospital-3"}
+
+
+def test_a_loss_that_none_can_have_does_not_hide_the_others(consortium: Callable[..., Any]) -> None:
+    record = served(lying(consortium(rounds=1), "train", lambda answer: Answer(content=encode(Trained(1e308)))))
+    assert record.rounds[1].loss is not None
+    assert 0 < record.rounds[1].loss < 100
+
+
+@pytest.mark.parametrize("lie", [{"weight": 10**9}, {"num_uploaded": -5}, {"num_uploaded": 10**6}, {"num_upwards": 3}])
+def test_a_party_cannot_give_itself_a_weight(lie: dict[str, int], consortium: Callable[..., Any]) -> None:
+    def aligns(answer: Answer) -> Answer:
+        (frame,) = answer.frames or ()
+        return Answer(frames=[messages.encode(msgspec.structs.replace(messages.decode(frame), **lie))])
+
+    with pytest.raises(RunError, match=f"client/{VICTIM} aligned entities with weight"):
+        lying(consortium(), "alignment", aligns).train()
+
+
+def test_reasons_are_short_and_fit_for_a_line(consortium: Callable[..., Any]) -> None:
+    apart = lying(consortium(rounds=1), "upload", lambda answer: Answer(silence="\x1b[2J\n" * 100_000))
+    _, progress = apart.train()
+    (reason,) = progress.rounds[1].excluded.values()
+    assert len(reason) < LONGEST_REASON + 20
+    assert reason.isprintable()
+
+
+def test_a_damaged_journal_and_a_folder_from_before_are_refused(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=3)
+    apart.fault = lambda stage, party, request: Silence("unplugged") if stage.startswith("round 3") else None
+    with pytest.raises(RunError, match="no answer"):
+        apart.serve()
+    folder, before = apart.root / "server", apart.root / "before"
+    shutil.copytree(folder, before)
+    content = bytearray((folder / "journal.bin").read_bytes())
+    content[60] ^= 1
+    (folder / "journal.bin").write_bytes(content)
+    with pytest.raises(RunError, match=r"journal.bin: damaged at byte 0, and batches follow"):
+        apart.serve()
+    (folder / "journal.bin").write_bytes(b"")  # as in a backup of when the checkpoint was written
+    apart.fault = lambda stage, party, request: None
+    with pytest.raises(RunError, match="every party has answered a later request than 3"):
+        apart.serve()
+    shutil.rmtree(folder)
+    before.rename(folder)
+    assert len(apart.serve().rounds) == 4
