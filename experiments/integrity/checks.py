@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pandas as pd
@@ -112,7 +112,7 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         if not place.exists():
             return f"{place}: is not there"
         try:
-            found.append(Left(*checkpoint.load(place, run_identities(record.data, record.spec.federation_options()))))
+            found.append(Left(*checkpoint.load(place, run_identities(record.data, _options(record, place.parent)))))
         except RunError as error:
             if record.origin is None and "another version" in str(error):
                 return str(error)
@@ -124,6 +124,15 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
     if found:
         yield _checked("rounds", lambda: _check_rounds(path, record, found[0].progress))
         yield _checked("bytes", lambda: _check_bytes(path, record, found[0]))
+
+
+def _options(record: Record, folder: Path) -> Any:
+    """Those that a run goes by: the record's, as the run was given them, which leaves some to the algorithm."""
+    if (folder / SPEC_FILE).exists():
+        given = read_spec(folder)
+        if given.settled().federation_options() == record.spec.settled().federation_options():
+            return given.federation_options()
+    return record.spec.federation_options()
 
 
 def _check_rounds(path: Path, record: Record, progress: Progress) -> None:

@@ -120,7 +120,7 @@ def test_classification_is_of_each_graph_alone(motifs: FederatedGraphs, monkeypa
     client = motifs.clients[1]
     one = trainer(client, GnnOptions(width=8))
     whole = one.classify(client.test)
-    monkeypatch.setattr(training, "_JUDGED_AT_ONCE", 2)
+    monkeypatch.setattr(training, "JUDGED_AT_ONCE", 2)
     parts = one.classify(client.test)
     single = np.concatenate([one.classify(client.test[place : place + 1]).values for place in range(len(client.test))])
     assert np.allclose(whole.values, parts.values, atol=1e-6)

@@ -247,6 +247,7 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     (tmp_path / "forget.tsv").write_text("".join(names[:8]))
     limits = f"  unlearning.auc: {{max: 0.9, {FORGET}, method: delete}}\n"
     status, out, err = check(tmp_path, "--json", "-", text=FORGETFUL + limits)
+    assert out, err
     (verdict,) = json.loads(out)["verdicts"]
     assert (status, verdict["status"]) == (1, "fail")
     assert "the audit does not notice the memory before unlearning either" in verdict["message"]

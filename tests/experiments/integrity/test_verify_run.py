@@ -66,6 +66,20 @@ def test_what_was_written_holds(run: Path) -> None:
     assert (status, lines[len(WHOLE) : len(WHOLE) + 2]) == (0, [f"{run}: utility holds", f"{run}: attacks holds"])
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedlu",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedr", "feds", "pfedeg", "fede-kd")),
+    ],
+)
+def test_what_is_left_to_the_algorithm_holds_too(algorithm: str, tmp_path: Path) -> None:
+    """A record spells out what the run was not given, such as a temperature."""
+    spec = make_spec(None, TINY | {"algorithm": algorithm})
+    execute(spec, spec.load_graph(), tmp_path / "run", attack=False)
+    assert set(outcomes(tmp_path / "run").values()) == {"holds"}
+
+
 @pytest.mark.slow
 def test_graphs_hold_too(tmp_path: Path) -> None:
     spec = make_spec(None, GRAPHS)
