@@ -8,8 +8,9 @@
 Rows of a knowledge graph have few holders, which decides what a rule is worth:
 
 - `clip` works for any number of holders: a row's change since the last broadcast is cut to `c` times the median, over clients, of
-  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound. Of two that upload in a
-  round either can lower it to nothing, and one that uploads alone sets it.
+  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound. They can lower it to
+  nothing, by uploading what they were sent, and nobody learns: of two that upload in a round either can. One that uploads alone
+  sets it. What a client counts for in a mean (of graph classification its number of graphs) is what it says, and is not bounded.
 - `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has, which of two is their mean and of
   one its row: no protection.
 

@@ -51,6 +51,21 @@ class TestRules:
         _, other = screened(RobustOptions(rule="clip"), uploads, torch.zeros(1, 2)).values()
         assert torch.allclose(other, torch.tensor([[1.0, 0.0]]))
 
+    def test_what_a_clip_leaves_open(self) -> None:
+        """Half of the clients lower the bound to nothing by uploading what they were sent, fewer do not. What a
+        client says that it counts for stays."""
+        honest, idle = [(0, [3.0, 4.0])], [(0, [0.0, 0.0])]
+        rule, previous = RobustOptions(rule="clip"), torch.zeros(1, 2)
+        half = screened(rule, uploads_of(honest, honest, idle, idle), previous)
+        assert not half["client/0"].any()
+        fewer = screened(rule, uploads_of(honest, honest, honest, idle, idle), previous)
+        assert torch.equal(fewer["client/0"], torch.tensor([[3.0, 4.0]]))
+        uploads = dict(uploads_of(honest, honest, [(0, [300.0, 400.0])]))
+        uploads["client/2"] = uploads["client/2"]._replace(weight=1_000_000)
+        cut = rule.screen(1, "entities", uploads, previous).uploads["client/2"]
+        assert cut.weight == 1_000_000
+        assert torch.allclose(cut.rows, torch.tensor([[3.0, 4.0]]))
+
     def test_nobody_moved(self) -> None:
         rows = screened(RobustOptions(rule="clip"), uploads_of([(0, [1.0, 2.0])]), torch.tensor([[1.0, 2.0]]))
         assert torch.equal(rows["client/0"], torch.tensor([[1.0, 2.0]]))
