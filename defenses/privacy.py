@@ -6,8 +6,9 @@ doubles the sensitivity of a clipped change: 2 clip.
 
 The guarantee is of what crosses, against a server that follows the protocol. Losses, validation figures (by which a run stops
 and its best round is chosen) and counts of clipped values are computed from the data beside it. A round that is done again
-after a kill adds the same noise to the same values here, on the CPU, so that nothing more is released; a deployment, which
-draws fresh noise, has to count it as a release. An unlearning or a re-training that is killed is begun anew with other noise,
+after a kill adds the same noise to the same values here, on the CPU, so that nothing more is released; a deployed
+party draws its noise from its lasting secret, and uploads no table twice in a round, restarted or not. An
+unlearning or a re-training that is killed is begun anew with other noise,
 and what it had released by then is not in the count.
 """
 

@@ -19,6 +19,7 @@ import msgspec
 from experiments.deploy import instructions
 from experiments.deploy.agreement import Agreement, Source, new_identity, new_run
 from experiments.deploy.certificates import Authority, node_key
+from experiments.deploy.core.audit import check_settings
 from experiments.deploy.data import write_party_folders
 from experiments.deploy.flower.bundle import write_bundle
 from experiments.deploy.layout import NodeSettings, PartyFolder, ServerFolder, ServerSettings, encode_settings
@@ -85,6 +86,7 @@ def make_consortium(place: Path, spec: Spec, plan: Plan, graph: FederatedGraph |
         RunError: the folder is there already, or cannot be made. SpecError: options that cannot run apart. DataError: names in
             the data that cannot stand in a file.
     """
+    check_settings(spec)
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise RunError(f"{place}: is there already; a consortium is never written over, name another folder")
     try:

@@ -28,7 +28,7 @@ import torch
 import fkgsec
 from attacks.figure import Figure
 from experiments.deploy.agreement import Agreement, new_identity, read_secret
-from experiments.deploy.core.audit import Audited, check_audited
+from experiments.deploy.core.audit import Audited, check_audited, check_settings
 from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
 from experiments.deploy.core.exchange import server_exchange
 from experiments.deploy.core.measure import Measured, check_measured
@@ -283,7 +283,7 @@ def serve(
         observer: progress callbacks for every round.
 
     Raises:
-        SpecError: the spec's options are not those that were agreed on.
+        SpecError: the spec's options are not those that were agreed on, or settings of attacks, which nobody would see.
         RunError: nobody answers, or the folder has another run.
     """
     if spec.replace(device="auto").federation_options() != msgspec.structs.replace(agreement.options, device="auto"):
@@ -292,6 +292,7 @@ def serve(
         raise SpecError(
             f"attack: the agreed audit is {', '.join(agreement.audit) or 'none'}; got {', '.join(spec.attack) or 'none'}"
         )
+    check_settings(spec)
     observer = observer or Observer()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):

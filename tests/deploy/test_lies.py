@@ -14,7 +14,7 @@ from experiments.deploy.core.conversation import LONGEST_REASON
 from experiments.deploy.core.measure import Measured
 from experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, encode
 from experiments.runs.record import Record, read_record
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.federation import messages
 from protocols.core.rounds import Silence
 
@@ -128,3 +128,19 @@ def test_a_damaged_journal_and_a_folder_from_before_are_refused(consortium: Call
     shutil.rmtree(folder)
     before.rename(folder)
     assert len(apart.serve().rounds) == 4
+
+
+def test_settings_of_attacks_are_refused_before_anything_is_asked(consortium: Callable[..., Any]) -> None:
+    apart = consortium(attack=("server-aux",), leak=(0.2,), attack_seed=3)
+    with pytest.raises(SpecError, match="leak, attack_seed: not supported with parties apart"):
+        apart.serve()
+    assert apart.stages == []
+
+
+def test_a_party_whose_state_is_damaged_is_not_told_to_forget_it(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=1)
+    apart.train()
+    (apart.root / VICTIM / "party.safetensors").write_bytes(b"torn")
+    with pytest.raises(RunError, match=r"party.safetensors: not a whole .* keep the file where it is") as caught:
+        apart.restart(VICTIM)
+    assert "delete" not in str(caught.value)

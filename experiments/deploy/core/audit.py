@@ -14,17 +14,19 @@ nothing is pooled over clients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from attacks.figure import Figure
 from attacks.kge.row_order import shuffled
 from attacks.kge.view import kge_view
+from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import ATTACKS, Truth, attack_view
 from attacks.view import ALL, THREAT_MODELS
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.data.graph import ClientGraph
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.randomness import generator
 
@@ -32,6 +34,21 @@ AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "serve
 """The attacks that parties can score, and the adversary that each is of."""
 OF_MODELS = tuple(name for name, model in AUDITS.items() if THREAT_MODELS[model].models)
 """Those that need nothing of what crossed."""
+
+
+def check_settings(spec: Any) -> None:
+    """Raises `SpecError` for settings of attacks: parties score those of the agreement as they come, and nobody would see them.
+
+    Args:
+        spec: an `experiments.tasks.kge.Spec`.
+    """
+    given, plain = spec.attack_options(), KgeAttackOptions(attack=spec.attack)
+    names = [name for name in plain.__struct_fields__ if name not in ("attack", "seed")]
+    other = [name for name in names if getattr(given, name) != getattr(plain, name)]
+    if other := [*other, *(["attack_seed"] if spec.attack_seed is not None else [])]:
+        raise SpecError(
+            f"{', '.join(other)}: not supported with parties apart, who score attacks as they come; leave it out"
+        )
 
 
 class Audited(msgspec.Struct, frozen=True):

@@ -22,7 +22,10 @@ LEARNS = (
     "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
     "reciprocal ranks of validation triples and their number; under secagg how many values it cut",
     "apart: at the end the server learns of each client sums of reciprocal ranks and hits on its test triples, and their "
-    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals",
+    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals; where these "
+    "are few triples, single ranks follow",
+    "apart: a server that does not follow the protocol reads, each round, one loss and one sum of validation ranks of each "
+    "client off a table of its choice",
 )
 AUDITED = (
     "audit: each client played the adversary against itself and told figures alone; adversaries that have something of another "

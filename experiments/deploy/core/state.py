@@ -89,7 +89,13 @@ def load_memory(party: Party) -> None:
     path = party.folder / STATE
     if not path.exists():
         return
-    tensors, _ = checkpoint.load(path, _identity(party))
+    try:
+        tensors, _ = checkpoint.load(path, _identity(party))
+    except RunError as error:  # which advises to delete it: then nothing would tell in which sessions the party was
+        reason = str(error).rpartition(";")[0] or str(error)
+        raise RunError(
+            f"{reason}; the party cannot go on: keep the file where it is, and agree on another run"
+        ) from error
     try:
         party.memory = msgspec.msgpack.decode(tensors["memory.bytes"].numpy().tobytes(), type=Memory)
         _restore(party, tensors)
