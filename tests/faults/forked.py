@@ -164,6 +164,9 @@ def _late_imports() -> list[str]:
 def _serve() -> None:
     """Fork a command for every line of standard input, and say in a line how it ended."""
     importlib.import_module("experiments.cli.main")
+    importlib.import_module(
+        "encodings.utf_8_sig"
+    )  # a child that becomes somebody else may not read the interpreter's folder
     for name in _late_imports():
         with contextlib.suppress(Exception):  # what only loads as a part of something else
             importlib.import_module(name)
