@@ -24,7 +24,9 @@ print(loaded, asked)
 
 @pytest.mark.slow
 def test_no_module_asks_for_the_network_when_it_is_imported() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT_ALL], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     loaded, asked = done.stdout.split(" ", 1)
     assert int(loaded) > 300

@@ -73,6 +73,7 @@ def killed(commands: Commands, name: str, arguments: list[str], place: Path, tri
     return wrong
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_twice(commands: Commands, tmp_path: Path) -> None:
     arguments = workloads(tmp_path)["train"]
     assert killed(commands, "train", arguments, tmp_path, range(2)) == []

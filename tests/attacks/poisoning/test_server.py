@@ -75,6 +75,7 @@ def test_private_union_and_sums_do_not_stop_it(poisoned) -> None:
     assert one.estimate.low > one.baseline.value
 
 
+@pytest.mark.slow
 def test_no_rule_of_the_server_stops_the_server(poisoned) -> None:
     """It enters the mean after the rule; where entity rows stay at home there is no mean to enter (see `test_planting`)."""
     one = poisoned("server-poison", "robust:rule=clip", size=1_500, rounds=12)["hits@10", "strongest"]

@@ -1,6 +1,7 @@
 """A client that spoils training: its uploads by hand, and what they cost under several defenses."""
 
 import numpy as np
+import pytest
 import torch
 
 from attacks.poisoning.untargeted import RandomRows, ShuffledIdentities, SignFlip
@@ -38,6 +39,7 @@ def test_shuffled_identities_are_one_permutation_of_the_trained_entities() -> No
     assert {after for _, after in pairs} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_honest_clients_lose_by_it_and_clips_by_clients_do_not_stop_it(poisoned) -> None:
     """The malicious one does not clip."""
     for defense in ("", "robust:rule=clip,by=clients"):

@@ -29,7 +29,10 @@ def call(*arguments: str | Path, status: int = 0) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("algorithm", [["fedavg"], ["cefgl", "--bits", "8", "--exchange", "1"]])
+@pytest.mark.parametrize(
+    "algorithm",
+    [["cefgl", "--bits", "8", "--exchange", "1"], pytest.param(["fedavg"], marks=pytest.mark.slow)],
+)
 def test_a_run_leaves_its_record_and_is_not_trained_twice(algorithm: list[str], tmp_path: Path) -> None:
     command = ["train", *SMALL, "--algorithm", *algorithm, "--out", str(tmp_path / "run")]
     shown = call(*command)
