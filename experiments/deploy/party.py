@@ -48,8 +48,10 @@ from experiments.deploy.core.messages import (
     Request,
     Trained,
     Validated,
+    are_places,
     decode,
     encode,
+    placed_rows,
 )
 from experiments.deploy.core.state import Memory, load_memory, save_memory
 from experiments.deploy.core.turns import check_turn, mark_turn
@@ -304,7 +306,7 @@ class Party:
                 raise RunError(
                     f"{item.table}: {told.num_rows} rows were said to be shared; the union has another number"
                 )
-        elif len(told.places) != 4 * len(own) or not _are_places(places, len(own), told.num_rows):
+        elif len(told.places) != 4 * len(own) or not are_places(places, len(own), told.num_rows):
             raise RunError(f"{item.table}: {len(places)} places were sent; {len(own)} different ones are due")
         self.memory.placed[item.table] = (told.num_rows, told.places)
         self.settle_places(item.table)
@@ -441,14 +443,3 @@ class Party:
         rng = np.random.default_rng(secrets.randbits(128))
         self.memory.said["measure"] = encode(measured(outcome, best.round, self.data, self.agreement, rng))
         return Answer(content=self.memory.said["measure"])
-
-
-def placed_rows(places: bytes) -> np.ndarray:
-    """Row numbers as `Placed` has them, int32 `[n]`; of other bytes those that are whole."""
-    return np.frombuffer(places[: len(places) // 4 * 4], dtype="<i4")
-
-
-def _are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
-    """Whether these are `count` different rows of a table of `num_rows`."""
-    within = not len(places) or (int(places.min()) >= 0 and int(places.max()) < num_rows)
-    return len(places) == count == len(np.unique(places)) and within

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from fkgsec.errors import RunError
 
@@ -120,6 +121,17 @@ class Placed(msgspec.Struct, frozen=True):
 
     num_rows: int
     places: bytes = b""
+
+
+def placed_rows(places: bytes) -> np.ndarray:
+    """Row numbers as `Placed` has them, int32 `[n]`; of other bytes those that are whole."""
+    return np.frombuffer(places[: len(places) // 4 * 4], dtype="<i4")
+
+
+def are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
+    """Whether these are `count` different rows of a table of `num_rows`."""
+    within = not len(places) or (int(places.min()) >= 0 and int(places.max()) < num_rows)
+    return len(places) == count == len(np.unique(places)) and within
 
 
 class Clipped(msgspec.Struct, frozen=True):
