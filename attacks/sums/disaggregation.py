@@ -26,16 +26,15 @@ Legend: `R` sums, `C` clients, `N` rows, `W` width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from attacks import update_recovery
 from attacks.figure import Figure
-from attacks.kge.view import KgeView
 from attacks.registry import Attack, Needs, Truth
+from attacks.sums.plan import Plan, obstacle, plan
 from fkgsec.estimate import mean
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.randomness import generator
@@ -91,27 +90,10 @@ def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
     return changes, known
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Whose changes are looked for."""
-
-    victims: tuple[str, ...]
-
-
-def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-    """Those of all."""
-    return Plan(tuple(victim.name for victim in view.victims))
-
-
 def score(plan: Plan, truth: Truth) -> list[Figure]:
     """Train the run once more for its sums; figures of every victim."""
     result: FederationResult = truth.result
-    reason = None
-    if not any(result.inputs.values()):
-        reason = "uploads cross one by one, or none does: there is no sum to take apart"
-    elif truth.view.train is run_federation:
-        reason = "the run was defended: it can be trained again with that defense's transport alone"
-    if reason:
+    if reason := obstacle(truth):
         return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
     rounds = range(1, result.best_round + 1)
     again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=rounds)

@@ -21,7 +21,6 @@ Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in fed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -31,12 +30,12 @@ from torch import Tensor
 
 from attacks import update_recovery
 from attacks.figure import Figure
-from attacks.kge.view import KgeView
 from attacks.registry import Attack, Needs, Truth
+from attacks.sums.plan import Plan, obstacle, plan
 from fkgsec.errors import FkgsecError, TrainingError
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Opened, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
@@ -92,27 +91,10 @@ def left_of_sum(opened: Opened) -> Taken:
     return Taken(held, np.where(held[:, None], rows, np.nan))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Whom the server attacks, one after the other."""
-
-    victims: tuple[str, ...]
-
-
-def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-    """All of them."""
-    return Plan(tuple(victim.name for victim in view.victims))
-
-
 def score(plan: Plan, truth: Truth) -> list[Figure]:
     """Train the first rounds without and with the attack; figures of every victim."""
     result: FederationResult = truth.result
-    reason = None
-    if not any(result.inputs.values()):
-        reason = "uploads cross one by one, or none does: there is no sum to take apart"
-    elif truth.view.train is run_federation:
-        reason = "the run was defended: it can be trained again with that defense's transport alone"
-    if reason:
+    if reason := obstacle(truth):
         return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
     options = msgspec.structs.replace(result.options, rounds=2, eval_every=2, patience=0)
     honest: FederationResult = truth.view.train(result.graph, options)

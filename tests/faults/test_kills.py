@@ -7,30 +7,15 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.forked import Commands
-from tests.faults.workloads import outcome, passed, prepare, workloads
+from tests.faults.workloads import outcome, passed, workloads
 
 KILLS = int(os.environ.get("FKGSEC_KILLS", "25"))  # of each command: 225 in all
 NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    with Commands() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def home(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands read."""
-    folder = tmp_path_factory.mktemp("home")
-    prepare(commands, folder)
-    return folder
 
 
 def without_picture(folder: Path) -> list[Path]:

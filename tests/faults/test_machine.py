@@ -4,32 +4,18 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.forked import Commands, Ended
 from tests.faults.sandbox import FKGSEC, read_only
-from tests.faults.workloads import EVERY, ROUNDS, SMALL, outcome, passed, prepare, workloads
+from tests.faults.workloads import EVERY, ROUNDS, SMALL, outcome, passed, workloads
 
 NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
 NOBODY = 65_534
 REFUSED = 2
 MIB = 2**20
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    with Commands() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def home(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    prepare(commands, folder)
-    return folder
 
 
 def in_one_line(name: str, ended: Ended) -> bool:
