@@ -3,7 +3,9 @@
 The names below are the public surface for scripts; `attacks` and `experiments` build on them.
 """
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
 # Before torch loads libgomp. Threads that wait for each other by spinning 300,000 times, its default, make training tens of
 # times slower beside any other busy process; 1,000 times cost a free machine a twentieth of a small run
@@ -11,21 +13,22 @@ import os
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from fkgsec.data.catalogue import load_dataset
-from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.formats.readers import read_path
-from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
-from fkgsec.data.partition import partition
-from fkgsec.errors import FkgsecError
-from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import RunOptions
-from fkgsec.federation.result import RunResult
-from fkgsec.kge.local.result import KgeResult
-from fkgsec.kge.models import KgeModel
-from fkgsec.kge.options import KgeOptions
+if TYPE_CHECKING:
+    from fkgsec.data.catalogue import load_dataset
+    from fkgsec.data.consortium import generate_consortium
+    from fkgsec.data.formats.readers import read_path
+    from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
+    from fkgsec.data.partition import partition
+    from fkgsec.errors import FkgsecError
+    from fkgsec.estimate import Estimate
+    from fkgsec.federation.loop import run_federation
+    from fkgsec.federation.options import RunOptions
+    from fkgsec.federation.result import RunResult
+    from fkgsec.kge.local.result import KgeResult
+    from fkgsec.kge.models import KgeModel
+    from fkgsec.kge.options import KgeOptions
 
-FederationOptions, FederationResult = KgeOptions, KgeResult  # their names when knowledge graphs were the only task
+    FederationOptions, FederationResult = KgeOptions, KgeResult  # their names when knowledge graphs were the only task
 
 __version__ = "0.1.0"
 
@@ -48,3 +51,34 @@ __all__ = [
     "read_path",
     "run_federation",
 ]
+
+_WHERE = {
+    "ClientGraph": "fkgsec.data.graph",
+    "Estimate": "fkgsec.estimate",
+    "FederatedGraph": "fkgsec.data.graph",
+    "FkgsecError": "fkgsec.errors",
+    "KgeModel": "fkgsec.kge.models",
+    "KgeOptions": "fkgsec.kge.options",
+    "KgeResult": "fkgsec.kge.local.result",
+    "KnowledgeGraph": "fkgsec.data.graph",
+    "RunOptions": "fkgsec.federation.options",
+    "RunResult": "fkgsec.federation.result",
+    "generate_consortium": "fkgsec.data.consortium",
+    "load_dataset": "fkgsec.data.catalogue",
+    "partition": "fkgsec.data.partition",
+    "read_path": "fkgsec.data.formats.readers",
+    "run_federation": "fkgsec.federation.loop",
+}
+_FORMERLY = {"FederationOptions": "KgeOptions", "FederationResult": "KgeResult"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of the public surface when it is first asked for: torch takes seconds, and `fkgsec --help` needs none of it."""
+    name = _FORMERLY.get(name, name)
+    if name not in _WHERE:
+        raise AttributeError(f"module 'fkgsec' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The `fkgsec` command."""
+"""The commands of `fkgsec`, with all that they run; `experiments.cli.start` is the program."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-import fkgsec
 from attacks.registry import UPDATE_RECOVERY
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.data import Config, Json, data_app
-from experiments.cli.one_line import OneLineErrors
-from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, complete_from, spec_options
+from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress, observe_on
+from experiments.cli.root import make_root
+from experiments.cli.surface import complete_from
 from experiments.deploy.cli import deploy_app
 from experiments.gate import cli as check_cli
 from experiments.integrity import cli as integrity_cli
@@ -47,32 +47,7 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
-app = typer.Typer(
-    name="fkgsec",
-    cls=OneLineErrors,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"fkgsec {fkgsec.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
-    ] = False,
-) -> None:
-    """Train federations of knowledge-graph embedding or graph classification, attack them, and see what leaks, what it costs and
-    how good they are."""
-
-
+app = make_root()
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
 app.add_typer(deploy_app, name="deploy")
@@ -355,7 +330,7 @@ app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run a command without looking at the surface first."""
     app()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 import typer
 
 from defenses.options import KINDS, words_of
+from experiments.cli.surface import complete_from
 from experiments.runs.spec import CONSORTIUM, RENAMED, allowed_words
 from experiments.tasks.graph import MOTIFS
 from experiments.tasks.task import RunTask, all_tasks
@@ -274,17 +275,6 @@ def completion(name: str) -> Callable[[str], list[str]] | None:
         name, functools.partial(allowed_words, name)
     )
     return complete_from(words, several=name == "defense") if words() else None
-
-
-def complete_from(words: Callable[[], Iterable[str]], *, several: bool = False) -> Callable[[str], list[str]]:
-    """Offer the words that go on from what was typed; of `several` with commas between them, the last one's."""
-
-    def complete(incomplete: str) -> list[str]:
-        """The whole values."""
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        return [f"{before}{comma}{word}" for word in words() if word.startswith(last)]
-
-    return complete
 
 
 def _dataset_names() -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from experiments.cli.console import make_console
-from experiments.cli.options import complete_from
 from experiments.cli.progress import observe_on
+from experiments.cli.surface import complete_from
 from experiments.reporting.sheets import make_table
 from experiments.runs.choices import allowed, spelled
 from experiments.runs.record import write_atomically

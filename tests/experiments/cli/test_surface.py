@@ -1,0 +1,91 @@
+"""The command line as data: the same as the commands themselves, and answered without loading them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.cli.root import make_root
+from experiments.cli.surface import FILE, add_commands, describe, encode, read_surface
+
+HEAVY = ("torch", "numpy", "scipy", "numba", "pandas", "matplotlib", "fkgsec.federation", "experiments.cli.main")
+
+
+@pytest.fixture(scope="module")
+def light() -> typer.Typer:
+    made = make_root()
+    add_commands(made, read_surface(), lambda **values: None)
+    return made
+
+
+def test_the_file_is_what_the_commands_are() -> None:
+    assert FILE.read_bytes() == encode(describe(app)), "an option changed: run python -m experiments.cli.surface"
+
+
+def test_what_is_made_from_the_file_has_the_same_commands_again(light: typer.Typer) -> None:
+    assert describe(light) == describe(app)
+
+
+@pytest.mark.parametrize("command", ["", "train", "data", "deploy init", "experiment show", "check"])
+def test_help_is_the_same(light: typer.Typer, command: str) -> None:
+    asked = [*command.split(), "--help"]
+    quick, slow = (CliRunner().invoke(one, asked, prog_name="fkgsec") for one in (light, app))
+    assert quick.exit_code == slow.exit_code == 0
+    assert quick.output == slow.output
+
+
+def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program, and on the last line of standard error what of the heavy modules it loaded."""
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr))
+sys.argv = ["fkgsec", *{list(arguments)}]
+from experiments.cli.start import main
+main()
+"""
+    how = {"capture_output": True, "text": True, "env": {**os.environ, **environment}}
+    return subprocess.run([sys.executable, "-c", code], check=False, **how)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("--help", 0, "Usage: fkgsec"),
+        ("--version", 0, "fkgsec 0."),
+        ("train --help", 0, "--learning-rate"),
+        ("trian", 2, "fkgsec: No such command 'trian'; did you mean train? See fkgsec --help"),
+        ("train --lerning-rate 1", 2, "did you mean --learning-rate? See fkgsec train --help"),
+        ("train --rounds 2.5", 2, "Invalid value for '--rounds'"),
+    ],
+)
+def test_what_needs_no_command_loads_none(line: str, status: int, said: str) -> None:
+    done = started(*line.split())
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("fkgsec train --defense psu,sec", ["psu,secagg"]),
+        ("fkgsec attack --threat collusion+", ["collusion+entities"]),
+        ("fkgsec tra", ["train"]),
+    ],
+)
+def test_completion_loads_no_command(line: str, offered: list[str]) -> None:
+    words = line.split(" ")
+    done = started(_FKGSEC_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), COLUMNS="80")
+    assert done.stdout.split() == offered
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_command_that_is_one_is_run() -> None:
+    done = started("data", "list")
+    assert done.returncode == 0
+    assert "FB15k-237" in done.stdout
+    assert "'experiments.cli.main'" in done.stderr.splitlines()[-1]
