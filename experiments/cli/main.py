@@ -13,6 +13,7 @@ from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.data import Config, Json, data_app
+from experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.cli.root import make_root
@@ -66,7 +67,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tabl
 @app.command(
     epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
     "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
-    "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -"
+    "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -\n\n"
+    "  fkgsec train --data FB15k-237 --clients 100 --engine ray --workers 16\n\n"
+    "  fkgsec train --engine flower --superlink consortium/server"
 )
 @expected_errors
 @spec_options(TRAIN_FIELDS)
@@ -81,10 +84,14 @@ def train(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    engine: Engine = ENGINES[0],
+    workers: NumWorkers = None,
+    superlink: Superlink = None,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, attack=False)
-    _train_and_report(make_spec(config, given), wanted)
+    chosen = EngineChoice.of(engine, workers, superlink)
+    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=False)
+    _train_and_report(config, given, wanted)
 
 
 @app.command(
@@ -109,15 +116,23 @@ def attack(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    engine: Engine = ENGINES[0],
+    workers: NumWorkers = None,
+    superlink: Superlink = None,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
         typer.echo("\n".join(tables.attack_lines()))
         return
+    chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
-        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, attack=True)
-        _train_and_report(make_spec(config, given), wanted)
+        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=True)
+        _train_and_report(config, given, wanted)
         return
+    if chosen.engine != ENGINES[0]:
+        raise SpecError(
+            f"--engine {chosen.engine} is of training, and --run takes a finished run; leave one of them out"
+        )
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
     wrong += [name for name, value in (("--config", config), ("--seeds", seeds)) if value is not None]
     if wrong:
@@ -254,10 +269,22 @@ class Wanted(NamedTuple):
     overwrite: bool
     quiet: bool
     force: bool
+    engine: EngineChoice
     attack: bool
 
+    def elsewhere(self) -> dict[str, Any]:
+        """By name what has no meaning where a consortium's server writes the record."""
+        every = None if self.checkpoint_every_s == CHECKPOINT_EVERY_S else self.checkpoint_every_s
+        named = {"out": self.out, "seeds": self.seeds, "overwrite": self.overwrite, "force": self.force}
+        return named | {"checkpoint-every": every is not None}
 
-def _train_and_report(spec: RunSpec, wanted: Wanted) -> None:
+
+def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted) -> None:
+    if wanted.engine.superlink is not None:
+        apart = wanted.engine.superlink, config, given, wanted.elsewhere(), wanted.json
+        train_apart(*apart, attack=wanted.attack, quiet=wanted.quiet)
+        return
+    spec = make_spec(config, given)
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
         raise RunError(f"{wanted.json}: its folder does not exist")
     graph = spec.load_graph()
@@ -274,11 +301,15 @@ def _train_and_report(spec: RunSpec, wanted: Wanted) -> None:
     if wanted.seeds is not None:
         observe = observe_on(errors, enabled=not wanted.quiet)
         folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
-        several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, **how)
+        with wanted.engine.training(spec) as make_task:
+            several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how)
         _print_several(several, folder, wanted)
         return
-    with RunProgress(spec, errors, enabled=not wanted.quiet) as progress:
-        finished = execute(spec, graph, folder, observer=progress, **how)
+    with (
+        wanted.engine.training(spec) as make_task,
+        RunProgress(spec, errors, enabled=not wanted.quiet) as progress,
+    ):
+        finished = execute(spec, graph, folder, observer=progress, make_task=make_task, **how)
     _print_finished(finished, wanted.json, wanted.quiet, [], overwrite=wanted.overwrite)
 
 

@@ -17,7 +17,7 @@ from experiments.deploy import keys
 from experiments.deploy.agreement import Agreement
 from experiments.deploy.certificates import Authority
 from experiments.deploy.consortium import Plan, make_consortium, write_certificate
-from experiments.deploy.data import read_party_data
+from experiments.deploy.data import DIVIDED, read_party_data
 from experiments.deploy.flower.attendant import attend
 from experiments.deploy.flower.link import TIMEOUT_S, FlowerLink
 from experiments.deploy.flower.local import Door
@@ -74,7 +74,7 @@ def init(
     """Make what the server and the parties need: keys, certificates, a folder for each, and the commands to start them. An
     --attack is one that every party scores against its own data after the run; its figures cross."""
     graph, folders = None, _folders(party or [])
-    if folders and (wrong := sorted({"data", "clients", "partition", "size", "split_seed", "normalise"} & set(given))):
+    if folders and (wrong := sorted(set(DIVIDED) & set(given))):
         raise SpecError(f"{', '.join(wrong)} divides data among parties; with --party each has its own: leave it out")
     spec = of_triples(make_spec(config, given), "deploy init")
     if folders:
@@ -225,7 +225,7 @@ Timeout = Annotated[
 @expected_errors
 def server(folder: ServerPlace, timeout: Timeout = TIMEOUT_S, json: Json = None, quiet: Quiet = False) -> None:
     """Run the federation with its parties, and write the record. A killed one goes on when the same command is given again."""
-    _run(ServerFolder(folder), timeout, json, quiet=quiet)
+    run_server(ServerFolder(folder), timeout, json, quiet=quiet)
 
 
 @deploy_app.command("up", epilog="Example:\n\n  fkgsec deploy up consortium")
@@ -238,10 +238,11 @@ def up(
 ) -> None:
     """Run a whole consortium on this machine, for a trial: SuperLink, SuperNodes and parties as processes, then the server."""
     with stopped_by_signal(), on_one_machine(folder, say):
-        _run(ServerFolder(folder / "server"), timeout, json, quiet=quiet)
+        run_server(ServerFolder(folder / "server"), timeout, json, quiet=quiet)
 
 
-def _run(folder: ServerFolder, timeout_s: float, json: str | None, *, quiet: bool) -> None:
+def run_server(folder: ServerFolder, timeout_s: float, json: str | None, *, quiet: bool) -> None:
+    """Run the federation of a server's folder over Flower, with progress, and print what came of it."""
     spec = of_triples(read_spec(folder.path), "deploy server")
     agreement = Agreement.read(folder.agreement)
     tell: Callable[[str], None] = (lambda line: None) if quiet else say

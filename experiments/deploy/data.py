@@ -14,6 +14,9 @@ from fkgsec.data.formats.folders import read_tsv_folder
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 
+DIVIDED = ("data", "clients", "partition", "size", "split_seed", "normalise")
+"""Fields of a spec that say how data are divided, which parties with data of their own have no use for."""
+
 
 def read_party_data(folder: Path, name: str) -> FederatedGraph:
     """The triples of one client, as `fkgsec.data.formats.folders.read_tsv_folder` reads them. Raises `DataError`."""

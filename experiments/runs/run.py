@@ -44,6 +44,7 @@ from fkgsec.federation.loop import (
 )
 from fkgsec.federation.messages import Channel, client_party
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.task import MakeTask
 
 SPEC_FILE, RECORD_FILE, SCORES_FILE, PICTURE_FILE = "spec.json", "record.json", "scores.parquet", "picture.png"
 ATTACKS = "attacks"
@@ -100,6 +101,7 @@ def execute(
     overwrite: bool = False,
     exchange: MakeTransport = make_transport,
     at_once: int = 1,
+    make_task: MakeTask | None = None,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -110,6 +112,7 @@ def execute(
         overwrite: write over what differs: a run of other options or data is trained anew, an attack is made again.
         exchange: how tables cross; tests and experiments give one with an adversary in it.
         at_once: so many such runs must fit into memory; 0: nobody asks whether any does.
+        make_task: where clients train, see `run_federation`; None: in this process.
 
     Raises:
         RunError: the folder cannot be written, or holds another run. SpecError: it does not fit into memory.
@@ -131,9 +134,10 @@ def execute(
             if (folder / CHECKPOINT).exists():
                 checkpoint.load(folder / CHECKPOINT, run_identities(graph, options))  # before spec.json is written over
             write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-        result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange)
+        result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
-        return _report(spec, result, target, attack=attack, fingerprint=_fingerprint(folder, result))
+        fingerprint = _fingerprint(folder, result)
+        return _report(spec, result, target, attack=attack, fingerprint=fingerprint, make_task=make_task)
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
@@ -299,9 +303,11 @@ def load_run(
     return spec, result
 
 
-def _report(spec: RunSpec, result: Any, folder: Path, *, attack: bool, fingerprint: str) -> Finished:
+def _report(
+    spec: RunSpec, result: Any, folder: Path, *, attack: bool, fingerprint: str, make_task: MakeTask | None = None
+) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
-    train = functools.partial(run_federation, make_transport=make_transport)
+    train = functools.partial(run_federation, make_transport=make_transport, make_task=make_task)
     figures, scores = run_attacks(result, spec.attack_options(), train=train) if attack else ([], pd.DataFrame())
     content = io.BytesIO()
     if not scores.columns.empty:

@@ -28,6 +28,7 @@ from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.task import MakeTask
 from protocols.noise.accounting import compose
 from protocols.noise.guarantee import Guarantee
 
@@ -74,11 +75,12 @@ def train_seeds(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     overwrite: bool = False,
     at_once: int = 1,
+    make_task: MakeTask | None = None,
 ) -> SeedsRecord:
     """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read.
 
     Args:
-        at_once: see `execute`.
+        at_once, make_task: see `execute`.
 
     Raises:
         SpecError: fewer than two seeds, or too many.
@@ -103,6 +105,7 @@ def train_seeds(
                 checkpoint_every_s=checkpoint_every_s,
                 overwrite=overwrite,
                 at_once=at_once,
+                make_task=make_task,
             )
         records.append(finished.record)
     several = SeedsRecord(

@@ -28,7 +28,7 @@ from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import Kept
 from fkgsec.federation.steps import Observer, broadcast_and_check, judge, mean_loss, round_entry, train_and_upload
-from fkgsec.federation.task import TASKS, Task
+from fkgsec.federation.task import TASKS, MakeTask, Task
 from fkgsec.renamed import renamed
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Federation:
         make_transport: MakeTransport = Transport,
         adversary: Adversary | None = None,
         rounds_needed: Collection[int] = (),
+        make_task: MakeTask | None = None,
     ) -> None:
         if options.defense and make_transport is Transport:
             raise SpecError(f"defense {options.defense!r} was asked for, but a transport in clear was given")
@@ -71,7 +72,7 @@ class Federation:
                 f"options: {options.algorithm} is an algorithm of the task {self.recipe.task!r}, which takes "
                 f"{task.options_type.__name__}; got {type(options).__name__}"
             )
-        self.task: Task = task(graph, options)
+        self.task: Task = (make_task or task)(graph, options)
         if self.recipe.shared and len(self.task.names) < 2:
             raise DataError(f"{graph.name}: {options.algorithm} needs at least 2 clients; the federation has one")
         self.parties = [client_party(name) for name in self.task.names]
@@ -251,6 +252,7 @@ def run_federation(
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
     rounds_needed: Collection[int] = (),
+    make_task: MakeTask | None = None,
 ) -> Result_co:
     """Train a federation to its last round or until validation stops improving.
 
@@ -264,6 +266,7 @@ def run_federation(
         released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
         adversary: a party that misbehaves.
         rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.
+        make_task: makes the clients' data and models of graph and options; None: those of the options' task, in this process.
 
     On the CPU the result depends on nothing but graph, options, seed and adversary, also across a kill and a resume.
 
@@ -275,7 +278,7 @@ def run_federation(
         RunError: a checkpoint that is damaged or of another run.
     """
     observer = observer or Observer()
-    federation = Federation(graph, options, make_transport, adversary, rounds_needed)
+    federation = Federation(graph, options, make_transport, adversary, rounds_needed, make_task)
     transcript = federation.channel.transcript
     path = folder / CHECKPOINT if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)

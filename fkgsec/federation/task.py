@@ -108,3 +108,6 @@ class Task(Protocol):
 
 
 TASKS: Registry[type[Task]] = Registry("task", "fkgsec.tasks", shipped=("fkgsec.kge.local.task", "fkgsec.gnn.task"))
+
+MakeTask = Callable[[Any, Any], Task]
+"""(graph, options) -> the task of a run: one of `TASKS`, or one that trains elsewhere."""
