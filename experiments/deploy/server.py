@@ -34,6 +34,7 @@ from experiments.deploy.core.exchange import server_exchange
 from experiments.deploy.core.measure import Measured, check_measured
 from experiments.deploy.core.messages import Hello, Trained, Validated, decode
 from experiments.deploy.core.record import deployed_record
+from experiments.integrity.origin import Origin, sealed
 from experiments.runs.record import Record, encode_record, write_atomically
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import locked
@@ -298,7 +299,11 @@ def serve(
     with locked(folder):
         server = Server(agreement, ask, folder)
         progress = train_apart(server, folder / CHECKPOINT, observer, checkpoint_every_s)
-        record = deployed_record(spec, server, progress)
+        origin = Origin(
+            checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, progress.identity)),
+            agreement=progress.identity,
+        )
+        record = sealed(deployed_record(spec, server, progress, origin))
         write_atomically(folder / RECORD_FILE, encode_record(record))
         return record
 
@@ -316,9 +321,12 @@ def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every
         server.save(path, progress, passed)
     for entry in progress.rounds:
         observer.round_done(entry)
+    if progress.finished:
+        return progress
     while True:
         unjudged = passed if _is_judged_later(server, progress, passed) else None
         if unjudged is None and _closed(server, progress, passed, observer):
+            server.save(path, progress, passed)  # what the record is computed from
             return progress
         passed = train_and_upload(server, passed.round + 1, observer)
         if unjudged is not None:

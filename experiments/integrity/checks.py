@@ -69,7 +69,7 @@ def check_folder(folder: Path) -> list[Check]:
         checks.append(_checked("spec", lambda: _check_spec(folder, record)))
     checks += _beside_checkpoint(path, record, run_folder_of(folder) / CHECKPOINT)
     checks.append(_checked("scores", lambda: _check_figures(folder / SCORES_FILE, record)))
-    if not (folder / PICTURE_FILE).exists():
+    if not _is_deployed(record) and not (folder / PICTURE_FILE).exists():
         checks.append(Check("picture", "broken", f"{folder / PICTURE_FILE}: missing"))
     return checks
 
@@ -79,6 +79,11 @@ def require_whole(folder: Path) -> None:
     for check in check_folder(folder):
         if check.outcome == "broken" and check.what != "picture":
             raise RunError(f"{check.why} (fkgsec verify-run {folder} says more)")
+
+
+def _is_deployed(record: Record) -> bool:
+    """Whether its parties sat apart; nobody draws such a run."""
+    return record.origin is not None and record.origin.agreement != ""
 
 
 def _checked(what: str, check: Callable[[], str | None]) -> Check:
@@ -112,7 +117,7 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         if not place.exists():
             return f"{place}: is not there"
         try:
-            found.append(Left(*checkpoint.load(place, run_identities(record.data, _options(record, place.parent)))))
+            found.append(Left(*checkpoint.load(place, _identities(record, place.parent))))
         except RunError as error:
             if record.origin is None and "another version" in str(error):
                 return str(error)
@@ -124,6 +129,13 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
     if found:
         yield _checked("rounds", lambda: _check_rounds(path, record, found[0].progress))
         yield _checked("bytes", lambda: _check_bytes(path, record, found[0]))
+
+
+def _identities(record: Record, folder: Path) -> tuple[str, ...]:
+    """What the checkpoint of this record is named by."""
+    if record.origin is not None and record.origin.agreement:
+        return (record.origin.agreement,)
+    return run_identities(record.data, _options(record, folder))
 
 
 def _options(record: Record, folder: Path) -> Any:

@@ -31,11 +31,13 @@ class Origin(msgspec.Struct, frozen=True):
             long they took and wherever they were interrupted.
         scores: of the file with the score of every attacked item; "" where there is none.
         record: of everything else in the record.
+        agreement: of a deployed run what its parties agreed on (`Agreement.digest`), which its checkpoint is named by; else "".
     """
 
     checkpoint: str
     scores: str = ""
     record: str = ""
+    agreement: str = ""
 
 
 def digest_of(content: bytes) -> str:

@@ -101,9 +101,10 @@ def plain() -> Callable[[Record], dict[str, Any]]:
 
 
 def _plain(record: Record) -> dict[str, Any]:
-    """What a record says of a run, wherever it was made: not machine, time, data as the server knows them, and the statement."""
+    """What a record says of a run, wherever it was made: not machine, time, digests, data as the server knows them, and the
+    statement."""
     told = msgspec.to_builtins(record)
-    for name in ("environment", "data", "protection"):
+    for name in ("environment", "data", "protection", "origin"):
         del told[name]
     for entry in told["rounds"]:
         del entry["seconds"]

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from experiments.deploy.core.measure import reached
+from experiments.integrity.origin import Origin
 from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
 from experiments.tasks.contradictions import ABSENT
 from experiments.tasks.kge import TASK, Spec
@@ -38,7 +39,7 @@ DRAWN = {
 }
 
 
-def deployed_record(spec: Spec, server: Server, progress: Progress) -> Record:
+def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Origin) -> Record:
     """The record of a run whose rounds are over; its clients measure their models, and score the attacks that were agreed on."""
     measured, missing = server.measure()
     figures, unscored = server.audit()
@@ -73,4 +74,5 @@ def deployed_record(spec: Spec, server: Server, progress: Progress) -> Record:
         figures=figures,
         metric=TASK.metric,
         valid=next((entry.valid for entry in progress.rounds if entry.round == progress.best_round), None),
+        origin=origin,
     )
