@@ -1,12 +1,13 @@
 """Settings of algorithms: what a struct declares, what is refused and in which words, and flat documents."""
 
+from types import SimpleNamespace
 from typing import Annotated, Literal
 
 import pytest
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.options import FederationOptions, flat, nested, replace
+from fkgsec.federation.options import FederationOptions, RunOptions, flat, nested, replace, run_identities, run_identity
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 from fkgsec.federation.settings import AlgorithmSettings, fields_of
 
@@ -74,3 +75,11 @@ def test_documents_are_flat_and_options_nested() -> None:
     assert replace(options, algorithm="fedepl").settings.sparsity == 0.2
     with pytest.raises(SpecError, match="sparse_rounds does not apply to fede, which has no such part"):
         replace(options, algorithm="fede", sparsity=None)
+
+
+@pytest.mark.parametrize(("algorithm", "num_ways"), [("fede", 2), ("fedlu", 2**5), ("cefgl", 1)])
+def test_identities_of_before_are_tried_where_there_was_a_version_before(algorithm: str, num_ways: int) -> None:
+    options, graph = RunOptions(algorithm=algorithm), SimpleNamespace(hash="abc")
+    identities = run_identities(graph, options)
+    assert len(set(identities)) == num_ways
+    assert identities[0] == run_identity(graph, options)
