@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class OneLineErrors(TyperGroup):
         if not standalone_mode:
             return super().main(args, *rest, standalone_mode=False, **more)
         _check_streams()
+        # numba says in six lines that /dev/shm cannot be written: a lock of processes that load it at once, as ours do not.
+        warnings.filterwarnings("ignore", "Could not obtain multiprocessing lock")
         try:
             status = super().main(args, *rest, standalone_mode=False, **more)
         except _UsageError as error:
