@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import mmap
 import os
 import resource
 import signal
@@ -89,13 +90,15 @@ class Commands:
         return Ended(**json.loads(self._process.stdout.readline()))
 
 
-def _child(asked: dict[str, Any], report: int, said: dict[str, int]) -> None:
-    """Become the command; never returns."""
+def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> None:
+    """Become the command; never returns. What it says goes through pipes, which no limit of files concerns."""
     from experiments.cli.main import main
 
     os.chdir(asked["folder"])
     for name, stream in (("out", 1), ("err", 2)):
         os.dup2(said[name], stream)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="strict")
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     here, count = os.path.realpath(asked["folder"]), 0
 
     def watch(event: str, details: tuple[Any, ...]) -> None:
@@ -111,7 +114,7 @@ def _child(asked: dict[str, Any], report: int, said: dict[str, int]) -> None:
             path, changes = (details or ("",))[0], event in CHANGES
         if changes and os.path.abspath(str(path)).startswith(here):  # noqa: PTH100 (no more calls than needed in a hook)
             count += 1
-            os.pwrite(report, count.to_bytes(8, "little"), 0)
+            report[:8] = count.to_bytes(8, "little")
             if count == asked["at_event"]:
                 os.kill(os.getpid(), asked["kill"])
 
@@ -161,6 +164,27 @@ def _late_imports() -> list[str]:
     return [name for name in os.pread(found, 2**24, 0).decode().splitlines() if name not in sys.modules]
 
 
+class _Said(threading.Thread):
+    """What a process writes into a pipe, read as it comes."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        super().__init__(daemon=True)
+        os.close(writes)
+        self._reads, self._pieces = reads, list[bytes]()
+        self.start()
+
+    def run(self) -> None:
+        while piece := os.read(self._reads, 2**16):
+            self._pieces.append(piece)
+        os.close(self._reads)
+
+    def text(self) -> str:
+        """All of it; raises `AssertionError` where a process that it started holds the pipe."""
+        self.join(TOO_LONG_S)
+        assert not self.is_alive()
+        return b"".join(self._pieces).decode(errors="replace")
+
+
 def _serve() -> None:
     """Fork a command for every line of standard input, and say in a line how it ended."""
     importlib.import_module("experiments.cli.main")
@@ -172,11 +196,12 @@ def _serve() -> None:
             importlib.import_module(name)
     for line in sys.stdin:
         asked = json.loads(line)
-        files = {name: os.memfd_create(name) for name in ("report", "out", "err")}
+        report, pipes = mmap.mmap(-1, 8), {name: os.pipe() for name in ("out", "err")}
         started = time.monotonic()
         child = os.fork()
         if child == 0:
-            _child(asked, files["report"], files)
+            _child(asked, report, {name: writes for name, (_, writes) in pipes.items()})
+        said = {name: _Said(*pipe) for name, pipe in pipes.items()}
         timers = [threading.Timer(TOO_LONG_S, os.kill, (child, signal.SIGKILL))]
         if asked["after_s"]:
             timers.append(threading.Timer(asked["after_s"], os.kill, (child, asked["kill"])))
@@ -187,10 +212,8 @@ def _serve() -> None:
         for timer in timers:
             timer.cancel()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        texts = {name: os.pread(files[name], 2**24, 0).decode(errors="replace") for name in ("out", "err")}
-        events = int.from_bytes(os.pread(files["report"], 8, 0), "little")
-        for handle in files.values():
-            os.close(handle)
+        texts = {name: one.text() for name, one in said.items()}
+        events = int.from_bytes(report[:8], "little")
         print(json.dumps(Ended(status, time.monotonic() - started, events, **texts)._asdict()), flush=True)
 
 

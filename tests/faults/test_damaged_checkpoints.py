@@ -1,17 +1,29 @@
 """A checkpoint in which anything changed is refused: flipped bits, truncation, parts swapped."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from experiments.cli.main import app
+from experiments.deploy.core.state import STATE
+from experiments.runs.run import execute, read_spec
+from experiments.runs.spec import make_spec
+from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run
 from fkgsec.errors import RunError
 from fkgsec.federation.checkpoint import Progress, RoundEntry, load, save
+from fkgsec.federation.loop import CHECKPOINT, run_identities
+from fkgsec.unlearning.options import UnlearnOptions
+from tests.deploy.conftest import Consortium
 
 FLIPS = 500
+TRIPLES = {"size": 400, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
+GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
 
 
 def written(path: Path, seed: int = 0, identity: str = "run") -> bytes:
@@ -45,20 +57,85 @@ def changed(content: bytes, other: bytes) -> Iterator[tuple[str, bytes]]:
     yield "more", content + b"\0"
 
 
-def test_every_change_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    content, other = written(path), written(tmp_path / "other", seed=1)
-    assert len(content) == len(other)
-    load(tmp_path / "other", "run")
-    accepted = []
-    for what, damaged in changed(content, other):
-        path.write_bytes(damaged)
+class Folder(NamedTuple):
+    """What a run left: a file, and how the command that goes on from it reads it."""
+
+    file: Path
+    read: Callable[[], object]
+
+
+def run_folder(root: Path, changes: dict[str, object]) -> Folder:
+    spec = make_spec(None, TRIPLES | changes if changes.get("algorithm") != "cefgl" else changes)
+    graph = spec.load_graph()
+    execute(spec, graph, root, attack=False)
+    identities = run_identities(graph, spec.federation_options())
+    return Folder(root / CHECKPOINT, lambda: load(root / CHECKPOINT, identities))
+
+
+def unlearned_folder(root: Path) -> Folder:
+    run_folder(root / "run", {})
+    graph = read_spec(root / "run").load_graph()
+    client = graph.clients[0]
+    (root / "forget.tsv").write_text(triple_lines(graph, client.name, client.train[:5]))
+    options = UnlearnOptions(method="finetune", decay_epochs=1)
+    target, _ = unlearn_run(root / "run", root / "forget.tsv", options, client=client.name, out=root / "out")
+    return Folder(target / UNLEARNED_FILE, lambda: read_unlearned(target))
+
+
+def server_folder(root: Path) -> Folder:
+    apart = Consortium(root, rounds=2, defense="psu,secagg")
+    apart.serve()
+    place, digest = root / "server" / CHECKPOINT, apart.terms.digest.hex()
+    return Folder(place, lambda: load(place, digest))
+
+
+def party_folder(root: Path) -> Folder:
+    apart = Consortium(root, rounds=2, defense="psu,secagg")
+    apart.serve()
+    return Folder(root / "hospital-1" / STATE, lambda: apart.party("hospital-1"))
+
+
+MADE: dict[str, Callable[[Path], Folder]] = {
+    "plain": lambda root: run_folder(root, {}),
+    "defended": lambda root: run_folder(root, {"defense": "psu,secagg"}),
+    "graphs": lambda root: run_folder(root, GRAPHS),
+    "unlearned": unlearned_folder,
+    "server apart": server_folder,
+    "party apart": party_folder,
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", *(pytest.param(one, marks=pytest.mark.slow) for one in MADE if one != "plain")]
+)
+def test_every_change_of_what_a_run_left_is_refused(kind: str, tmp_path: Path) -> None:
+    file, read = MADE[kind](tmp_path / "made")
+    read()
+    content, accepted, count = file.read_bytes(), list[str](), 0
+    for what, damaged in changed(content, content[::-1]):
+        file.write_bytes(damaged)
+        count += 1
         try:
-            load(path, "run")
+            read()
         except RunError:
             continue
         accepted.append(what)
     assert accepted == []
+    assert count > FLIPS + 100
+    file.write_bytes(content)
+    read()
+
+
+def test_commands_refuse_a_damaged_run(tmp_path: Path) -> None:
+    """One bit of a table or of a message that is kept: nothing is attacked, gone on with or exported."""
+    file, _ = run_folder(tmp_path / "run", {})
+    content = file.read_bytes()
+    for place in (-5, len(content) // 2):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        for command in (["attack", "--run"], ["train", "--rounds", "9", "--out"], ["export", "--out", "t", "--run"]):
+            done = CliRunner().invoke(app, [*command, str(tmp_path / "run")])
+            assert done.exit_code == 2
+            assert f"{CHECKPOINT}: damaged" in done.stderr
 
 
 def test_a_checkpoint_without_its_digest_or_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -1,16 +1,12 @@
-"""Every reader and decoder under input that nobody thought of: files of ours with bytes changed, cut, moved and put in.
+"""Every reader and decoder under input that nobody thought of (`tests.faults.damage`).
 
-Whatever comes, it gives a value or one of our errors, in a line, within seconds, and writes nothing. The inputs are hypothesis's,
-from a fixed seed. The ordinary suite tries a few of them, `make test-faults` thousands.
+The ordinary suite tries a few of them, `make test-faults` thousands. What parties apart read is in `test_fuzz_deployed`.
 """
 
 import gzip
 import pickle
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from experiments.audit.table_files import read_names, read_tables
@@ -31,18 +25,15 @@ from experiments.runs.spec import make_spec
 from fkgsec.data.escrow import Escrow, read_escrow
 from fkgsec.data.formats.readers import read_path
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.errors import FkgsecError
 from fkgsec.federation import messages
 from fkgsec.federation.checkpoint import Progress, load, save
 from fkgsec.graphs.tu import read_tu_folder
 from fkgsec.unlearning.forget_sets import read_forget
-from protocols.core.errors import ProtocolError
 from protocols.psu.messages import decode_message
 from protocols.secagg import messages as secagg
+from tests.faults.damage import MANY, QUICK, Target, tried
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-MOST_S, MOST_LETTERS = 10, 4000
-QUICK, MANY = 8, 400  # inputs of a reader
 TRIPLES = "".join(f"e{n % 7}\tr{n % 3}\té{n % 5}\n" for n in range(30))
 ROWS = np.stack([np.arange(30) % 7, np.arange(30) % 3, np.arange(30) % 5], axis=1)
 CSV = "head,relation,tail,split,client\n" + "".join(f'"e{n % 7}",r{n % 3},é{n % 5},train,c{n % 2}\n' for n in range(30))
@@ -58,16 +49,6 @@ def federation() -> FederatedGraph:
     names = tuple(f"e{n}" for n in range(7)), tuple(f"r{n}" for n in range(3))
     none = np.empty((0, 3), dtype=np.int64)
     return FederatedGraph("tiny", *names, (ClientGraph.from_global("c", ROWS, none, none),))
-
-
-class Target(NamedTuple):
-    """A reader, the file that it reads (below a fresh folder) with what stands beside it, and what a good one holds."""
-
-    name: str
-    file: str
-    content: Callable[[Path], bytes]
-    read: Callable[[Path], object]
-    beside: Mapping[str, str] = MappingProxyType({})
 
 
 def text(content: str) -> Callable[[Path], bytes]:
@@ -150,77 +131,6 @@ TARGETS = (
     Target("masked", "frame", text("secagg"), lambda path: secagg.decode(path.read_bytes())),
     Target("union", "frame", text("psu"), lambda path: decode_message(path.read_bytes())),
 )  # fmt: skip
-
-NASTY = (
-    b"\0", b"\xff\xfe", b"\x1b[2J", b"\n", b"\t", b"9" * 5000, b"[" * 5000, b"{" * 200, b'"', b"'", b"&a *a", b"-", b"../..",
-    b"\xed\xa0\x80",
-)  # fmt: skip
-# Where in the file, what is done, how much of it, and what is put in.
-CHANGES = st.lists(
-    st.tuples(
-        st.floats(0, 1),
-        st.sampled_from(("flip", "cut", "drop", "repeat", "put")),
-        st.integers(1, 200),
-        st.one_of(st.sampled_from(NASTY), st.binary(min_size=1, max_size=20)),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def changed(content: bytes, changes: list[tuple[float, str, int, bytes]]) -> bytes:
-    for where, what, size, put in changes:
-        place = int(where * len(content))
-        if what == "flip" and content:
-            place = min(place, len(content) - 1)
-            content = content[:place] + bytes([content[place] ^ (1 << size % 8)]) + content[place + 1 :]
-        elif what == "cut":
-            content = content[:place]
-        elif what == "drop":
-            content = content[:place] + content[place + size :]
-        elif what == "repeat":
-            content = content[: place + size] + content[place:]
-        elif what == "put":
-            content = content[:place] + put + content[place:]
-    return content
-
-
-def tried(target: Target, folder: Path, max_examples: int) -> int:
-    """How many inputs a reader met, of which each gave a value or a refusal in a line."""
-    file = folder / target.file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    for name, beside in target.beside.items():
-        (folder / name).write_text(beside)
-    good = target.content(folder)
-    for made in folder.glob("made*"):
-        made.unlink()
-    places = set(folder.rglob("*")) | {file}
-    count = 0
-
-    @settings(
-        max_examples=max_examples,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(changes=CHANGES)
-    def one(changes: list[tuple[float, str, int, bytes]]) -> None:
-        nonlocal count
-        count += 1
-        file.write_bytes(changed(good, changes))
-        started = time.monotonic()
-        try:
-            target.read(file)
-        except (FkgsecError, ProtocolError) as error:
-            line = str(error)
-            assert len(line) < MOST_LETTERS
-            assert "\n" not in line
-        assert time.monotonic() - started < MOST_S
-        assert set(folder.rglob("*")) == places
-
-    one()
-    return count
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

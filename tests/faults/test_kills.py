@@ -1,21 +1,20 @@
 """Every long command, killed anywhere and given again: in the end the same records, and nothing half written lies about.
 
-Half of the kills come before a change of a file, which are the moments that matter, half after a random time.
+Half of the kills come before a change of a file, which are the moments that matter, half after a random time. What goes on after
+a kill is killed again, up to five times, before it may end.
 """
 
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults.forked import Commands
-from tests.faults.workloads import outcome, passed, workloads
+from tests.faults.workloads import NAMES, Trials, passed
 
-KILLS = int(os.environ.get("FKGSEC_KILLS", "25"))  # of each command: 225 in all
-NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
+KILLS = int(os.environ.get("FKGSEC_KILLS", "25"))  # of each command
+IN_A_ROW = 5
 
 
 def without_picture(folder: Path) -> list[Path]:
@@ -23,48 +22,41 @@ def without_picture(folder: Path) -> list[Path]:
     return [path.parent for path in folder.rglob("record.json") if not (path.parent / "picture.png").exists()]
 
 
-def killed(commands: Commands, name: str, arguments: list[str], place: Path, trials: range) -> list[str]:
-    """Kill a command in each of these trials, in a fresh folder; returns what was wrong afterwards.
-
-    What a trial does hangs on the command's name and its number alone.
-    """
-    wrong = list[str]()
-    whole = place / "whole"
-    (whole / "out").mkdir(parents=True)
-    reference = commands.run(arguments, whole)
-    assert passed(name, reference.status), reference.err
-    expected = outcome(whole)
-    shutil.rmtree(whole)
-    for number in trials:
-        (whole / "out").mkdir(parents=True)  # the same place, which stands in records
-        draw, told = random.Random(f"{name} {number}"), []
-        for _ in range(1 + (draw.random() < 0.3)):  # some are killed again while they go on
-            first = 1 if number % 4 else max(1, reference.events - 8)  # the last are those of records and pictures
-            at_event = draw.randint(first, reference.events) if number % 2 == 0 else 0
-            after_s = 0.0 if at_event else draw.uniform(0.01, reference.seconds)
-            ended = commands.run(arguments, whole, at_event=at_event, after_s=after_s)
-            told.append(f"event {at_event}" if at_event else f"{after_s:.2f} s")
-            wrong += [f"{name}, {told}: {bare} has no picture" for bare in without_picture(whole)]
-            if ended.status != -signal.SIGKILL and not passed(name, ended.status):
-                wrong.append(f"{name}, {told}: status {ended.status}: {ended.err}")
-        again = commands.run(arguments, whole)
-        found = outcome(whole)
-        if not passed(name, again.status) or again.status != reference.status:
-            wrong.append(f"{name}, {told}: given again, status {again.status}: {again.err}")
-        elif found != expected:
-            differing = [file for file in {*found, *expected} if found.get(file) != expected.get(file)]
-            wrong.append(f"{name}, {told}: differ: {differing}")
-        shutil.rmtree(whole)
-    return wrong
+def kill_once(trials: Trials, name: str, draw: random.Random, *, late: bool) -> tuple[bool, str, list[str]]:
+    """Run a command until it is killed: whether it was (it may end before), when it was to be, and what was wrong."""
+    reference, _ = trials.undisturbed(name)
+    if late or draw.random() < 0.5:  # the last changes are those of records and pictures
+        last = max(1, reference.events // 2)
+        at_event = draw.randint(max(1, reference.events - 8), reference.events) if late else draw.randint(1, last)
+        moment, ended = f"event {at_event}", trials.run(name, at_event=at_event)
+    else:
+        after_s = draw.uniform(0.01, reference.seconds / 2)
+        moment, ended = f"{after_s:.2f} s", trials.run(name, after_s=after_s)
+    wrong = [f"{bare} has no picture" for bare in without_picture(trials.place)]
+    killed = ended.status == -signal.SIGKILL
+    if not killed and not passed(name, ended.status):
+        wrong.append(f"status {ended.status}: {ended.err}")
+    return killed, moment, wrong
 
 
-@pytest.mark.slow
-def test_a_training_that_is_killed_twice(commands: Commands, tmp_path: Path) -> None:
-    arguments = workloads(tmp_path)["train"]
-    assert killed(commands, "train", arguments, tmp_path, range(2)) == []
+def tried(trials: Trials, name: str, kills: int) -> list[str]:
+    """Kill a command so often; returns what was wrong. What is done hangs on the command's name alone, and on its speed."""
+    count, number, found = 0, 0, list[str]()
+    while count < kills:
+        trials.undisturbed(name)
+        trials.fresh()
+        draw, moments, wrong, killed = random.Random(f"{name} {number}"), list[str](), list[str](), True
+        while killed and len(moments) < IN_A_ROW and count < kills:
+            killed, moment, seen = kill_once(trials, name, draw, late=number % 4 == 0 and not moments)
+            count += killed
+            moments.append(moment)
+            wrong += seen
+        found += [f"{name}, {moments}: {one}" for one in (*wrong, *trials.given_again(name))]
+        number += 1
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_kills(name: str, commands: Commands, home: Path, tmp_path: Path) -> None:
-    assert killed(commands, name, workloads(home)[name], tmp_path, range(KILLS)) == []
+def test_kills(name: str, trials: Trials) -> None:
+    assert tried(trials, name, KILLS) == []

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from tests.faults.forked import Commands, Ended
 from tests.faults.sandbox import FKGSEC, read_only
-from tests.faults.workloads import EVERY, ROUNDS, SMALL, outcome, passed, workloads
+from tests.faults.workloads import EVERY, NAMES, ROUNDS, SMALL, Trials, outcome, passed, workloads
 
-NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
 NOBODY = 65_534
 REFUSED = 2
 MIB = 2**20
@@ -26,7 +24,6 @@ def in_one_line(name: str, ended: Ended) -> bool:
 
 
 def place_in(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
     (folder / "out").mkdir(parents=True)
     return folder
 
@@ -34,56 +31,43 @@ def place_in(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("most", [0, 300, 3_000, 8_000, 20_000, 60_000])
-def test_files_that_may_not_grow(name: str, most: int, commands: Commands, home: Path, tmp_path: Path) -> None:
+def test_files_that_may_not_grow(name: str, most: int, trials: Trials) -> None:
     """As on a full disk or beyond a quota, every write past so many bytes fails; afterwards the command goes on."""
-    place = place_in(tmp_path / "place")
-    ended = commands.run(workloads(home)[name], place, file=most)
+    trials.undisturbed(name)
+    trials.fresh()
+    ended = trials.run(name, file=most)
     assert in_one_line(name, ended), ended
-    assert [path for path in place.rglob("*.part") if path.is_file()] == []
-    again = commands.run(workloads(home)[name], place)
-    assert passed(name, again.status), again
-    left = outcome(place)
-    assert outcome_of(name, commands, home, tmp_path / "place") == left
-
-
-def outcome_of(name: str, commands: Commands, home: Path, place: Path) -> dict[str, object]:
-    """What an undisturbed run leaves, in the same place."""
-    ended = commands.run(workloads(home)[name], place_in(place))
-    assert passed(name, ended.status), ended
-    return outcome(place)
+    assert [path for path in trials.place.rglob("*.part") if path.is_file()] == []
+    assert trials.given_again(name) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mebibytes", [20, 100, 400])
-def test_memory_that_ends(name: str, mebibytes: int, commands: Commands, home: Path, tmp_path: Path) -> None:
-    place = place_in(tmp_path / "place")
-    ended = commands.run(workloads(home)[name], place, memory=mebibytes * MIB)
+def test_memory_that_ends(name: str, mebibytes: int, trials: Trials) -> None:
+    trials.undisturbed(name)
+    trials.fresh()
+    ended = trials.run(name, memory=mebibytes * MIB)
     assert in_one_line(name, ended), ended
-    again = commands.run(workloads(home)[name], place)
-    assert passed(name, again.status), again
+    assert trials.given_again(name) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals(name: str, sent: signal.Signals, commands: Commands, home: Path, tmp_path: Path) -> None:
+def test_signals(name: str, sent: signal.Signals, trials: Trials) -> None:
     """An interrupt says that the run goes on; what ends it otherwise says nothing. Given again, it ends as ever."""
-    whole = outcome_of(name, commands, home, tmp_path / "place")
+    events = trials.undisturbed(name)[0].events
     for share in (1, 2, 3):
-        place = place_in(tmp_path / "place")
-        undisturbed = commands.run(workloads(home)[name], place)
-        place_in(place)
-        ended = commands.run(workloads(home)[name], place, kill=sent, at_event=max(1, undisturbed.events * share // 4))
+        trials.fresh()
+        ended = trials.run(name, kill=sent, at_event=max(1, events * share // 4))
         if sent == signal.SIGINT:
             assert ended.status == 130, ended
             assert ended.err.endswith("given again\n")
             assert "Traceback" not in ended.err
         else:
             assert ended.status == -sent, ended
-        again = commands.run(workloads(home)[name], place)
-        assert passed(name, again.status), again
-        assert outcome(place) == whole
+        assert trials.given_again(name) == []
 
 
 @pytest.mark.slow

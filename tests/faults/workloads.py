@@ -1,13 +1,17 @@
 """The long commands, at a size of about a second each, and when two outcomes of one are the same.
 
-commands = workloads(home)              # makes what they read once, in `home`
-assert outcome(folder) == outcome(other)
+trials = Trials(commands, home, place)          # home: what they read, see `prepare`
+trials.fresh()
+trials.run("train", at_event=7)                 # killed before its seventh change of a file
+assert trials.given_again("train") == []
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from safetensors.torch import load_file
 
 from experiments.runs.writing import LOCK_FILE
 from fkgsec.federation.loop import CHECKPOINT
-from tests.faults.forked import Commands
+from tests.faults.forked import Commands, Ended
 
 SMALL = [
     "--size", "400", "--clients", "2", "--dim", "4", "--num-negatives", "4", "--batch-size", "64", "--device", "cpu",
@@ -46,10 +50,11 @@ limits:
   reconstruction.err: {max: 0.99, threat: collusion, leak: 0.5}
   utility.mrr: {min: 0.001}
 """
+NAMES = ("train", "train graphs", "attack", "compare", "experiment", "unlearn", "verify", "audit", "check")
 PASSING = {"check": (0, 3), "verify": (0, 1, 3)}
 """What a command may say where it ends by itself, other than 0: verdicts."""
-# What two runs of equal figures may differ in: when, where and how long they were made.
-_VARIES = ("seconds", "environment", "tables_sha256", "unlearned_sha256")
+# What two runs of equal figures may differ in: when, where, how long and of which commit they were made.
+_VARIES = ("seconds", "environment", "tables_sha256", "unlearned_sha256", "commit", "dirty")
 _PICTURES = (".png", ".html", ".md")
 
 
@@ -109,6 +114,47 @@ def workloads(home: Path) -> dict[str, list[str]]:
 def passed(name: str, status: int) -> bool:
     """Whether a command ended by itself, as it does where nothing is wrong."""
     return status in PASSING.get(name, (0,))
+
+
+class Trials:
+    """Commands that are disturbed, in one place, whose name stands in records; and what each leaves undisturbed."""
+
+    def __init__(self, commands: Commands, home: Path, place: Path) -> None:
+        self.commands, self.home, self.place = commands, home, place
+        self._undisturbed: dict[str, tuple[Ended, dict[str, object]]] = {}
+
+    @cached_property
+    def arguments(self) -> dict[str, list[str]]:
+        """Of every long command, by its name."""
+        return workloads(self.home)
+
+    def fresh(self) -> None:
+        """Empty the place."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        (self.place / "out").mkdir(parents=True)
+
+    def run(self, name: str, **faults: int | float) -> Ended:
+        """A command with what is done to it, see `Commands.run`."""
+        return self.commands.run(self.arguments[name], self.place, **faults)  # type: ignore[arg-type]
+
+    def undisturbed(self, name: str) -> tuple[Ended, dict[str, object]]:
+        """How a command ends and what it leaves; empties the place. Raises `AssertionError` where it fails."""
+        if name not in self._undisturbed:
+            self.fresh()
+            ended = self.run(name)
+            assert passed(name, ended.status), ended
+            self._undisturbed[name] = ended, outcome(self.place)
+            self.fresh()
+        return self._undisturbed[name]
+
+    def given_again(self, name: str) -> list[str]:
+        """What is wrong after a disturbed command is given again: nothing, where it ends and leaves what it always does."""
+        reference, expected = self.undisturbed(name)
+        again = self.run(name)
+        if again.status != reference.status:
+            return [f"status {again.status}: {again.err}"]
+        found = outcome(self.place)
+        return [f"differs: {file}" for file in {*found, *expected} if found.get(file) != expected.get(file)]
 
 
 def outcome(folder: Path) -> dict[str, object]:
