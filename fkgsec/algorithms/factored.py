@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from fkgsec.adam import Adam
 from fkgsec.exchange.low_rank import Factors, factorise, orthogonality
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.kernels import ordered_sum
@@ -44,7 +45,7 @@ class FactoredRows:
             factors = factorise(updates, columns=columns, rank=columns)
             self._parameters.append([part.contiguous().requires_grad_() for part in factors])
         flat = [part for parameters in self._parameters for part in parameters]
-        self._adam = torch.optim.Adam(flat, lr=learning_rate, fused=True)
+        self._adam = Adam(flat, lr=learning_rate)
 
     def step(self, gradient: Tensor, clients: Collection[int]) -> Mapping[int, float]:
         """Carry the gradient to the rows `[n, W]` over to the factors and take a step; returns each client's alpha L_r."""

@@ -6,6 +6,7 @@ clients would run the same products of the same sizes. What a client draws depen
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fkgsec.adam import Adam
 from fkgsec.errors import TrainingError
 from fkgsec.federation import packing
 from fkgsec.gnn.batches import Batch
@@ -73,10 +75,10 @@ class ClientTrainer:
     def reset_optimizer(self) -> None:
         """Forget moments and step counts."""
         rate, decay = self.options.learning_rate, self.options.weight_decay
-        kind = torch.optim.Adam if self.options.optimizer == "adam" else torch.optim.SGD
-        self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay, fused=True)}
+        kind = Adam if self.options.optimizer == "adam" else functools.partial(torch.optim.SGD, fused=True)
+        self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay)}
         if self.private:
-            self.optimizers["private"] = kind(self.private.values(), lr=rate, fused=True)
+            self.optimizers["private"] = kind(self.private.values(), lr=rate)
 
     @property
     def num_steps(self) -> int:
@@ -133,10 +135,8 @@ class ClientTrainer:
         return float(loss.detach()) + added
 
     def forget_gradients(self) -> None:
-        """Of the network; a walk through its modules, as `zero_grad` makes one, takes as long as a product of matrices."""
-        for group in self.optimizers["own"].param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        """Of the network, whose own `zero_grad` walks through its modules and takes as long as a product of matrices."""
+        self.optimizers["own"].zero_grad()
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, buffers and private tensors by name: what the client's network is."""

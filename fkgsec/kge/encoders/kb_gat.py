@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu, leaky_relu, normalize, relu, softplus
 
+from fkgsec.adam import Adam
 from fkgsec.data.graph import ClientGraph
 from fkgsec.gnn.models import dropout
 from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
@@ -197,9 +198,7 @@ class KbGatEncoder(ClientEncoder):
         """Train ConvKB on encoded rows as they are: mean of log(1 + e^(-y s)), y = 1 for a triple and -1 for a corrupted one."""
         encoded = self.encode(rows, self.network.state_dict())
         decoder = self._network.decoder
-        adam = torch.optim.Adam(
-            decoder.parameters(), lr=self.options.learning_rate, weight_decay=DECODER_DECAY, fused=True
-        )
+        adam = Adam(decoder.parameters(), lr=self.options.learning_rate, weight_decay=DECODER_DECAY)
         model = ConvKbModel(self.options.model, self.options.kge_model().dim, decoder=dict(decoder.named_parameters()))
         for epoch in range(self.options.encoder_setting("decoder_epochs")):
             order = self.rng("decoder shuffle", round, epoch).permutation(len(self.triples))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fkgsec.adam import Adam
 from fkgsec.federation import packing
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
@@ -55,11 +56,10 @@ class EncoderTrainer:
 
     def _reset(self) -> None:
         self._adams = [
-            torch.optim.Adam(
+            Adam(
                 [*rows.values(), *encoder.network.parameters()],
                 lr=self._options.learning_rate,
                 weight_decay=encoder.weight_decay,
-                fused=True,
             )
             for rows, encoder in zip(self._rows, self._encoders, strict=True)
         ]

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.adam import Adam
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import RECIPES, Table
@@ -56,7 +57,7 @@ class Learner:
             for client in range(len(self.stack.graphs))
         ]
         flat = [parameters[table] for parameters in self._parameters for table in self._tables]
-        self._adam = torch.optim.Adam(flat, lr=self._learning_rate, fused=True)
+        self._adam = Adam(flat, lr=self._learning_rate)
 
     def queries(self, triples: Tensor, side: Side) -> Queries:
         """What the candidates of these triples, int64 `[B, 3]` in stacked rows, are compared with."""
