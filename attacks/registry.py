@@ -215,6 +215,7 @@ class Attack:
         leads: metrics that stand for it where there is room for few; empty: the first.
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
             unlearn is no such run.
+        also: other things of which each is enough in the place of `needs`.
     """
 
     name: str
@@ -233,6 +234,16 @@ class Attack:
     task: str = KGE
     leads: tuple[str, ...] = ()
     trains: bool = False
+    also: tuple[Needs, ...] = ()
+
+    def needs_under(self, model: ThreatModel) -> Needs:
+        """What it takes under a threat model: of several alternatives the one that this gives."""
+        return next((one for one in self.also if one.fit(model) and not self.needs.fit(model)), self.needs)
+
+    @property
+    def need_words(self) -> str:
+        """What it takes, as a table says it."""
+        return "; or ".join(one.words() for one in (self.needs, *self.also))
 
     @property
     def leading(self) -> tuple[str, ...]:
@@ -242,7 +253,7 @@ class Attack:
     @property
     def threat_models(self) -> tuple[str, ...]:
         """Names of those that give what it needs."""
-        return tuple(name for name, model in threat_models(self.task).items() if self.needs.fit(model))
+        return tuple(name for name, model in threat_models(self.task).items() if self.needs_under(model).fit(model))
 
     def fitting(self, asked: Sequence[str], algorithm: str) -> tuple[str, ...]:
         """The threat models to run it under, of those asked for; without any, its own."""
@@ -316,10 +327,10 @@ def attacks_of(task: str) -> dict[str, Attack]:
 
 def attack_view(attack: Attack, view: View, truth: Truth, rng: np.random.Generator) -> list[Figure]:
     """Figures of an attack on one view: of the victims that cannot be attacked with a reason."""
-    lacking = None
-    if attack.choose is None and not attack.needs.fit(view.threat_model):
-        lacking = f"it needs {attack.needs.words()}"
-    missing = {victim.name: lacking or attack.needs.missing(victim) for victim in view.victims}
+    lacking, needs = None, attack.needs_under(view.threat_model)
+    if attack.choose is None and not needs.fit(view.threat_model):
+        lacking = f"it needs {attack.need_words}"
+    missing = {victim.name: lacking or needs.missing(victim) for victim in view.victims}
     figures = [figure for victim, reason in missing.items() if reason for figure in truth.not_attacked(victim, reason)]
     if able := tuple(victim for victim in view.victims if not missing[victim.name]):
         figures += attack.score(attack.run(view.only(able), rng), truth)

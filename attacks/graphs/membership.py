@@ -36,8 +36,8 @@ from attacks.graphs.models import GraphModel, parameter_names, train_layers
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.shadows import train_reference, train_shadows
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from attacks.membership.evaluation import METRICS, measures
 from attacks.membership.figures import measure_membership
-from attacks.membership.inference import METRICS, measures
 from attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH, MODELS

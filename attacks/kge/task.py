@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -16,9 +17,10 @@ from attacks.kge.view import kge_view
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import DEFAULT, Attack, Case, Truth, attack_view
 from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask
-from fkgsec.data.graph import ClientGraph
-from fkgsec.federation.loop import FederationResult
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.federation.loop import FederationResult, run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 
@@ -39,6 +41,8 @@ def cases(
 ) -> list[Case]:
     """Figures and scores of one attack: for each threat model those of each leak ratio."""
     threats = attack.fitting(options.threat, result.options.algorithm)
+    if train is not run_federation or not result.options.defense:  # else attacks say that they cannot train it
+        train = Remembered(train)
     alone = [name for name in threats if not THREAT_MODELS[name].leaks]
     found: dict[tuple[str, float], Case] = {}
     for leak in options.leak:
@@ -55,6 +59,23 @@ def cases(
         for name, (figures, scores) in first.items():
             found[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), scores
     return [found[name, leak] for name in threats for leak in options.leak if (name, leak) in found]
+
+
+class Remembered:
+    """Trains each federation once: the threat models of an attack that trains its own share them."""
+
+    def __init__(self, train: Callable[..., FederationResult]) -> None:
+        self._train = train
+        self._made: dict[str, FederationResult] = {}
+
+    def __call__(self, graph: FederatedGraph, options: KgeOptions, **how: Any) -> FederationResult:
+        """As `train`, unless something besides is asked for, such as an adversary in it."""
+        if how:
+            return self._train(graph, options, **how)
+        identity = run_identity(graph, options)
+        if identity not in self._made:
+            self._made[identity] = self._train(graph, options)
+        return self._made[identity]
 
 
 def _draw(

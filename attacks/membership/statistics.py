@@ -4,20 +4,21 @@ Each attack gives every audited triple a number, larger where it looks more like
 joins these with the truth.
 
 Threat model: the adversary has a model (its tables, or what answers a triple with a score) and candidate triples.
-`loss_threshold` needs nothing else. `calibrated` and `likelihood_ratio` also need shadow models, so data like the client's and
-the way it was trained. Against an unlearned model, a shadow model that is "in" was trained on the triple *and then unlearned
-it*, one that is "out" never saw it (U-LiRA, Hayes et al. 2024); shadow models that merely trained on it look for a memory that
-unlearning may have turned into another trace.
+What goes by losses, scores and ranks needs nothing else. `calibrated`, `likelihood_ratio`, `linear_likelihood_ratio` and
+`relative_probability` also need shadow models, so data like the client's and the way it was trained. Against an unlearned
+model, a shadow model that is "in" was trained on the triple *and then unlearned it*, one that is "out" never saw it (U-LiRA,
+Hayes et al. 2024); shadow models that merely trained on it look for a memory that unlearning may have turned into another trace.
 
 Legend: `n` audited triples, `S` shadow models, `N` entities.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from attacks.arrays import finite, mask
@@ -71,6 +72,48 @@ def triple_losses(
             loss = negative_sampling_loss(with_true, counts, temperature=temperature)
             losses[low : low + step] += loss.cpu().numpy() / 2
     return losses
+
+
+class Answers(NamedTuple):
+    """What a model answers when an end of each triple is asked for, float64 `[n]` each; means over the two ends.
+
+    Attributes:
+        log_probability: of the softmax over all entities. log_rank: natural logarithm of the rank among them, ties at their mean.
+    """
+
+    log_probability: np.ndarray
+    log_rank: np.ndarray
+
+
+def triple_answers(
+    model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, *, block_bytes: int = SCORE_BLOCK_BYTES
+) -> Answers:
+    """How probable the right end is and which rank it has, unfiltered: the adversary does not know which others are true.
+
+    Args: as `triple_losses`.
+    """
+    found = np.zeros((2, len(triples)))
+    step = max(1, block_bytes // (8 * len(entities)))
+    for side in sides_of("both"):
+        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        for low in range(0, len(triples), step):
+            chosen = torch.tensor(triples[low : low + step]).to(entities.device)
+            queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
+            scores = model.score_all(queries, entities).double()
+            own = scores.gather(1, chosen[:, candidate, None])
+            ranks = (scores > own).sum(dim=1) + ((scores == own).sum(dim=1) + 1) / 2
+            for row, values in enumerate((own[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
+                found[row, low : low + step] += values.cpu().numpy() / 2
+    return Answers(*found)
+
+
+def rank_threshold(log_ranks: np.ndarray) -> np.ndarray:
+    """A triple is a trained one if its ends rank high: minus the mean logarithm of their ranks, float64 `[n]`.
+
+    Source: ours, after the correctness attack of arXiv 2104.08273, which asks whether the right end comes first. Differs: every
+    rank counts.
+    """
+    return -finite("log_ranks", log_ranks, 1)
 
 
 def loss_threshold(losses: np.ndarray) -> np.ndarray:
@@ -132,6 +175,51 @@ def likelihood_ratio(
     mean_in, deviation_in = _gaussians(shadow_scores, member, "in", variance)
     from_in = (scores - mean_in) / deviation_in
     return (from_out**2 - from_in**2) / 2 + np.log(deviation_out / deviation_in)
+
+
+def linear_likelihood_ratio(scores: np.ndarray, shadow_scores: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """LiRA in linear form: one variance for both sides, and one gain g from training on a triple for all triples, float64 `[n]`.
+
+    With c the mean of a triple's mean "in" and mean "out" score, it compares a Gaussian around c + g / 2 with one around
+    c - g / 2: g (s - c) / variance. g is the mean difference of the two, the variance that within triples and sides.
+
+    Args: as for `likelihood_ratio`; each triple needs a shadow model that is "in" and one that is "out".
+
+    Source: ours, from Carlini et al. 2022. With few shadow models a gain and two variances of each triple are mostly noise.
+
+    Raises:
+        ValueError: too few shadow models for a triple, or they all give one score.
+    """
+    scores, shadow_scores, member = _shadows(scores, shadow_scores, member)
+    mean_in, mean_out = _mean(shadow_scores, member, "in"), _mean(shadow_scores, ~member, "out")
+    variance = float(((shadow_scores - np.where(member, mean_in, mean_out)) ** 2).sum())
+    if not variance > 0:
+        raise ValueError("shadow_scores: no spread among the shadow models on either side; train more of them")
+    variance /= max(1, shadow_scores.size - 2 * shadow_scores.shape[1])
+    return (mean_in - mean_out).mean() * (scores - (mean_in + mean_out) / 2) / variance
+
+
+def relative_probability(
+    log_probabilities: np.ndarray, shadow_log_probabilities: np.ndarray, member: np.ndarray
+) -> np.ndarray:
+    """RMIA: how many triples of the population are not raised by the model as far as this one, float64 `[n]` in 0..1.
+
+    A triple is raised by p(x | model) / p(x), where p(x) is the mean of its mean probability in the models that are "in" and that
+    in those that are "out".
+
+    Args:
+        log_probabilities: `[n]` under the attacked model, `Answers.log_probability`. shadow_log_probabilities: `[S, n]`.
+        member: bool `[S, n]`, as for `likelihood_ratio`.
+
+    Source: Zarifzadeh, Liu, Shokri 2024, online form, gamma = 1. Differs: the population are the audited triples themselves, ties
+    half, of which the adversary does not know which were trained on; so the order is that of the ratio.
+    """
+    scores, shadow_scores, member = _shadows(log_probabilities, shadow_log_probabilities, member)
+    largest = shadow_scores.max(axis=0)
+    shares = np.exp(shadow_scores - largest)
+    usual = (_mean(shares, member, "in") + _mean(shares, ~member, "out")) / 2
+    ratios = scores - largest - np.log(usual)
+    return (rankdata(ratios) - 0.5) / len(ratios)
 
 
 def _gaussians(

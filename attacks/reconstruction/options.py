@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 import msgspec
 
+from attacks.membership.shadows import MIN_SHADOWS, ShadowKnowledge
 from attacks.options import BaseAttackOptions
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.leakage import INFERENCES, PAPER
@@ -35,6 +36,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         guesses: names of each victim that a client guesses, beside as many that nobody holds.
         poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.
         boost: what a malicious client multiplies the change of their rows by.
+        shadows: federations that the adversary of membership trains, each as long as the attacked one: 0, or an even number from
+            4 on. shadow_knowledge: what it trains them on, see `attacks.membership.shadows`.
     """
 
     task: ClassVar[str] = KGE
@@ -51,6 +54,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     poison_triples: int = 40
     poison_copies: int = 25
     boost: float = 5.0
+    shadows: int = 0
+    shadow_knowledge: ShadowKnowledge = "same-graph"
 
     def __post_init__(self) -> None:
         if isinstance(self.inference, str):
@@ -82,6 +87,15 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
                 raise SpecError(f"{name} must lie in 1..10,000; got {getattr(self, name)}")
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
+        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
+            raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {self.shadows}")
+        if self.shadow_knowledge not in get_args(ShadowKnowledge):
+            allowed = ", ".join(get_args(ShadowKnowledge))
+            raise SpecError(f"shadow_knowledge must be one of {allowed}; got {self.shadow_knowledge!r}")
+        if not self.shadows and self.shadow_knowledge != "same-graph":
+            raise SpecError(
+                "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
+            )
         if self.unlinked_heads < 0:
             raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
 

@@ -26,9 +26,9 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.membership.audits import contains, to_local
 from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MAX_FPR, estimate_auc, placements, tpr_at_fpr
+from attacks.membership.figures import MAX_FPR, placements, tpr_at_fpr
+from attacks.membership.intervals import dyadic_auc
 from attacks.registry import Truth
-from attacks.uploads.pairs import dyadic_variance
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
@@ -199,13 +199,7 @@ def _figures(
 
 
 def _auc(scores: _Scores, compared: int) -> Estimate:
-    placed = placements(scores.trained, scores.others)
-    auc = placed.members.mean()
-    influence = np.concatenate([(one - auc) / len(one) for one in placed])
-    pairs, own = np.unique(np.sort(scores.ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
-    of_pairs = np.bincount(own.ravel(), influence)
-    variance = dyadic_variance(of_pairs, pairs[:, 0], pairs[:, 1], int(pairs.max()) + 1)
-    return estimate_auc(placed, variance, "dyadic+newcombe", compared=compared)
+    return dyadic_auc(scores.trained, scores.others, scores.ends, compared=compared)
 
 
 def _found(scores: _Scores, max_fpr: float) -> float:

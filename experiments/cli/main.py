@@ -141,7 +141,8 @@ def attack(
         None, given | {"algorithm": read_spec(run).algorithm}
     )  # the values are checked before any data are read
     changes = {name: getattr(asked, name) for name in given}
-    finished, graph = reuse(run, changes, out, overwrite=overwrite)
+    with RunProgress(asked, make_console(stderr=True), enabled=not quiet and bool(asked.shadows)) as progress:
+        finished, graph = reuse(run, changes, out, progress, overwrite=overwrite)
     _print_finished(finished, json, quiet, warnings_of(finished.record.spec, graph), overwrite=overwrite)
 
 

@@ -140,6 +140,17 @@ FLAGS: dict[str, Flag] = {
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),
+    "shadows": Flag(
+        ("--shadows",),
+        "federations that the adversary trains for membership, each as long as the run: an even number from 4 on, or 0 for none",
+        ATTACK,
+    ),
+    "shadow_knowledge": Flag(
+        ("--shadow-knowledge",),
+        "what shadow federations of triples are trained on: the clients' triples but those that are asked about, or half of them "
+        "linked anew",
+        ATTACK_OF_TASK["kge"],
+    ),
     "leak": Flag(
         ("--leak",), "share of the colluder's element-embedding pairs that leak; repeatable", ATTACK_OF_TASK["kge"]
     ),
@@ -177,11 +188,6 @@ FLAGS: dict[str, Flag] = {
     "poison_copies": Flag(("--poison-copies",), "how often each of them stands in its training", ATTACK_OF_TASK["kge"]),
     "boost": Flag(
         ("--boost",), "what a malicious client multiplies the change of their rows by", ATTACK_OF_TASK["kge"]
-    ),
-    "shadows": Flag(
-        ("--shadows",),
-        "federations that the adversary trains for membership: an even number from 4 on, or 0 for none",
-        ATTACK_OF_TASK["graph"],
     ),
     "malicious": Flag(
         ("--malicious",),

@@ -68,6 +68,10 @@ class RunLines(Observer):
         if self._line:
             self._print()
 
+    def run_started(self, name: str, num_rounds: int) -> None:
+        """Lines are of this run from here on."""
+        self._name, self._rounds = f"{self._name.partition(', shadow')[0]}, {name}", num_rounds
+
     def round_done(self, entry: RoundEntry) -> None:
         """Print a line, if the last one is old."""
         reached = "" if entry.valid is None else f", {self._metric} {entry.valid:.4f}"
@@ -88,6 +92,7 @@ class RunProgress(Observer):
     def __init__(self, options: Trained, console: Console, *, enabled: bool) -> None:
         self._console = console
         self._metric = _label(options)
+        self._enabled = enabled
         self._lines = enabled and not console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -112,6 +117,13 @@ class RunProgress(Observer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def run_started(self, name: str, num_rounds: int) -> None:
+        """Begin the bars anew below a line with the name."""
+        if self._enabled:
+            self._console.print(name, style="bold", highlight=False, soft_wrap=True, markup=False)
+        self._progress.reset(self._rounds, total=num_rounds, figures="")
+        self._valid, self._num_bytes = None, 0
 
     def round_started(self, round: int, num_steps: int) -> None:
         self._progress.reset(self._steps, total=num_steps)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.figure import Figure
-from attacks.membership.inference import TOO_FEW, infer_membership
-from attacks.view import ALL
+from attacks.figure import Figure, headline
+from attacks.membership.inference import TOO_FEW
+from attacks.registry import MEMBERSHIP, run_attacks
+from attacks.view import ALL, MODELS
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.run import Finished, load_run
@@ -26,7 +27,6 @@ from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_r
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError
 from fkgsec.federation.loop import CHECKPOINT, FederationResult, run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.unlearning.forget_sets import read_forget
@@ -44,8 +44,8 @@ class Question(NamedTuple):
 
     Attributes:
         threat, leak, victim: of reconstruction; None, None and "all" for other measures. Of membership, `victim` is the client
-            whose triples are asked about; "all" of them together.
-        shadows: federations that the adversary of membership and unlearning trains; 0 leaves it the loss alone.
+            whose triples are asked about; "all" of them together; `threat` None: whoever holds the models.
+        shadows: federations that the adversary of membership and unlearning trains; with 0 it has what models say alone.
         forget, client, method: of unlearning, see `fkgsec unlearn`.
         unit, delta: of a privacy guarantee: what it must protect, and the largest delta that still counts.
     """
@@ -74,33 +74,31 @@ class Question(NamedTuple):
         return ", ".join(parts)
 
 
-def conspicuous(run: Finished, question: Question, metric: str = "auc") -> list[Figure]:
-    """What the strongest membership attack that was asked for gets on each model of the victim (or of all).
+def conspicuous(run: Finished, question: Question, metric: str = "auc") -> Figure:
+    """What the strongest membership attack gets on the models of the victim (or of all).
 
     Raises:
         NotMeasured: the victim's triples match none that nobody trained on; of all clients, those of any of them.
     """
-    try:
-        inferences = inferences_of(run, question)
-    except DataError as error:
-        raise NotMeasured(str(error)) from error
-    clients = run.record.data.clients
-    if question.victim == ALL and (left_out := sorted(clients.keys() - {one.victim for one in inferences})):
+    inferences = [one for one in headline(inferences_of(run, question)) if one.metric == metric]
+    victims = {one.victim for one in inferences} - {ALL}
+    left_out = sorted({one.victim for one in inferences if (one.reason or "").startswith(TOO_FEW)})
+    if victims == set(left_out):
+        raise NotMeasured(f"all clients have {TOO_FEW}")
+    if question.victim == ALL and left_out:
         raise NotMeasured(
-            f"{len(left_out)} of {len(clients)} clients have {TOO_FEW} "
+            f"{len(left_out)} of {len(victims)} clients have {TOO_FEW} "
             f"({', '.join(left_out)}); name a victim, or give them test triples"
         )
-    attack = "lira" if question.shadows else "loss"
-    own = [one for one in inferences if (one.victim, one.metric) == (question.victim, metric)]
-    found = [one for one in own if one.variant.endswith(f", {attack}")]
-    if not found:
+    found = [one for one in inferences if one.victim == question.victim]
+    if not found or question.victim in left_out:
         raise NotMeasured(f"{question.victim} has {TOO_FEW}")
-    return found
+    return found[0]
 
 
 def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Figure]:
-    """Membership inference on the run, as a limit asks for it. Raises `DataError`."""
-    return inferences_on(run.folder, question.shadows, observe)
+    """Membership inference on the run, as a limit asks for it."""
+    return inferences_on(run.folder, question.shadows, question.threat or MODELS, observe)
 
 
 def unlearning_of(run: Finished, question: Question, observe: Observe = unobserved) -> Unlearning | None:
@@ -117,17 +115,14 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
     return verified_unlearning(run.folder, forget, question.client, question.method, question.shadows, observe)
 
 
-def inferences_on(folder: Path, num_shadows: int, observe: Observe = unobserved) -> list[Figure]:
-    """Membership inference on a run: every attack on every model of every client, and of all clients together.
+def inferences_on(folder: Path, num_shadows: int, threat: str = MODELS, observe: Observe = unobserved) -> list[Figure]:
+    """Membership inference on a run: by every way on every model of every client, and of all clients together.
 
     Several limits ask about one run; each audit is made once. `observe` gives each shadow federation its observer.
-
-    Raises:
-        DataError: no client has triples that match.
     """
-    key = (_stamp(folder / CHECKPOINT), num_shadows)
+    key = (_stamp(folder / CHECKPOINT), num_shadows, threat)
     if key not in _INFERENCES:
-        _INFERENCES[key] = _infer(folder, num_shadows, observe)
+        _INFERENCES[key] = _infer(folder, num_shadows, threat, observe)
     return _INFERENCES[key]
 
 
@@ -147,7 +142,7 @@ def verified_unlearning(
 
 Stamp = tuple[tuple[str, int, int], ...]
 # What is made in a process, which is one `fkgsec check`; a file that changes in between gets an entry of its own.
-_INFERENCES: dict[tuple[Stamp, int], list[Figure]] = {}
+_INFERENCES: dict[tuple[Stamp, int, str], list[Figure]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
 
 
@@ -157,7 +152,7 @@ def _stamp(path: Path) -> Stamp:
     return tuple((str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
 
 
-def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Figure]:
+def _infer(folder: Path, num_shadows: int, threat: str, observe: Observe) -> list[Figure]:
     spec, result = load_run(folder)
     numbers = itertools.count(1)
 
@@ -166,7 +161,9 @@ def _infer(folder: Path, num_shadows: int, observe: Observe) -> list[Figure]:
         with observe(options, f"membership on {folder}: shadow {next(numbers)} of {num_shadows}") as observer:
             return run_federation(graph, options, observer=observer, make_transport=make_transport)
 
-    return infer_membership(result, seed=spec.seed, num_shadows=num_shadows, train=train)
+    asked = {"attack": (MEMBERSHIP,), "threat": (threat,), "shadows": num_shadows, "leak": spec.leak[:1]}
+    options = msgspec.structs.replace(spec.attack_options(), seed=spec.seed, shadow_knowledge="same-graph", **asked)
+    return run_attacks(result, options, train=train).figures
 
 
 def made_unlearning(

@@ -41,10 +41,11 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
     if MEASURES[measure].kind == "bytes":
         return _bytes(finished.record)
     if measure.startswith("membership."):
+        figure = conspicuous(finished, question)
+        told = max((one.value for one in figure.guesses.values()), default=0.0)
         return [
-            f"{one.variant.partition(',')[0]} models: AUC {one.estimate} over {one.counts['members']:,} members and "
-            f"{one.counts['controls']:,} never-seen triples"
-            for one in conspicuous(finished, question)
+            f"strongest of {figure.compared} ways: {figure.by}, AUC {figure.estimate} over {figure.counts['members']:,} members "
+            f"and {figure.counts['controls']:,} never-seen triples; data alone get {told:.4f}"
         ]
     if measure.startswith("unlearning."):
         return _unlearning(finished, question)

@@ -18,7 +18,7 @@ import pandas as pd
 from attacks.figure import Figure, headline, over_victims
 from attacks.forgetting.figures import METRICS as UNLEARNING_METRICS
 from attacks.forgetting.figures import UNLEARNING
-from attacks.membership.inference import METRICS as MEMBERSHIP_METRICS
+from attacks.membership.evaluation import METRICS, OF_SHARED
 from attacks.reconstruction.leakage import items_behind
 from attacks.registry import ATTACKS, MEMBERSHIP, Attack
 from attacks.view import ALL, THREAT_MODELS
@@ -233,11 +233,11 @@ def prepare(run: Finished, measure: str, question: Question, observe: Observe) -
 
 def _membership(metric: str) -> Read:
     def read(run: Finished, question: Question) -> Estimate:
-        """Of the model that gives more away."""
-        figures = conspicuous(run, question, metric)
-        if missing := [one.reason for one in figures if one.reason]:
-            raise NotMeasured(missing[0])
-        return max((one.estimate for one in figures), key=lambda one: (one.value, one.high))
+        """Of the strongest way on any model, with an interval that counts the choice."""
+        figure = conspicuous(run, question, metric)
+        if figure.reason:
+            raise NotMeasured(figure.reason)
+        return figure.estimate
 
     return read
 
@@ -259,7 +259,9 @@ def _unlearning(metric: str) -> Read:
 
 
 def _inference(about: str, read: Read) -> Measure:
-    return Measure(about, "max", "share", "matched triples", ("victim", "shadows"), read, inferences_of, task="kge")
+    return Measure(
+        about, "max", "share", "matched triples", ("threat", "victim", "shadows"), read, inferences_of, task="kge"
+    )
 
 
 def _forgotten(about: str, read: Read) -> Measure:
@@ -322,7 +324,8 @@ _OWN: dict[str, Measure] = {
         unlearning_of,
     ),
     **{
-        f"{MEMBERSHIP}.{metric}": _inference(about, _membership(metric)) for metric, about in MEMBERSHIP_METRICS.items()
+        f"{MEMBERSHIP}.{metric}": _inference(about, _membership(metric))
+        for metric, about in ({**METRICS, **OF_SHARED}).items()
     },
     **{
         f"{UNLEARNING}.{metric}": _forgotten(about, _unlearning(metric)) for metric, about in UNLEARNING_METRICS.items()

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from attacks.registry import ATTACKS
-from attacks.view import ALL, THREAT_MODELS, attacked_task, default_threats, threat_models
+from attacks.registry import ATTACKS, MEMBERSHIP
+from attacks.view import ALL, MODELS, THREAT_MODELS, attacked_task, default_threats, threat_models
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
 from experiments.runs.choices import suggestion
@@ -141,7 +141,11 @@ def threats_of(spec: RunSpec, attack: str | None = None) -> tuple[str, ...]:
     if spec.threat:
         return spec.threat
     names = one.fitting((), spec.algorithm)
-    return tuple(name for name in names if one.needs.never(spec.algorithm, THREAT_MODELS[name]) is None)
+    return tuple(
+        name
+        for name in names
+        if one.needs_under(THREAT_MODELS[name]).never(spec.algorithm, THREAT_MODELS[name]) is None
+    )
 
 
 def _federation(document: Document, where: Where, value: Any) -> RunSpec:
@@ -263,7 +267,7 @@ def _questions(
     elif spec.threat:
         threats = measure.attack.fitting(spec.threat, spec.algorithm)
     for threat in threats or default_threats(spec.algorithm):
-        if reason := measure.attack.needs.never(spec.algorithm, THREAT_MODELS[threat]):
+        if reason := measure.attack.needs_under(THREAT_MODELS[threat]).never(spec.algorithm, THREAT_MODELS[threat]):
             document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
     leaks = getattr(spec, "leak", (None,))
     if "leak" in fields:
@@ -282,7 +286,14 @@ def _audit_question(document: Document, where: Where, fields: dict[str, Any], na
     if type(shadows) is not int or (shadows and (shadows < MIN_SHADOWS or shadows % 2)):
         document.wrong((*where, "shadows"), f"must be 0 or an even number of at least {MIN_SHADOWS}; got {shadows!r}")
     if where[1].startswith("membership."):
-        return Question(victim=_text(document, where, fields, "victim", ALL), shadows=shadows)
+        attack = ATTACKS[MEMBERSHIP]
+        if (threat := fields.get("threat", MODELS)) not in attack.threat_models:
+            allowed = ", ".join(attack.threat_models)
+            document.wrong((*where, "threat"), f"must be one of {allowed}; got {threat!r}")
+        if reason := attack.needs_under(THREAT_MODELS[threat]).never(spec.algorithm, THREAT_MODELS[threat]):
+            document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
+        victim = _text(document, where, fields, "victim", ALL)
+        return Question(None if threat == MODELS else threat, victim=victim, shadows=shadows)
     if "forget" not in fields:
         document.wrong(where, "forget is missing: the file with the triples to forget")
     method = fields.get("method", "fedlu")
@@ -323,7 +334,11 @@ def _refuse_twice(document: Document, limits: list[Limit]) -> None:
 
 def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
     """The spec with every threat model and leak that limits ask about, so that one run answers them all."""
-    asked = [limit.question for limit in limits if limit.federation == name and limit.question.threat]
+    asked = [
+        limit.question
+        for limit in limits
+        if limit.federation == name and limit.question.threat and MEASURES[limit.measure].attack is not None
+    ]
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
     own = spec.attack or attacked_task(spec.algorithm).default(spec.algorithm)

@@ -15,7 +15,6 @@ import typer
 from experiments.cli.console import make_console, say
 from experiments.reporting.listing import (
     WIDE,
-    as_csv,
     find_records,
     listing,
     listing_table,
@@ -24,6 +23,7 @@ from experiments.reporting.listing import (
     select,
     sort,
 )
+from experiments.reporting.sheets import as_csv
 from experiments.reporting.tables import MARGIN_AID
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError

@@ -94,13 +94,6 @@ class Found(NamedTuple):
     damaged: list[str]
 
 
-def as_csv(frame: pd.DataFrame) -> str:
-    """The table as CSV. Text that a spreadsheet would compute (`=HYPERLINK(...)`) gets an apostrophe before it."""
-    text = frame.select_dtypes("string")
-    guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True)
-    return frame.assign(**{str(name): guarded[name] for name in guarded}).to_csv(index=False, lineterminator="\n")
-
-
 def find_records(paths: Sequence[Path]) -> Found:
     """The record of every finished run.
 

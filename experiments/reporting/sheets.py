@@ -195,3 +195,10 @@ def markdown_lines(sheet: Sheet) -> list[str]:
 def markdown_row(cells: Iterable[str]) -> str:
     """One row; white space is folded."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """The table as CSV. Text that a spreadsheet would compute (`=HYPERLINK(...)`) gets an apostrophe before it."""
+    text = frame.select_dtypes("string")
+    guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True)
+    return frame.assign(**{str(name): guarded[name] for name in guarded}).to_csv(index=False, lineterminator="\n")

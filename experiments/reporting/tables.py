@@ -229,7 +229,7 @@ def attack_lines() -> list[str]:
     for name, one in ATTACKS.items():
         models = one.threat_models
         about = f"{one.about} ({task_named(one.task).about})"
-        lines += [f"{name}: {about}", f"  needs: {one.needs.words()}", f"  threat models: {', '.join(models)}"]
+        lines += [f"{name}: {about}", f"  needs: {one.need_words}", f"  threat models: {', '.join(models)}"]
         lines += [f"  {name}.{metric}: {about}" for metric, about in one.metrics.items()]
     return lines
 

@@ -1,6 +1,7 @@
 """A run on disk: train (or go on, or reuse), attack, write the folder.
 
 runs/mine/record.json, scores.parquet, picture.png       the run as it was first finished
+runs/mine/membership-roc.png, membership-risk.csv        where membership was inferred, see `experiments.reporting.membership`
 runs/mine/attacks/score-2f1c09a4d7/record.json, ...      a further attack on it, found again by its options
 """
 
@@ -10,7 +11,7 @@ import functools
 import hashlib
 import io
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +24,16 @@ from attacks.view import check_attackable
 from defenses.options import parse_defense
 from defenses.transport import make_transport
 from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of, sealed
+from experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
 from experiments.reporting.picture import draw_picture
+from experiments.reporting.sheets import as_csv
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import locked, refused
 from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of
+from experiments.tasks.trainings import TRAININGS, Trainings
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation import checkpoint
@@ -136,8 +140,9 @@ def execute(
             write_atomically(folder / SPEC_FILE, _encode_spec(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
+        train = functools.partial(run_federation, make_transport=make_transport, make_task=make_task)
         fingerprint = _fingerprint(folder, result)
-        return _report(spec, result, target, attack=attack, fingerprint=fingerprint, make_task=make_task)
+        return _report(spec, result, target, attack=attack, fingerprint=fingerprint, train=train, observer=observer)
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
@@ -179,7 +184,7 @@ def reuse(
     """Attack a finished run again, with other attack options.
 
     Args:
-        folder: the finished run. changes: attack options by name.
+        folder: the finished run. changes: attack options by name. observer: of federations that the attack trains.
         out: where to write; None: beside the run's own record, in its `attack_folder`. The same attack finds its record there,
             or in the run itself, and is not made again.
         overwrite: make it again, and write over another record in `out`.
@@ -187,7 +192,7 @@ def reuse(
     Raises:
         RunError: the folder holds no finished run, the data have changed since, or `out` has another record.
     """
-    spec, result = load_run(folder, observer)
+    spec, result = load_run(folder)
     fingerprint = _fingerprint(folder, result)
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
@@ -201,7 +206,9 @@ def reuse(
     if out is not None:
         _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
     with locked(folder if out is None else target):
-        return _report(spec, result, target, attack=True, fingerprint=fingerprint), result.graph
+        train = functools.partial(run_federation, make_transport=make_transport)
+        found = _report(spec, result, target, attack=True, fingerprint=fingerprint, train=train, observer=observer)
+        return found, result.graph
 
 
 def _trained(spec: RunSpec) -> Any:
@@ -255,8 +262,9 @@ def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
             return
     except RunError:
         _remove(folder / CHECKPOINT)
-    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, PICTURE_FILE)))
-    shutil.rmtree(folder / ATTACKS, ignore_errors=True)
+    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, PICTURE_FILE, ROC_FILE, RISK_FILE)))
+    for name in (ATTACKS, TRAININGS):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _remove(*files: Path) -> None:
@@ -304,24 +312,37 @@ def load_run(
 
 
 def _report(
-    spec: RunSpec, result: Any, folder: Path, *, attack: bool, fingerprint: str, make_task: MakeTask | None = None
+    spec: RunSpec,
+    result: Any,
+    folder: Path,
+    *,
+    attack: bool,
+    fingerprint: str,
+    train: Callable[..., Any],
+    observer: Observer | None,
 ) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
-    train = functools.partial(run_federation, make_transport=make_transport, make_task=make_task)
-    figures, scores = run_attacks(result, spec.attack_options(), train=train) if attack else ([], pd.DataFrame())
+    seconds = sum(entry.seconds for entry in result.rounds)
+    trainings = Trainings(train, folder / TRAININGS, observer, count=spec.attack_options().shadows, seconds=seconds)
+    figures, scores = run_attacks(result, spec.attack_options(), train=trainings) if attack else ([], pd.DataFrame())
     content = io.BytesIO()
     if not scores.columns.empty:
         scores.to_parquet(content, index=False)
     of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
     record = sealed(make_record(spec, result, figures, Origin(fingerprint, of_scores)))
-    picture = draw_picture(record)
+    candidates = candidates_of(scores)
+    beside = {PICTURE_FILE: draw_picture(record)}
+    if len(candidates):
+        beside |= {ROC_FILE: draw_roc(candidates), RISK_FILE: as_csv(risk_table(candidates)).encode()}
     _make_folder(folder)
-    _remove(folder / RECORD_FILE, folder / SCORES_FILE)  # those of an earlier attack
+    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))  # those of an earlier attack
     write_atomically(folder / SPEC_FILE, _encode_spec(spec))
     if of_scores:
         write_atomically(folder / SCORES_FILE, content.getvalue())
-    write_atomically(folder / PICTURE_FILE, picture)
+    for name, written in beside.items():
+        write_atomically(folder / name, written)
     write_atomically(folder / RECORD_FILE, encode_record(record))
+    trainings.clear()
     return Finished(record, scores, folder)
 
 

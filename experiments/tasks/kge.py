@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 import msgspec
 import numpy as np
 
+from attacks.membership.shadows import ShadowKnowledge
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.options import KgeAttackOptions, Metric
-from attacks.registry import RECONSTRUCTION
+from attacks.registry import MEMBERSHIP, RECONSTRUCTION
 from defenses.options import parse_defense
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics
@@ -69,6 +70,8 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     poison_triples: int = 40
     poison_copies: int = 25
     boost: float = 5.0
+    shadows: int = 0
+    shadow_knowledge: ShadowKnowledge = "same-graph"
     attack_seed: int | None = None
     attack: tuple[str, ...] = ()
 
@@ -84,6 +87,8 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
             raise SpecError(
                 f"{name} applies to the attack {RECONSTRUCTION}, which attack leaves out; leave it out, too"
             )
+        if self.shadows and MEMBERSHIP not in self.attack:
+            raise SpecError(f"shadows applies to the attack {MEMBERSHIP}, which attack leaves out; give it, too")
         if self.partition is not None and self.partition not in PARTITIONS:
             raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
 

@@ -26,6 +26,9 @@ from fkgsec.federation.options import RunOptions
 class Observer:
     """Progress callbacks of a run; the defaults do nothing. Subclass to draw a progress bar."""
 
+    def run_started(self, name: str, num_rounds: int) -> None:
+        """Another run of at most so many rounds begins, such as a shadow federation of an attack."""
+
     def round_started(self, round: int, num_steps: int) -> None:
         """A round of so many steps begins."""
 

@@ -52,7 +52,10 @@ def test_reconstruction_and_membership_run(result: KgeResult) -> None:
     assert named
     assert [one for one in named if one.baseline is None or one.estimate.low <= one.baseline.high] == []
     membership = [one for one in figures if (one.attack, one.metric) == ("membership", "auc")]
-    assert {one.variant for one in membership} == {"local, loss", "global, loss"}
+    assert {one.variant for one in membership} == {
+        "strongest",
+        *(f"{model}, {way}" for model in ("local", "global") for way in ("score", "loss", "rank")),
+    }
     assert all(0 < one.estimate.value < 1 and one.estimate.n > 10 for one in membership)
 
 

@@ -76,7 +76,8 @@ def test_the_list_says_what_it_needs() -> None:
     assert "needs: each victim's entities threat models: server, collusion" in shown
     assert "shapes.auc: AUC of linked pairs" in shown
     assert "reconstruction: names the victims' entities" in shown
-    assert "needs: clients' models threat models: models membership.auc: AUC of membership inference" in shown
+    assert "needs: clients' models; or a client alone; or " in shown
+    assert "threat models: identifiers, models, server+triples, client membership.auc: AUC of membership" in shown
 
 
 def test_an_unknown_attack_is_refused() -> None:

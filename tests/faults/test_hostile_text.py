@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from experiments.cli.console import expected_errors, make_console
 from experiments.cli.main import app
 from experiments.gate.verdict_formats import _sarif_text
-from experiments.reporting.listing import as_csv, find_records
+from experiments.reporting.listing import find_records
+from experiments.reporting.sheets import as_csv
 from experiments.runs.documents import read_document
 from experiments.runs.record import read_if_of, read_record
 from experiments.runs.spec import make_spec

@@ -24,7 +24,11 @@ from attacks.membership.statistics import (
     Variance,
     calibrated,
     likelihood_ratio,
+    linear_likelihood_ratio,
     loss_threshold,
+    rank_threshold,
+    relative_probability,
+    triple_answers,
     triple_losses,
     triple_scores,
 )
@@ -234,6 +238,31 @@ def test_losses_are_the_definition(name: ModelName) -> None:
     assert triple_scores(model, entities, relations, triples) == pytest.approx(scores, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_the_definition(name: ModelName) -> None:
+    model = KgeModel(name, 4, gamma=2.0)
+    entities, relations = (
+        model.initial_rows(7, model.entity_width, rng()),
+        model.initial_rows(2, model.relation_width, rng(1)),
+    )
+    entities[5] = entities[4]  # a tie
+    triples = random_triples(9, 7, 2, seed=3)
+    for block_bytes in (1, 2**20):
+        found = triple_answers(model, entities, relations, triples, block_bytes=block_bytes)
+        for row, (h, r, t) in enumerate(triples.tolist()):
+            probability, rank = 0.0, 0.0
+            for side in ("tail", "head"):
+                ends = [(h, e) if side == "tail" else (e, t) for e in range(7)]
+                scores = [float(model.score(entities[a], relations[r], entities[b])) for a, b in ends]
+                own = scores[t if side == "tail" else h]
+                better, tied = sum(s > own + 1e-6 for s in scores), sum(abs(s - own) <= 1e-6 for s in scores)
+                rank += math.log(better + (tied + 1) / 2) / 2
+                probability += (own - math.log(sum(math.exp(s) for s in scores))) / 2
+            assert found.log_probability[row] == pytest.approx(probability, rel=1e-5)
+            assert found.log_rank[row] == pytest.approx(rank, abs=1e-6)
+    assert rank_threshold(found.log_rank).tolist() == (-found.log_rank).tolist()
+
+
 class Shadows(NamedTuple):
     scores: np.ndarray
     shadow_scores: np.ndarray
@@ -323,6 +352,33 @@ class TestShadowAttacks:
         offline = likelihood_ratio(*arguments, variance=variance, mode="offline")
         assert offline == pytest.approx(standardised(outside))
         assert calibrated(*arguments) == pytest.approx(case.scores - [part.mean() for part in outside])
+
+    def test_the_linear_form_is_the_ratio_of_gaussians_of_one_variance_and_one_gain(self) -> None:
+        case = synthetic_shadows(7, 12, gain=2, seed=3)
+        sides = [[case.shadow_scores[chosen[:, i], i] for i in range(7)] for chosen in (case.member, ~case.member)]
+        gain = sum(inside.mean() - outside.mean() for inside, outside in zip(*sides, strict=True)) / 7
+        squares = sum(((part - part.mean()) ** 2).sum() for side in sides for part in side)
+        deviation = math.sqrt(squares / sum(len(part) - 1 for side in sides for part in side))
+        expected = []
+        for i in range(7):
+            centre = (sides[0][i].mean() + sides[1][i].mean()) / 2
+            inside, outside = (stats.norm(centre + sign * gain / 2, deviation) for sign in (1, -1))
+            expected.append(inside.logpdf(case.scores[i]) - outside.logpdf(case.scores[i]))
+        assert linear_likelihood_ratio(case.scores, case.shadow_scores, case.member) == pytest.approx(expected)
+
+    def test_relative_probability_by_hand_and_by_a_naive_loop(self) -> None:
+        # Two in at .8 and .4, two out at .2 and .2: usually (.6 + .2) / 2 = .4, so that .8 is raised by 2; the other by .5.
+        member = np.array([[True, True], [True, False], [False, True], [False, False]])
+        shadows = np.log([[0.8, 0.4], [0.4, 0.2], [0.2, 0.4], [0.2, 0.2]])
+        assert relative_probability(np.log([0.8, 0.15]), shadows, member) == pytest.approx([0.75, 0.25])
+        case = synthetic_shadows(40, 12, gain=2, seed=3)
+        own, others = -np.logaddexp(0, -case.scores), -np.logaddexp(0, -case.shadow_scores)
+        ratios = []
+        for i in range(40):
+            inside, outside = (np.exp(others[chosen[:, i], i]).mean() for chosen in (case.member, ~case.member))
+            ratios.append(math.exp(own[i]) / (0.5 * inside + 0.5 * outside))
+        expected = [np.mean([(one > other) + 0.5 * (one == other) for other in ratios]) for one in ratios]
+        assert relative_probability(own, others, case.member) == pytest.approx(expected)
 
     def test_offline_needs_no_model_that_saw_the_triples(self) -> None:
         case = synthetic_shadows(50, 8, gain=0, seed=4)

@@ -152,7 +152,7 @@ BAD: list[tuple[str, str]] = [
     (changed("[0, 1]", "[0, 0]"), "seeds: a seed is given twice: 0, 0"),
     (audits("shadows: 4", "shadows: 3"), "policy.yaml:3: limits.membership.auc.shadows: must be 0 or an even number of at"),
     (audits("shadows: 4", "shadows: true"), "limits.membership.auc.shadows: must be 0 or an even number"),
-    (audits("shadows: 4", "threat: collusion"), "limits.membership.auc.threat: unknown key"),
+    (audits("shadows: 4", "threat: collusion"), "limits.membership.auc.threat: must be one of identifiers, models, "),
     (audits("victim: hospital-2", "victim: 2"), "limits.membership.auc.victim: a client's name is expected; got 2"),
     (audits("forget: f.tsv, ", ""), "policy.yaml:4: limits.unlearning.auc: forget is missing: the file with the triples"),
     (audits("forget: f.tsv", "forget: 3"), "limits.unlearning.auc.forget: a path is expected; got 3"),

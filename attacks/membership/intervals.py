@@ -1,0 +1,88 @@
+"""AUC and TPR of scores of triples, with intervals that count that triples which share an entity are scored alike.
+
+    dyadic_auc(members, controls, ends)                    # ends int64 [m + c, 2]: heads and tails
+    dyadic_tpr(members, controls, ends, 0.01)
+
+A hub stands in many triples, and a model that knows it well scores all of them high: a thousand triples of one hub are no
+thousand observations. The variance is that of dyadic data (`attacks.uploads.pairs.dyadic_variance`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import binom
+
+from attacks.membership.figures import Placements, estimate_auc, placements, tpr_at_fpr
+from attacks.uploads.pairs import dyadic_variance
+from fkgsec.estimate import Estimate, proportion
+
+
+def dyadic_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> Estimate:
+    """Chance that one of the former scores `[m]` lies above one of the latter `[c]`, ties half.
+
+    Args:
+        ends: int64 `[m + c, 2]`, heads and tails of both. compared: among how many figures this one was chosen (Bonferroni).
+
+    Source: DeLong et al. 1988 for the influence of each triple.
+    """
+    placed = placements(members, controls)
+    influence = _influence(placed)
+    return estimate_auc(placed, _dyadic(influence, ends), "dyadic+newcombe", compared=compared)
+
+
+def dyadic_tpr(
+    members: np.ndarray, controls: np.ndarray, ends: np.ndarray, max_fpr: float, *, compared: int = 1
+) -> Estimate | None:
+    """The share of the former scores `[m]` above a threshold that at most `max_fpr` of the latter `[c]` exceed; None where these
+    are too few for it.
+
+    Two errors, added as independent ones. Of the members: Wilson's interval of as many independent triples as tell as much, m
+    over the design effect (`_design_effect`). Of the threshold: the shares that lie above the thresholds which as many controls
+    exceed as a binomial sample of the controls' effective number would have, 2.5 % and 97.5 %.
+
+    Args: as `dyadic_auc`.
+    """
+    found = tpr_at_fpr(members, controls, max_fpr, "remembered").tpr
+    if found is None:
+        return None
+    m, c = len(members), len(controls)
+    placed = placements(members, controls)
+    threshold = np.sort(controls)[-math.floor(max_fpr * c + 1e-9) - 1]
+    effects = (
+        _design_effect(members > threshold, placed.members, ends[:m]),
+        _design_effect(controls > threshold, placed.controls, ends[m:]),
+    )
+    count, usable = (max(1, round(size / effect)) for size, effect in zip((m, c), effects, strict=True))
+    wide = proportion(found.value * count, count, compared=compared)
+    tail = 0.025 / compared
+    descending = np.sort(controls)[::-1]
+    exceeding = [min(c - 1, round(one * c / usable)) for one in binom.ppf([tail, 1 - tail], usable, max_fpr)]
+    least, most = (float((members > descending[number]).mean()) for number in exceeding)
+    low = found.value - math.hypot(found.value - wide.low, max(0.0, found.value - least))
+    high = found.value + math.hypot(wide.high - found.value, max(0.0, most - found.value))
+    method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
+    return Estimate(found.value, min(found.value, max(0.0, low)), max(found.value, min(1.0, high)), m, method)
+
+
+def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> float:
+    """Variance of a mean over that of as many independent triples: of what is found (bool `[k]`) or of their places among the
+    others (float `[k]`), whichever is larger; at least 1."""
+    effects = [1.0]
+    for values in (found.astype(np.float64), placed):
+        influence = (values - values.mean()) / len(values)
+        if (alone := float(influence @ influence)) > 0:
+            effects.append(_dyadic(influence, ends) / alone)
+    return max(effects)
+
+
+def _influence(placed: Placements) -> np.ndarray:
+    auc = placed.members.mean()
+    return np.concatenate([(one - auc) / len(one) for one in placed])
+
+
+def _dyadic(influence: np.ndarray, ends: np.ndarray) -> float:
+    pairs, own = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
+    summed = np.bincount(own.ravel(), influence)
+    return dyadic_variance(summed, pairs[:, 0], pairs[:, 1], int(pairs.max()) + 1)

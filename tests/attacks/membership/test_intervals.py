@@ -1,0 +1,81 @@
+"""AUC and TPR of triples: values by scikit-learn, variances by a naive loop, and coverage where hubs dominate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from attacks.membership.figures import auc_of, tpr_at_fpr
+from attacks.membership.intervals import dyadic_auc, dyadic_tpr
+
+
+def case(seed: int, m: int = 150, c: int = 180, entities: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ends, liked = rng.integers(0, entities, (m + c, 2)), rng.normal(size=entities)
+    scores = (liked[ends].sum(axis=1) + rng.normal(size=m + c) + 1.0 * (np.arange(m + c) < m)).round(1)  # with ties
+    return scores[:m], scores[m:], ends
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_are_those_of_scikit_learn(seed: int) -> None:
+    members, controls, ends = case(seed)
+    truth, scores = np.arange(len(ends)) < len(members), np.concatenate([members, controls])
+    assert dyadic_auc(members, controls, ends).value == pytest.approx(roc_auc_score(truth, scores))
+    fpr, tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
+    for most in (0.01, 0.1):
+        found = dyadic_tpr(members, controls, ends, most)
+        assert found is not None
+        assert found.value == pytest.approx(tpr[fpr <= most].max())
+    assert dyadic_tpr(members, controls[:50], ends[: len(members) + 50], 0.01) is None
+
+
+def test_by_hand() -> None:
+    """Three members above 9 of 10 controls, one below all: AUC (3 * 9.. ) and at 10 % false alarms 3 of 4."""
+    members, controls = np.array([9.5, 9.6, 9.7, 0.5]), np.arange(1.0, 11.0)
+    ends = np.arange(28).reshape(14, 2)  # no two share an entity
+    assert dyadic_auc(members, controls, ends).value == pytest.approx((9 + 9 + 9 + 0) / 40)
+    found = dyadic_tpr(members, controls, ends, 0.1)
+    assert found is not None
+    assert (found.value, found.n) == (0.75, 4)
+    alone = tpr_at_fpr(members, controls, 0.1, "remembered").tpr
+    assert alone is not None
+    assert found.low <= alone.low  # which does not count that the threshold is chance, too
+    assert found.high >= alone.high
+
+
+def test_more_ways_widen_it_and_shared_entities_too() -> None:
+    members, controls, ends = case(7)
+    apart = np.arange(2 * len(ends)).reshape(-1, 2)
+    for measure in (
+        lambda where, compared: dyadic_auc(members, controls, where, compared=compared),
+        lambda where, compared: dyadic_tpr(members, controls, where, 0.1, compared=compared),
+    ):
+        one, several, hubs = measure(apart, 1), measure(apart, 8), measure(ends, 1)
+        assert several.low < one.low < one.high < several.high
+        assert hubs.high - hubs.low > one.high - one.low
+        assert several.method.endswith(", best of 8")
+
+
+def test_intervals_hold_where_hubs_dominate() -> None:
+    """Scores vary by entity, of which few stand in most triples: usual intervals cover too seldom, these about as they say."""
+    rng, repeats, m, entities, gain, share = np.random.default_rng(0), 150, 400, 150, 1.5, 0.36
+    weights = 1 / np.arange(1, entities + 1) ** 0.8
+    deviation = np.sqrt(1 + 2 * share)
+    auc = norm.cdf(gain / deviation / np.sqrt(2))
+    tpr = norm.sf(norm.isf(0.01) - gain / deviation)
+    covered = np.zeros(4)
+    for _ in range(repeats):
+        ends = rng.choice(entities, (2 * m, 2), p=weights / weights.sum())
+        liked = rng.normal(0, np.sqrt(share), entities)
+        scores = liked[ends].sum(axis=1) + rng.normal(size=2 * m) + gain * (np.arange(2 * m) < m)
+        members, controls = scores[:m], scores[m:]
+        wide, low = dyadic_auc(members, controls, ends), dyadic_tpr(members, controls, ends, 0.01)
+        usual = auc_of(members, controls), tpr_at_fpr(members, controls, 0.01, "remembered").tpr
+        for place, (one, true) in enumerate(((wide, auc), (low, tpr), (usual[0], auc), (usual[1], tpr))):
+            assert one is not None
+            covered[place] += one.low <= true <= one.high
+    dyadic, counted = covered[:2] / repeats, covered[2:] / repeats
+    assert (dyadic >= (0.88, 0.92)).all(), dyadic
+    assert (counted <= dyadic - 0.03).all(), counted
