@@ -47,6 +47,24 @@ def critical_value(compared: int = 1) -> float:
     return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
 
 
+def at_level(found: Estimate, compared: int = 1, least: float = -1.0) -> Estimate:
+    """The same figure with the interval that holds where it was chosen among `compared` ones (Bonferroni).
+
+    A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to 1
+    at most; one without sampling error stays.
+
+    >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
+    True
+    """
+    if compared == 1 or found.low == found.high:
+        return found
+    if found.method == "wilson":
+        return proportion(min(found.value * found.n, found.n), found.n, compared=compared)
+    wider = critical_value(compared) / critical_value()
+    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
+    return Estimate(found.value, max(least, low), min(1.0, high), found.n, f"{found.method}, best of {compared}")
+
+
 def proportion(successes: float, n: int, *, compared: int = 1) -> Estimate:
     """Wilson score interval of a share. An empty sample gives value 0 with interval [0, 1].
 

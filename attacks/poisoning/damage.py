@@ -64,11 +64,7 @@ def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: 
 
 def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
     """The mean with its bootstrap interval, as wide as the best of so many takes."""
-    found = estimate.mean(values, rng)
-    wider = estimate.critical_value(compared) / estimate.critical_value()
-    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
-    method = found.method if compared == 1 else f"{found.method}, best of {compared}"
-    return Estimate(found.value, max(-1.0, low), min(1.0, high), found.n, method)
+    return estimate.at_level(estimate.mean(values, rng), compared)
 
 
 def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str]) -> list[Figure]:

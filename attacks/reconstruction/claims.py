@@ -27,6 +27,7 @@ from attacks.reconstruction.inference import (
 )
 from attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
 
+WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
 NO_NAME = ""  # where the adversary makes no guess
 
 
@@ -43,7 +44,7 @@ class Claims:
     victim: VictimView
     names: Mapping[Inference, EntityGuesses]
     guesser: RelationGuesser
-    rankings: dict[tuple[str, str], PairRanking]
+    rankings: dict[tuple[str, str, str], PairRanking]
 
     def relations(
         self, pairs: np.ndarray, relation_rows: np.ndarray, named: Mapping[Inference, np.ndarray]
@@ -75,12 +76,23 @@ class Claims:
                 found[by][seen] = relations
         return {by: found[by] for by in named}
 
-    def ranking(self, heads: np.ndarray) -> PairRanking:
-        """Candidate pairs of these rows `[H]` with every row, without a hint which are linked."""
-        key = self.victim.name, self.victim.origin
-        if key not in self.rankings:
-            self.rankings[key] = rank_pairs(self.view, self.victim, heads)
-        return self.rankings[key]
+    def ranking_by(self, heads: np.ndarray) -> dict[Inference, PairRanking]:
+        """Candidate pairs of these rows `[H]` with every row, without a hint which are linked, by inference.
+
+        `learned` is left out where it was not asked for, or nothing could be learnt.
+        """
+        found: dict[Inference, PairRanking] = {}
+        for by in WITHOUT_LINKS:
+            key = self.victim.name, self.victim.origin, by
+            if key not in self.rankings:
+                if by == "score":
+                    self.rankings[key] = rank_pairs(self.view, self.victim, heads)
+                elif by in self.names and self.guesser.links is not None:
+                    assert self.victim.entities is not None
+                    self.rankings[key] = self.guesser.links.rank(self.victim.entities, heads)
+            if key in self.rankings:
+                found[by] = self.rankings[key]
+        return found
 
 
 def claim(
@@ -88,7 +100,7 @@ def claim(
     victim: VictimView,
     guesser: RelationGuesser | None,
     inferences: Sequence[Inference],
-    rankings: dict[tuple[str, str], PairRanking],
+    rankings: dict[tuple[str, str, str], PairRanking],
 ) -> Claims | str:
     """What the adversary claims of a victim; why it can claim nothing.
 

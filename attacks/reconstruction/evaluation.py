@@ -90,7 +90,7 @@ class Reconstruction:
     def __init__(self, options: AttackOptions) -> None:
         self.options = options
         self.guesser: RelationGuesser | None = None
-        self.rankings: dict[tuple[str, str], PairRanking] = {}
+        self.rankings: dict[tuple[str, str, str], PairRanking] = {}
 
     def run(self, view: KgeView, rng: np.random.Generator) -> dict[str, Claims | str]:
         """By victim what the adversary claims of it, or why it can claim nothing."""
@@ -159,20 +159,24 @@ class Reconstruction:
         if self.options.unlinked_heads:
             counts.unlinked = self._unlinked(claims, held, named_right[best], chance)
 
-    def _unlinked(self, claims: Claims, held: _Held, entity_right: np.ndarray, chance: np.ndarray) -> Unlinked:
-        """The attack that is not told which pairs are linked."""
+    def _unlinked(self, claims: Claims, held: _Held, entity_right: np.ndarray, chance: np.ndarray) -> list[Unlinked]:
+        """The attack that is not told which pairs are linked, by each inference that ranks pairs."""
         assert claims.view.colluder is not None
         rng = generator(self.options.seed, "unlinked heads", claims.victim.name)
         heads = sample_heads(len(entity_right), self.options.unlinked_heads, rng)
-        return measure_unlinked(
-            claims.ranking(heads),
-            claims.view.colluder,
-            held.train,
-            held.relation_names,
-            entity_right=entity_right,
-            chance=chance,
-            rng=rng,
-        )
+        return [
+            measure_unlinked(
+                ranking,
+                claims.view.colluder,
+                held.train,
+                held.relation_names,
+                entity_right=entity_right,
+                chance=chance,
+                rng=rng,
+                inference=by,
+            )
+            for by, ranking in claims.ranking_by(heads).items()
+        ]
 
 
 class _Held:

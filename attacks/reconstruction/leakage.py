@@ -130,7 +130,8 @@ def rows_of(figures: Iterable[Figure]) -> list[Leakage]:
             found = (
                 honest.setdefault(place, {}) if one.metric in UNLINKED else pairs.setdefault((*place, one.variant), {})
             )
-            found[one.metric] = one
+            if one.metric not in found or one.variant == STRONGEST:
+                found[one.metric] = one
     rows = [_row(pair["err"], pair["trr"]) for pair in pairs.values()]
     shown = {id(row) for row in headline_rows(rows)}
     for place, row in enumerate(rows):
@@ -171,7 +172,8 @@ def _row(err: Figure, trr: Figure) -> Leakage:
 
 
 def _unlinked(parts: Mapping[str, Figure]) -> Unlinked:
-    counts, inference = parts[UNLINKED[0]].counts, parts[UNLINKED[0]].variant
+    counts, last = parts[UNLINKED[0]].counts, parts[UNLINKED[-1]]
+    inference = last.by if last.variant == STRONGEST else last.variant
     estimates = {name: parts[name].estimate for name in UNLINKED}
     baselines = {f"{name}_baseline": parts[name].baseline for name in UNLINKED}
     return Unlinked(**estimates, **baselines, num_heads=counts["heads"], num_pairs=counts["pairs"], inference=inference)  # pyright: ignore[reportArgumentType]

@@ -22,6 +22,7 @@ import torch
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.reconstruction.inference import ByVector, Inference, infer_relations
 from attacks.reconstruction.learned import RelationLearner, learn_relations
+from attacks.reconstruction.links import LinkLearner, learn_links
 from attacks.reconstruction.prior import NamePosterior, fit_names
 from fkgsec.kge.models import KgeModel
 
@@ -43,6 +44,10 @@ class RelationGuesser:
     @cached_property
     def learner(self) -> RelationLearner:
         return learn_relations(self.model, self.colluder, self.seed)
+
+    @cached_property
+    def links(self) -> LinkLearner | None:
+        return learn_links(self.model, self.colluder, self.learner, self.seed)
 
     @cached_property
     def names(self) -> NamePosterior:

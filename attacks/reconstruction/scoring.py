@@ -17,6 +17,7 @@ Source: ours. fedr.txt 3.1 infers by cosine alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -28,9 +29,10 @@ from attacks.reconstruction.leakage import PUBLISHED, UNLINKED
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.registry import Truth
 from attacks.residual import count_sources
+from attacks.uploads.ways import Measure, by_ways
 from attacks.view import ALL
 from fkgsec import estimate
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, at_level
 
 
 class Counts(msgspec.Struct):
@@ -47,7 +49,7 @@ class Counts(msgspec.Struct):
     triples_prior: float = 0
     triples_attainable: float = 0
     remark: str | None = None
-    unlinked: Unlinked | None = None
+    unlinked: list[Unlinked] = []
     reason: str | None = None
     sources: np.ndarray = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.int64))
     items: pd.DataFrame = msgspec.field(default_factory=pd.DataFrame)
@@ -73,12 +75,19 @@ def figures_of(
         return figures
     for (victim, group), pairs in zip(groups, zip(*made, strict=True), strict=True):
         figures += [strongest(variants) for variants in zip(*pairs, strict=True)]
-        if len(group) == 1 and (found := group[0].unlinked) is not None:
-            details = {"variant": found.inference, "counts": {"heads": found.num_heads, "pairs": found.num_pairs}}
-            figures += [
-                truth.figure(name, victim, getattr(found, name), baseline=getattr(found, f"{name}_baseline"), **details)
-                for name in UNLINKED
-            ]
+        if len(group) == 1 and group[0].unlinked:
+            figures += _without_links(truth, victim, group[0].unlinked)
+    return figures
+
+
+def _without_links(truth: Truth, victim: str, found: Sequence[Unlinked]) -> list[Figure]:
+    """Each metric by each ranking of pairs, and by the strongest."""
+    counts = {"heads": found[0].num_heads, "pairs": found[0].num_pairs}
+    figures = []
+    for name in UNLINKED:
+        ways: dict[str, Measure] = {one.inference: partial(at_level, getattr(one, name), least=0.0) for one in found}
+        chance = {"chance": getattr(found[0], f"{name}_baseline")}
+        figures += by_ways(truth, name, victim, ways, chance, counts=counts)
     return figures
 
 

@@ -26,7 +26,9 @@ class Unlinked(msgspec.Struct, frozen=True):
         average_precision: over the whole ranking, unreachable triples counted as missed.
         *_baseline: expectation of the same claims in random order with the majority relation.
         num_heads, num_pairs: sampled heads and the candidate pairs they give.
-        inference: how a pair's relation is inferred and its score made, see `attacks.reconstruction.inference.rank_pairs`.
+        inference: how a pair's relation is inferred and its score made: "score" by `attacks.reconstruction.inference.rank_pairs`,
+            "learned" by `attacks.reconstruction.links`; or which of them has the best average precision, where each figure is
+            that of the strongest.
     """
 
     precision: Estimate
@@ -54,13 +56,14 @@ def measure_unlinked(
     entity_right: np.ndarray,
     chance: np.ndarray,
     rng: np.random.Generator,
+    inference: str = "score",
 ) -> Unlinked:
     """Count which of the ranked claims are training triples of the victim.
 
     Args:
         train: int64 `[n, 3]` true triples in the victim's rows; relations: true names of its relations `[m]`.
         entity_right: bool `[rows]`, whether each row was named right; chance: that of a random name, float `[rows]`.
-        rng: of the bootstrap.
+        rng: of the bootstrap. inference: that ranked them.
     """
     count, heads = len(entity_right), ranking.heads
     place = np.full(count, -1)
@@ -88,6 +91,7 @@ def measure_unlinked(
         estimate.exact(precisions / max(1, total), len(hits)),
         len(heads),
         len(hits),
+        inference,
     )
 
 

@@ -63,7 +63,8 @@ def leakage_sheet(records: Mapping[str, Record]) -> Sheet:
     figures = figures.loc[(figures["victim"] != ALL) & figures["reason"].isna()]
     rows = rows_of(side_by_side(reconstruction(figures)))
     place = itemgetter("run", "threat_model", "leak", "victim")
-    unlinked = {place(row): row for row in rows_of(side_by_side(without_links(figures)))}
+    honest_ones = without_links(figures.loc[figures["headline"].astype(bool)])
+    unlinked = {place(row): row for row in rows_of(side_by_side(honest_ones))}
     for row in rows:
         honest = unlinked.get(place(row), {}) if row["headline"] else {}
         row |= {name: honest.get(name) for name in UNLINKED} | {"inference": _inference(row)}

@@ -84,15 +84,17 @@ def _reconstruction_sheets(shown: pd.DataFrame, figures: pd.DataFrame) -> Iterat
         yield Sheet("  right entities by what told their holder", columns, counts)
     honest = without_links(shown)
     if len(honest):
-        (by,) = set(honest["variant"])
         heads = {
             "precision": "precision",
             "recall": "recall",
             "average_precision": "AP",
             "average_precision_base": "base",
         }
-        title = f"  without being told which pairs are linked (relations by {by})"
-        yield Sheet.of(title, side_by_side(honest), victim | heads)
+        old = [by for by in dict.fromkeys(honest["variant"]) if by != STRONGEST]
+        by = f" (relations by {old[0]})" if old else ""
+        if not old:
+            heads["average_precision_by"] = "strongest"
+        yield Sheet.of(f"  without being told which pairs are linked{by}", side_by_side(honest), victim | heads)
 
 
 def inference_columns(names: Iterable[str]) -> dict[str, str | Column]:

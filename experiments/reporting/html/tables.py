@@ -240,14 +240,15 @@ def other_attacks(runs: Sequence[Run]) -> Sheet | None:
 
 def unlinked(runs: Sequence[Run]) -> Sheet | None:
     """The attack that is not told which rows are linked; None where it did not run."""
-    frame = side_by_side(without_links(figure_frame(_records(runs))))
+    figures = figure_frame(_records(runs))
+    frame = side_by_side(without_links(figures.loc[figures["headline"].astype(bool)]))
     rows = sorted(rows_of(frame), key=lambda row: -row["recall"].value)
     named = ("precision", "recall", "average precision")
     heads = {name: Column(head, "rate") for name, head in zip(UNLINKED, named, strict=True)}
     parts = {
         key: of for name, head in heads.items() for key, of in ((name, head), (f"{name}_base", Column("base", "share")))
     }
-    title = "Not told which rows are linked (relations by score); the highest recall first"
+    title = "Not told which rows are linked ; the highest recall first"
     return Sheet.of(title, pd.DataFrame(rows, dtype=object), _PLACE | parts) if rows else None
 
 
