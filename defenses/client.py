@@ -102,6 +102,7 @@ class DefendedClient:
     def __init__(self, party: str, terms: Terms, entropy: PartyEntropy, log: type[ReceivedBroadcasts]) -> None:
         self.party, self.terms, self.log = party, terms, log(party)
         self.identity, self.draw = entropy.identity, entropy.randomness
+        self.guarded = True
         self.tables: dict[Table, TableClient] = {}
         self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
         self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
@@ -116,8 +117,9 @@ class DefendedClient:
         return self.terms.defense.psu is not None
 
     def join(self, client: TableClient, *, guarded: bool = True) -> None:
-        """Take part in the exchange of one table. One that is not `guarded` sends its rows as they are."""
+        """Take part in the exchange of one table. One that is not `guarded` sends its rows as they are, without noise."""
         self.tables[client.table] = client
+        self.guarded = guarded
         client.tells_weight = self.terms.defense.secagg is None
         if guarded and (self.terms.defense.dp or self.terms.defense.others):
             client.guard = Guards(self, client.table)
@@ -218,7 +220,7 @@ class DefendedClient:
         weight = self.tables[table].holding.weight
         if weight > 1:
             elements = elements * elements.dtype.type(weight)  # modulo the ring
-        if isinstance(noise, RingNoise):
+        if isinstance(noise, RingNoise) and self.guarded:
             drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
         weights = np.zeros(len(dense), dtype=Ring.UINT32.dtype)

@@ -1,6 +1,6 @@
 """Aggregation that bounds what one client can do to a row: `--defense robust:rule=clip`, `median`, `trim`.
 
-    parse_defense("robust:rule=clip,c=1")             # no row moves further than c times a usual change
+    parse_defense("robust:rule=clip,c=1.5")           # no row moves further than c times a usual change
     parse_defense("robust:rule=median")               # each number of a row: the median over its holders
     parse_defense("robust:rule=trim,f=1")             # their mean without the f largest and the f smallest
     parse_defense("secagg,robust:rule=clip,by=clients")
@@ -41,6 +41,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from protocols.core.prg import Randomness
 
 Rule = Literal["clip", "median", "trim"]
+USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (experiments/results/attacks/matrix)
 CHUNK = 1 << 24  # numbers of all clients' rows that are sorted at once
 
 
@@ -56,7 +57,7 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
     about: ClassVar[str] = "bounds what one client does to a row"
 
     rule: Rule
-    c: float = 1.0
+    c: float = USUAL
     f: int = 1
     by: Literal["server", "clients"] = "server"
 
@@ -65,8 +66,8 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise SpecError(f"c must be above 0 and at most {MOST:,.0f}; got {self.c}")
         if not 1 <= self.f <= MOST:
             raise SpecError(f"f must be at least 1 and at most {MOST:,.0f}; got {self.f}")
-        for name, rule in (("c", "clip"), ("f", "trim")):
-            if self.rule != rule and getattr(self, name) != 1:
+        for name, rule, default in (("c", "clip", USUAL), ("f", "trim", 1)):
+            if self.rule != rule and getattr(self, name) != default:
                 raise SpecError(f"{name} applies to rule={rule}; leave it out")
         if self.by == "clients" and self.rule != "clip":
             raise SpecError(f"by=clients applies to rule=clip: rule={self.rule} compares the clients' rows")

@@ -13,6 +13,7 @@ from fkgsec import FederationOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.messages import Rows
 from fkgsec.federation.result import FederationResult
 
 
@@ -32,11 +33,14 @@ class TestRules:
         previous = torch.zeros(2, 2)
         uploads = uploads_of([(0, [3.0, 4.0]), (1, [0.0, 5.0])], [(0, [0.6, 0.8])], [(1, [30.0, 40.0])])
         # Usual norms are 5, 1 and 50: the bound is 5.
-        one, two, three = screened(RobustOptions(rule="clip"), uploads, previous).values()
+        one, two, three = screened(RobustOptions(rule="clip", c=1), uploads, previous).values()
         assert torch.equal(one, torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
         assert torch.equal(two, torch.tensor([[0.6, 0.8]]))
         assert torch.allclose(three, torch.tensor([[3.0, 4.0]]))
-        assert RobustOptions(rule="clip").screen(1, "entities", uploads, previous).cut["client/2"] == 1
+        assert RobustOptions(rule="clip", c=1).screen(1, "entities", uploads, previous).cut["client/2"] == 1
+        assert torch.allclose(
+            screened(RobustOptions(rule="clip"), uploads, previous)["client/2"], torch.tensor([[4.5, 6.0]])
+        )
 
     def test_a_median_counts_no_rows_as_cut(self) -> None:
         """It gives all holders of a row its value; of rows that are cut there is nothing to say."""
@@ -49,7 +53,7 @@ class TestRules:
     def test_one_of_two_clients_cannot_raise_the_bound(self) -> None:
         uploads = uploads_of([(0, [1.0, 0.0])], [(0, [1000.0, 0.0])])
         _, other = screened(RobustOptions(rule="clip"), uploads, torch.zeros(1, 2)).values()
-        assert torch.allclose(other, torch.tensor([[1.0, 0.0]]))
+        assert torch.allclose(other, torch.tensor([[1.5, 0.0]]))
 
     def test_what_a_clip_leaves_open(self) -> None:
         """Half of the clients lower the bound to nothing by uploading what they were sent, fewer do not. What a
@@ -64,7 +68,22 @@ class TestRules:
         uploads["client/2"] = uploads["client/2"]._replace(weight=1_000_000)
         cut = rule.screen(1, "entities", uploads, previous).uploads["client/2"]
         assert cut.weight == 1_000_000
-        assert torch.allclose(cut.rows, torch.tensor([[3.0, 4.0]]))
+        assert torch.allclose(cut.rows, torch.tensor([[4.5, 6.0]]))
+
+    def test_many_small_boosts_gain_no_more_than_the_bound(self) -> None:
+        """Half of a client's rows moved by a little more than usual, or all of them: each is cut to the bound, which the other
+        clients set."""
+        rng, rule = np.random.default_rng(0), RobustOptions(rule="clip")
+        usual = torch.from_numpy(rng.normal(size=(4, 40, 3))).float()
+        usual /= usual.norm(dim=2, keepdim=True)  # every honest change has length 1
+        rows, previous = torch.arange(40), torch.zeros(40, 3)
+        for share, boost in ((0.5, 1.6), (1.0, 1.6), (1.0, 30.0)):
+            own = usual[3].clone()
+            own[: int(share * 40)] *= boost
+            uploads = {f"client/{place}": Upload(rows, one) for place, one in enumerate((*usual[:3], own))}
+            made = rule.screen(1, "entities", uploads, previous)
+            assert float(made.uploads["client/3"].rows.norm(dim=1).max()) <= 1.5 + 1e-5
+            assert made.cut == {"client/0": 0, "client/1": 0, "client/2": 0, "client/3": int(share * 40)}
 
     def test_nobody_moved(self) -> None:
         rows = screened(RobustOptions(rule="clip"), uploads_of([(0, [1.0, 2.0])]), torch.tensor([[1.0, 2.0]]))
@@ -137,6 +156,13 @@ class Unguarded(OfAFewRows):
     guarded = False
 
 
+class Stays(Adversary):
+    """Uploads what it received."""
+
+    def upload(self, round: int, table: str, received: Tensor, trained: Tensor) -> Tensor:
+        return received
+
+
 class NoNumber(Adversary):
     """Uploads a value that is no number."""
 
@@ -189,6 +215,27 @@ class TestRuns:
         assert other > 5 * one
         assert any("which nobody can enforce" in line for line in honest.protection.lines())
         assert not any(entry.cut_rows for entry in honest.rounds)
+
+    @pytest.mark.parametrize("defense", ["dp:clip=1,epsilon=1,unit=row", "secagg,dp:clip=1,epsilon=1,unit=row"])
+    def test_a_malicious_client_adds_no_noise(self, defense: str) -> None:
+        """What it puts in is what it received, to the rounding of the encoding; an honest client's differs by its noise."""
+        apart = {}
+        for guarded in (True, False):
+            stays = Stays("hospital-2")
+            stays.guarded = guarded
+            result = trained(defense, stays, rounds=1)
+            start = result.started["entities"]["client/hospital-2"]
+            if "secagg" in defense:
+                names = result.row_names["entities"]
+                client = next(one for one in result.graph.clients if one.name == "hospital-2")
+                places = [names.index(result.graph.entities[number]) for number in client.entity_ids]
+                own = result.inputs["entities"]["client/hospital-2"][places[: client.num_trained_entities]]
+            else:
+                sent = (one for one in result.transcript.messages(1) if isinstance(one, Rows))
+                own = next(one.unpack() for one in sent if one.sender == "client/hospital-2")
+            apart[guarded] = float((own - start[: len(own)]).abs().max())
+        assert apart[False] < 1e-4
+        assert apart[True] > 0.1
 
     @pytest.mark.parametrize("defense", ["", "robust:rule=clip", "robust:rule=median", "robust:rule=clip,by=clients"])
     def test_an_upload_that_is_no_number_is_left_out_and_named(self, defense: str) -> None:
