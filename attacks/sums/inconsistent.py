@@ -41,7 +41,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE = "server-active"
-FAR = 1e9  # a value that no training brings back to what a sum can hold
+FAR = 1e9  # a value that no training brings back within what a sum can hold
 METRICS = {
     "cosine": update_recovery.METRICS["cosine"],
     "relative_error": update_recovery.METRICS["relative_error"],

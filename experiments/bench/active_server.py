@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from attacks.registry import UPDATE_RECOVERY
+from attacks.sums.inconsistent import FAR
 from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
 from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
@@ -36,8 +37,6 @@ from fkgsec.exchange import MakeTransport, Received, Uploaded
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.unlearning.unlearning import UnlearnOptions
-
-FAR = 1e9  # a value that no training brings back within the clip
 
 
 class Forgetful(SentBroadcasts):
