@@ -22,8 +22,8 @@ import torch
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.reconstruction.inference import ByVector, Inference, infer_relations
 from attacks.reconstruction.learned import RelationLearner, learn_relations
-from attacks.reconstruction.links import LinkLearner, learn_links
 from attacks.reconstruction.prior import NamePosterior, fit_names
+from attacks.uploads.links import LinkLearner, learn_links
 from fkgsec.kge.models import KgeModel
 
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows

@@ -9,9 +9,9 @@ import torch
 from attacks.figure import Figure, headline
 from attacks.kge.view import ColluderKnowledge
 from attacks.reconstruction.learned import learn_relations
-from attacks.reconstruction.links import MAX_LINKED, LinkLearner, learn_links
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import run_attacks
+from attacks.uploads.links import MAX_LINKED, LinkLearner, learn_links
 from fkgsec import KgeModel
 from fkgsec.estimate import at_level, mean, proportion
 
@@ -91,8 +91,8 @@ class TestLearner:
     def test_a_colluder_of_many_links_is_sampled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rows, triples = typed()
         assert len(triples) < MAX_LINKED
-        monkeypatch.setattr("attacks.reconstruction.links.MAX_LINKED", 200)
-        monkeypatch.setattr("attacks.reconstruction.links.MAX_HEADS", 60)
+        monkeypatch.setattr("attacks.uploads.links.MAX_LINKED", 200)
+        monkeypatch.setattr("attacks.uploads.links.MAX_HEADS", 60)
         learner = learnt(knowledge(rows, triples))
         assert learner is not None
         assert auc(learner, *typed(seed=1)) > 0.8
