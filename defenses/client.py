@@ -31,6 +31,7 @@ from fkgsec.exchange.codec import Content, Contribution
 from fkgsec.federation.messages import AnyMessage, Rows
 from fkgsec.federation.recipes import Table
 from protocols.core.prg import Ring, digest
+from protocols.secagg import Setting, Vector, safe_threshold
 
 
 class Part(NamedTuple):
@@ -259,3 +260,60 @@ class DefendedClient:
 def bound_session(terms: Terms, purpose: str, table: Table, context: bytes, log: History) -> bytes:
     """The session of a sum for a party of this history; `context` is what the parties must agree on beside it."""
     return digest("fkgsec exchange", terms.sessions[purpose, table], context, log.digest)
+
+
+def claim_setting(terms: Terms, round: int, table: Table, parties: Sequence[str]) -> Setting:
+    """The session that claims of what was sent are signed for."""
+    session = digest("fkgsec exchange", terms.sessions["broadcasts", table])
+    return terms.setting(session, round, tuple(parties), (Vector("broadcasts", 0, Ring.UINT32),))
+
+
+def sum_setting(
+    terms: Terms,
+    log: History,
+    purpose: str,
+    round: int,
+    table: Table,
+    parties: Sequence[str],
+    num_rows: int,
+    *,
+    threshold: int | None = None,
+    min_survivors: int | None = None,
+    context: bytes = b"",
+) -> Setting:
+    """A session of secure aggregation as a party of this history believes it to be; `context` is what all must agree on, too."""
+    vectors = (Vector("holders", num_rows, Ring.UINT32),)
+    if purpose == "rows":
+        vectors = (Vector("rows", num_rows * terms.widths[table], terms.encodings[table].ring), *vectors)
+    session = bound_session(terms, purpose, table, context, log)
+    return terms.setting(session, round, tuple(parties), vectors, threshold, min_survivors)
+
+
+def sending_setting(
+    terms: Terms,
+    log: History,
+    round: int,
+    table: Table,
+    parties: Sequence[str],
+    counted: Sequence[str],
+    num_rows: int,
+    told: bytes,
+) -> Setting:
+    """The session that sums the rows that were counted often enough.
+
+    As many shares open a secret as in a session of all participants, however few are left.
+    """
+    members = tuple(party for party in parties if party in counted)
+    threshold = max(terms.threshold(len(parties)), safe_threshold(len(members)))
+    return sum_setting(
+        terms,
+        log,
+        "rows",
+        round,
+        table,
+        members,
+        num_rows,
+        threshold=threshold,
+        min_survivors=len(members),
+        context=told,
+    )

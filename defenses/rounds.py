@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from defenses.bound_broadcasts import History
 from defenses.broadcasts import BroadcastError
-from defenses.client import DefendedClient, bound_session
+from defenses.client import DefendedClient, claim_setting, sending_setting, sum_setting
 from defenses.server import DefendedServer
 from defenses.terms import Terms
 from fkgsec.exchange import Received, Uploaded
@@ -31,14 +31,15 @@ from fkgsec.federation.recipes import Table
 from protocols import psu, secagg
 from protocols.core.errors import (
     DisconnectedGraph,
+    ProtocolError,
     ReconstructionMismatch,
     TooFewParties,
     UnexpectedMessage,
     describe,
 )
-from protocols.core.prg import Randomness, Ring, digest
+from protocols.core.prg import Randomness
 from protocols.core.rounds import NOTHING, Ask, ClientRound, Deliver, Replies, Reply, Result, ServerRound, Silence
-from protocols.secagg import Setting, Stage, Sum, Vector, safe_threshold
+from protocols.secagg import Setting, Stage, Sum
 from protocols.secagg.messages import Survivors, decode, kind_of
 from protocols.secagg.session import STAGES
 
@@ -90,19 +91,41 @@ def _sole(frame: Frames, sender: str) -> AnyMessage:
     return sole(frame, sender, BroadcastError)
 
 
+def _two(frame: Frames, sender: str) -> tuple[AnyMessage, AnyMessage]:
+    """A claim, and keys of the sum. Raises `BroadcastError` for fewer or more messages."""
+    if len(frame) != 2:
+        raise BroadcastError(f"{sender} sent {len(frame)} messages where a claim and keys are due")
+    return frame[0], frame[1]
+
+
 def _server_side(
-    inner: ServerRound[Result], seal: Seal, first: Ask | None = None, silent: set[str] | None = None
+    inner: ServerRound[Result],
+    seal: Seal,
+    first: Ask | None = None,
+    silent: set[str] | None = None,
+    *,
+    said: Mapping[str, Frames] | None = None,
+    beside: Mapping[str, AnyMessage] = MappingProxyType({}),
 ) -> ServerRound[Result]:
     """A protocol's round.
 
     Args:
         first: what is asked in place of its first request, which is empty; clients answer that.
+        said: what answered that already; nothing is asked in its place then.
+        beside: by party what goes with the first request that crosses, to those whom it does not ask, too.
         silent: takes those that were asked and did not answer.
     """
     ask = next(inner)
+    if said is not None:
+        try:
+            ask = inner.send(_opened(said.items(), seal, set()))
+        except ProtocolError:
+            yield Ask(CLAIMS, {party: (one,) for party, one in beside.items()})
+            raise
     while True:
         sealed = {party: seal.of_protocol(SERVER, party, frame) for party, frame in ask.requests.items()}
-        outer, first, answered = first or Ask(ask.stage, sealed), None, set[str]()
+        sealed |= {party: (one, *sealed.get(party, ())) for party, one in beside.items()}
+        outer, first, beside, answered = first or Ask(ask.stage, sealed), None, {}, set[str]()
         replies = yield outer
         try:
             ask = inner.send(_opened(replies, seal, answered))
@@ -153,6 +176,16 @@ def _client_side(
             told = decode(content)
             assert isinstance(told, Survivors)
             signed(told.survivors)
+
+
+def _going_on(steps: ClientRound[Result], frame: Frames) -> ClientRound[Result]:
+    """A part that has spoken already, whose reply this frame answers."""
+    while True:
+        try:
+            reply = steps.send(frame)
+        except StopIteration as end:
+            return end.value
+        frame = yield reply
 
 
 def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
@@ -264,21 +297,23 @@ def server_upload(
     """
     seal = Seal(round, table)
     server.begin(table)
-    setting = _claiming(server.terms, round, table, parties)
+    setting = claim_setting(server.terms, round, table, parties)
     replies = yield Ask(CLAIM, dict.fromkeys(parties, NOTHING))
-    sent, unread = {}, {}
+    sent, advertised, unread = {}, {}, {}
     for party, reply in replies:
         try:
             if isinstance(reply, Silence):
                 raise BroadcastError(reply.reason)
-            sent[party] = seal.content(_sole(reply, party), party, SERVER, CLAIM)
+            claim, advertised[party] = _two(reply, party)
+            sent[party] = seal.content(claim, party, SERVER, CLAIM)
         except BroadcastError as error:
             unread[party] = f"BroadcastError: {error}"
     claims, excluded = server.log.compare(sent, setting, setting.session)
     excluded = unread | excluded
-    shown = {p: (seal.message(SERVER, p, CLAIMS, server.log.shown(claims, setting, p)),) for p in claims}
+    shown = {p: seal.message(SERVER, p, CLAIMS, server.log.shown(claims, setting, p)) for p in claims}
     try:
-        total, crossed = yield from _server_sum(server, seal, parties, Ask(CLAIMS, shown), note)
+        said = {party: (advertised[party],) for party in claims}
+        total, crossed = yield from _server_sum(server, seal, parties, said, shown, note)
     except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
         outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
     else:
@@ -289,20 +324,28 @@ def server_upload(
 
 
 def _server_sum(
-    server: DefendedServer, seal: Seal, parties: Sequence[str], first: Ask, note: Callable[[Opened], None]
+    server: DefendedServer,
+    seal: Seal,
+    parties: Sequence[str],
+    said: Mapping[str, Frames],
+    shown: Mapping[str, AnyMessage],
+    note: Callable[[Opened], None],
 ) -> ServerRound[tuple[Sum, np.ndarray | None]]:
     """The sums of rows and weights over the survivors, and with suppression which rows were sent, bool `[N]`.
+
+    Args:
+        said: by party its advertisement. shown: the claims that it is shown.
 
     Raises `TooFewParties`, `DisconnectedGraph`, `ReconstructionMismatch`.
     """
     round, table, terms, log = seal.round, seal.table, server.terms, server.log
     num_rows = len(server.tables[table].shared.names)
     if not terms.defense.suppress:
-        setting = _setting(terms, log, "rows", round, table, parties, num_rows)
-        return (yield from _server_side(secagg.server_round(setting), seal, first)), None
-    setting = _setting(terms, log, "holders", round, table, parties, num_rows)
+        setting = sum_setting(terms, log, "rows", round, table, parties, num_rows)
+        return (yield from _server_side(secagg.server_round(setting), seal, said=said, beside=shown)), None
+    setting = sum_setting(terms, log, "holders", round, table, parties, num_rows)
     silent: set[str] = set()
-    counted = yield from _server_side(secagg.server_round(setting), seal, first, silent)
+    counted = yield from _server_side(secagg.server_round(setting), seal, silent=silent, said=said, beside=shown)
     note(server.note(round, table, counted, np.zeros(0)))
     if gone := [party for party in counted.survivors if party in silent]:
         # The sum of the others would show, beside the counts, what those who left hold.
@@ -312,7 +355,7 @@ def _server_sum(
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}
     log.extend("rows to send", round, told)
-    setting = _sending(terms, log, round, table, parties, counted.survivors, num_rows, told)
+    setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, told)
     total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
     return total._replace(excluded={**counted.excluded, **total.excluded}), sent
 
@@ -326,27 +369,34 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     seal, terms = Seal(round, table), client.terms
     if terms.codec.whole:
         client.log.require_rows(round, table)
-    setting = _claiming(terms, round, table, parties)
-    claim = client.log.claim(client.identity, setting.session, round)
-    frame = yield (seal.message(client.party, SERVER, CLAIM, claim),)
-    if _sole(frame, SERVER).label == SENT_ROWS:  # its claim was at fault
+    setting = claim_setting(terms, round, table, parties)
+    claim = seal.message(client.party, SERVER, CLAIM, client.log.claim(client.identity, setting.session, round))
+    num_rows, members = len(client.names[table]), list[str]()
+    if terms.defense.suppress:
+        session = sum_setting(terms, client.log, "holders", round, table, parties, num_rows)
+        summing = _client_sum(client, seal, "holders", session, members.extend)
+    else:
+        session = sum_setting(terms, client.log, "rows", round, table, parties, num_rows)
+        summing = _client_sum(client, seal, "rows", session, lambda _: client.enter_sum(round, table))
+    # Keys of a session that is bound to what it was sent: others, sent something else, have no use for them.
+    frame = yield (claim, *next(summing))
+    if len(frame) == 1 and frame[0].label == SENT_ROWS:  # what it said was at fault
         _told(client, seal, frame)
         return
+    if not frame:
+        raise BroadcastError(f"{client.party} was sent no claims of {table} in round {round}")
     shown = seal.content(frame[0], SERVER, client.party, CLAIMS)
     where = f"{table}, before the sum of round {round}"
     client.log.check_claims(shown, setting.identities, setting.session, round, where)
-    num_rows = len(client.names[table])
+    following = frame[1:] or (yield NOTHING)  # without keys the sum goes on without it, if at all
+    counted = yield from _going_on(summing, following)
     if not terms.defense.suppress:
-        setting = _setting(terms, client.log, "rows", round, table, parties, num_rows)
-        yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
         return
-    setting, members = _setting(terms, client.log, "holders", round, table, parties, num_rows), []
-    counted = yield from _client_sum(client, seal, "holders", setting, members.extend)
     told = _told(client, seal, counted.following)
     if client.party not in members:
         return
     client.keep_back(table, client.sent_rows[table][1])
-    setting = _sending(terms, client.log, round, table, parties, members, num_rows, told)
+    setting = sending_setting(terms, client.log, round, table, parties, members, num_rows, told)
     yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
 
 
@@ -376,66 +426,6 @@ def _client_sum(
     draw = client.draw(purpose, table, seal.round)
     inner = secagg.client_round(setting, client.party, client.identity, draw, values)
     return (yield from _client_side(inner, seal, client.party, signed))
-
-
-# The sessions.
-
-
-def _claiming(terms: Terms, round: int, table: Table, parties: Sequence[str]) -> Setting:
-    """The session that claims of what was sent are signed for."""
-    session = digest("fkgsec exchange", terms.sessions["broadcasts", table])
-    return terms.setting(session, round, tuple(parties), (Vector("broadcasts", 0, Ring.UINT32),))
-
-
-def _setting(
-    terms: Terms,
-    log: History,
-    purpose: str,
-    round: int,
-    table: Table,
-    parties: Sequence[str],
-    num_rows: int,
-    *,
-    threshold: int | None = None,
-    min_survivors: int | None = None,
-    context: bytes = b"",
-) -> Setting:
-    """A session of secure aggregation as a party of this history believes it to be; `context` is what all must agree on, too."""
-    vectors = (Vector("holders", num_rows, Ring.UINT32),)
-    if purpose == "rows":
-        vectors = (Vector("rows", num_rows * terms.widths[table], terms.encodings[table].ring), *vectors)
-    session = bound_session(terms, purpose, table, context, log)
-    return terms.setting(session, round, tuple(parties), vectors, threshold, min_survivors)
-
-
-def _sending(
-    terms: Terms,
-    log: History,
-    round: int,
-    table: Table,
-    parties: Sequence[str],
-    counted: Sequence[str],
-    num_rows: int,
-    told: bytes,
-) -> Setting:
-    """The session that sums the rows that were counted often enough.
-
-    As many shares open a secret as in a session of all participants, however few are left.
-    """
-    members = tuple(party for party in parties if party in counted)
-    threshold = max(terms.threshold(len(parties)), safe_threshold(len(members)))
-    return _setting(
-        terms,
-        log,
-        "rows",
-        round,
-        table,
-        members,
-        num_rows,
-        threshold=threshold,
-        min_survivors=len(members),
-        context=told,
-    )
 
 
 def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:

@@ -6,8 +6,8 @@
 and so are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it:
 what a broadcast, a validation and the next training need then crosses in one request.
 
-In clear a round is one request; under secure aggregation it is seven, the steps of its protocol, each of which needs what all
-said in the one before, and with `suppress` thirteen. Private set union takes seven at the start; a party that is restarted while
+In clear a round is one request; under secure aggregation it is six, the steps of its protocol, each of which needs what all
+said in the one before, and with `suppress` twelve. Private set union takes seven at the start; a party that is restarted while
 it runs ends the run, and a new one has to be agreed on.
 
 What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
@@ -104,11 +104,14 @@ class Server:
     def align(self) -> None:
         """Round 0. Nobody may be missing."""
         self.talk.needs_all = True
-        said = self.talk.post_all("hello")
-        for party, posted in said.items():
-            self.hellos[party] = self._hello(party, posted)
+        said = self.talk.post_all("hello")  # with the first request of the alignment
+        try:
+            for table in self.exchange.server:
+                self.exchange.align(table, {})
+        finally:  # what a party says of itself explains best what went wrong
+            if all(one.answer is not None for one in said.values()):
+                self.hellos = {party: self._hello(party, posted) for party, posted in said.items()}
         for table, shared in self.exchange.server.items():
-            self.exchange.align(table, {})
             model = self.options.kge_model()
             self.exchange.initialise(table, first_rows(model, self.options.seed, table, shared.names))
         self.talk.needs_all = False

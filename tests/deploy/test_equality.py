@@ -62,7 +62,7 @@ def test_messages_cross_in_the_order_and_number_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("defense", "first", "each"), [("", 2, 1), ("secagg,suppress:t=2", 2, 13), ("psu,secagg", 8, 7)]
+    ("defense", "first", "each"), [("", 1, 1), ("secagg,suppress:t=2", 1, 12), ("psu,secagg", 7, 6)]
 )
 def test_a_round_costs_few_requests(defense: str, first: int, each: int, consortium: Callable[..., Any]) -> None:
     apart = consortium(defense=defense, eval_every=2, rounds=4)
