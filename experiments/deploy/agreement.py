@@ -48,6 +48,7 @@ DEFENSES = ("psu", "secagg", "suppress", "dp", "robust")
 """What is supported with parties apart; anything else is refused by name."""
 
 SECRET = "identity.key"
+FEWEST_TRIPLES, MOST_FEWEST = 10, 1_000_000
 Source = Literal["operating system", "laboratory"]
 
 
@@ -63,6 +64,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "laboratory": `options.seed`, as in one process; for comparisons alone, since whoever has the data as well can train
             the federation again. Keys, shares, masks and noise come from the operating system in either case.
         audit: attacks that every party scores against its own truth after the run, of `core.audit.AUDITS`; their figures cross.
+        fewest_triples: of a smaller group of its validation or test triples a party tells nothing: single ranks would follow.
         largest_bytes: of a message; a larger one is refused before it is read.
 
     Raises:
@@ -75,6 +77,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     identities: dict[str, str] = {}
     randomness: Source = "operating system"
     audit: tuple[str, ...] = ()
+    fewest_triples: int = FEWEST_TRIPLES
     largest_bytes: int = LARGEST
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise SpecError(f"parties must be at least 2 different names; got {', '.join(self.parties) or 'none'}")
         if not 1 <= self.largest_bytes <= LARGEST:
             raise SpecError(f"largest_bytes must lie in 1..{LARGEST:,}; got {self.largest_bytes}")
+        if not 1 <= self.fewest_triples <= MOST_FEWEST:
+            raise SpecError(f"fewest_triples must lie in 1..{MOST_FEWEST:,}; got {self.fewest_triples}")
         check_apart(self.options)
         check_audit(self.audit, self.options)
         self._check_identities()
@@ -97,6 +102,10 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise SpecError(f"identities: {name!r} is no party; allowed: {', '.join(self.parties)}")
             if not _is_hex(key, 32):
                 raise SpecError(f"identities: the key of {name} must be 64 hexadecimal digits; got {key!r}")
+
+    def tells(self, count: int) -> bool:
+        """Whether a party tells figures of so many triples. In the laboratory single ranks cross anyway."""
+        return self.randomness == "laboratory" or count == 0 or count >= self.fewest_triples
 
     @property
     def digest(self) -> bytes:

@@ -14,7 +14,7 @@ from experiments.cli.data import Config, Json
 from experiments.cli.options import TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress
 from experiments.deploy import keys
-from experiments.deploy.agreement import Agreement
+from experiments.deploy.agreement import FEWEST_TRIPLES, Agreement
 from experiments.deploy.certificates import Authority
 from experiments.deploy.consortium import Plan, make_consortium, write_certificate
 from experiments.deploy.data import DIVIDED, read_party_data
@@ -69,6 +69,9 @@ def init(
     laboratory: Annotated[
         bool, typer.Option("--laboratory", help="draw from --seed, as in one process: for comparisons alone")
     ] = False,
+    fewest_triples: Annotated[
+        int, typer.Option("--fewest-triples", help="of fewer validation or test triples parties tell no figure", min=1)
+    ] = FEWEST_TRIPLES,
     config: Config = None,
 ) -> None:
     """Make what the server and the parties need: keys, certificates, a folder for each, and the commands to start them. An
@@ -90,6 +93,7 @@ def init(
         superlink_port=superlink_port,
         node_port=node_port,
         randomness="laboratory" if laboratory else "operating system",
+        fewest_triples=fewest_triples,
     )
     agreement = make_consortium(out, spec, plan, graph)
     typer.echo(

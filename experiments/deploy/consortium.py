@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from experiments.deploy import instructions
-from experiments.deploy.agreement import Agreement, Source, new_identity, new_run
+from experiments.deploy.agreement import FEWEST_TRIPLES, Agreement, Source, new_identity, new_run
 from experiments.deploy.certificates import Authority, node_key
 from experiments.deploy.core.audit import check_settings
 from experiments.deploy.data import write_party_folders
@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         parties: by name the folder of its data, on its own machine; empty where init writes the data itself.
         server: host and port that SuperNodes connect to. superlink_port, node_port: of the loopback interface; SuperNodes have
             this port and those after it, so that all can run on one machine.
-        randomness: see `Agreement`.
+        randomness, fewest_triples: see `Agreement`.
 
     Raises `SpecError`.
     """
@@ -52,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     superlink_port: int = 8000
     node_port: int = 9094
     randomness: Source = "operating system"
+    fewest_triples: int = FEWEST_TRIPLES
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -112,7 +113,13 @@ def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None
     keys = {name: new_identity(folder.state, run) for name, folder in folders.items()}
     options = spec.federation_options()
     agreement = Agreement(
-        run=run, options=options, parties=names, identities=keys, randomness=plan.randomness, audit=spec.attack
+        run=run,
+        options=options,
+        parties=names,
+        identities=keys,
+        randomness=plan.randomness,
+        audit=spec.attack,
+        fewest_triples=plan.fewest_triples,
     )
     authority = Authority.new(whole.name)
     _write_authority(whole / "authority", authority)

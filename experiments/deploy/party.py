@@ -359,6 +359,8 @@ class Party:
         return Answer(content=encode(Trained(losses[0])))
 
     def _validate(self, item: Item) -> Answer:
+        if not self.agreement.tells(len(self.data.clients[0].valid)):
+            return Answer(content=encode(Validated(0.0, 0)))
         return Answer(content=encode(Validated(*self.task.evaluator.reciprocal("valid")[0])))
 
     def _candidate(self, item: Item) -> Answer:

@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 
 from defenses.options import parse_defense
-from experiments.deploy.agreement import Agreement
+from experiments.deploy.agreement import FEWEST_TRIPLES, Agreement
 from fkgsec.errors import SpecError
 
 
@@ -26,6 +26,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         algorithms: those allowed.
         defense: defenses that must be on, such as psu and secagg.
         fewest_parties, most_rounds, most_dim: limits of these.
+        fewest_triples: of its validation and test triples that it tells a sum of.
         laboratory: whether training may draw from seeds that others know, and single test ranks cross.
         audit: attacks that it scores against its own data after the run, and tells the figures of.
     """
@@ -34,6 +35,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     algorithms: tuple[str, ...]
     defense: tuple[str, ...]
     fewest_parties: int = 2
+    fewest_triples: int = FEWEST_TRIPLES
     most_rounds: int
     most_dim: int
     laboratory: bool = False
@@ -47,6 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             algorithms=(agreement.options.algorithm,),
             defense=tuple(parse_defense(agreement.options.defense).names),
             fewest_parties=len(agreement.parties),
+            fewest_triples=agreement.fewest_triples,
             most_rounds=agreement.options.rounds,
             most_dim=agreement.options.dim,
             laboratory=agreement.randomness == "laboratory",
@@ -69,6 +72,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 len(agreement.parties) >= self.fewest_parties,
                 f"{self.fewest_parties} parties or more",
                 len(agreement.parties),
+            ),
+            (
+                agreement.fewest_triples >= self.fewest_triples,
+                f"figures of {self.fewest_triples} triples or more",
+                f"{agreement.fewest_triples} or more",
             ),
             (options.rounds <= self.most_rounds, f"{self.most_rounds} rounds at most", options.rounds),
             (options.dim <= self.most_dim, f"dim {self.most_dim} at most", options.dim),

@@ -111,6 +111,11 @@ class Server:
         finally:  # what a party says of itself explains best what went wrong
             if all(one.answer is not None for one in said.values()):
                 self.hellos = {party: self._hello(party, posted) for party, posted in said.items()}
+        if not any(self.agreement.tells(hello.sizes["test"]) for hello in self.hellos.values()):
+            raise RunError(
+                f"every party has fewer than {self.agreement.fewest_triples} test triples (fewest_triples), of which nothing is "
+                "told; make another agreement"
+            )
         for table, shared in self.exchange.server.items():
             model = self.options.kge_model()
             self.exchange.initialise(table, first_rows(model, self.options.seed, table, shared.names))
@@ -202,10 +207,9 @@ class Server:
             try:
                 if isinstance(said, str):
                     raise RunError(said)
-                laboratory = self.agreement.randomness == "laboratory"
                 num_test = self.hellos[party].sizes["test"]
                 two = self.recipe.private != "none"
-                check_measured(said, laboratory=laboratory, round=self.best, num_test=num_test, two_models=two)
+                check_measured(said, self.agreement, round=self.best, num_test=num_test, two_models=two)
                 found[name] = said
             except RunError as error:
                 missing[name] = str(error)
@@ -370,6 +374,6 @@ def _content(posted: Posted, kind: type[Kind]) -> Kind | str:
 
 
 def _is_sum(said: Validated, num_triples: int) -> bool:
-    """Whether this can be a sum of reciprocal ranks of one or both sides of so many triples."""
-    sides = (num_triples, 2 * num_triples)
+    """Whether this can be a sum of reciprocal ranks of one or both sides of so many triples, or of none of them."""
+    sides = (0, num_triples, 2 * num_triples)
     return said.count in sides and np.isfinite(said.total) and 0 <= said.total <= said.count

@@ -22,6 +22,8 @@ from fkgsec.federation.recipes import Table
 from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
 
 Frames = tuple[AnyMessage, ...]
+LARGEST_VALUE = 1e9
+"""Of an upload. The product of two such numbers has a square in float32, so that scores, gradients and Adam's moments have."""
 
 
 def server_alignment(server: TableServer, parties: Sequence[str]) -> ServerRound[None]:
@@ -55,7 +57,7 @@ def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
 
 def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[Uploaded]:
     """Aggregates what arrives of these clients' rows; the table stays where nothing does. An upload with a value that is no
-    finite number is left out: one such value would be in everybody's rows from then on.
+    finite number, or beyond `LARGEST_VALUE`, is left out: one such value would end everybody's training from then on.
 
     Raises:
         RunError: an upload of another round, table or party than its sender, a second one, or what the codec cannot read.
@@ -68,10 +70,12 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
         if party in uploads or party in excluded:
             raise RunError(f"an upload of {server.shared.table} by {party}, who sent one already")
         upload = server.codec.accept(round, message)
-        if upload.rows.isfinite().all():
-            uploads[party] = upload
-        else:
+        if not upload.rows.isfinite().all():
             excluded[party] = f"its rows of {server.shared.table} have values that are no finite numbers"
+        elif not (upload.rows.abs() <= LARGEST_VALUE).all():
+            excluded[party] = f"its rows of {server.shared.table} have values beyond {LARGEST_VALUE:g}"
+        else:
+            uploads[party] = upload
     cut = server.aggregate(round, uploads) if uploads else {}
     num_clipped = sum(cut.values()) * server.shared.rows.shape[1]
     return Uploaded(

@@ -3,6 +3,8 @@
 import json
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -177,6 +179,12 @@ def test_services_use_commands_and_folders_that_are_there(consortium: Path) -> N
     readme = (consortium / "README.md").read_text()
     for command in instructions.commands(NAMES):
         assert f"    {command}\n" in readme
+
+
+def test_services_are_what_the_compose_specification_allows(consortium: Path) -> None:
+    words = ["-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(consortium / "compose.yaml")]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "ok -- validation done")
 
 
 def test_a_plan_names_folders() -> None:

@@ -89,7 +89,7 @@ def test_in_clear_no_relation_and_no_triple_crosses(consortium: Callable[..., An
 def test_deployed_parties_draw_from_their_own_systems_and_the_record_says_so(
     consortium: Callable[..., Any], tmp_path: Any
 ) -> None:
-    apart = consortium(randomness="operating system", rounds=2)
+    apart = consortium(randomness="operating system", rounds=2, size=600)
     seeds = {party.task.options.seed for party in apart.parties.values()}
     assert len(seeds) == 3
     assert apart.terms.options.seed not in seeds

@@ -12,7 +12,7 @@ import pytest
 from experiments.deploy.core.audit import Audited
 from experiments.deploy.core.conversation import LONGEST_REASON
 from experiments.deploy.core.measure import Measured
-from experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, encode
+from experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, Validated, encode
 from experiments.runs.record import Record, read_record
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation import messages
@@ -68,7 +68,7 @@ def outside_its_interval(said: Measured) -> Measured:
 def test_a_record_without_the_figures_of_a_party_can_be_read(
     change: Change, reason: str, consortium: Callable[..., Any]
 ) -> None:
-    record = served(lying(consortium(rounds=1, randomness="operating system"), "measure", change))
+    record = served(lying(consortium(rounds=1, size=600, randomness="operating system"), "measure", change))
     assert list(record.utility_by_client) == ["hospital-1", "hospital-3"]
     (line,) = (line for line in record.protection if line.startswith(f"apart: utility is without {VICTIM}, "))
     assert reason in line
@@ -123,7 +123,7 @@ def test_a_damaged_journal_and_a_folder_from_before_are_refused(consortium: Call
         apart.serve()
     (folder / "journal.bin").write_bytes(b"")  # as in a backup of when the checkpoint was written
     apart.fault = lambda stage, party, request: None
-    with pytest.raises(RunError, match="every party has answered a later request than 3"):
+    with pytest.raises(RunError, match="every party has answered a later request than 2"):
         apart.serve()
     shutil.rmtree(folder)
     before.rename(folder)
@@ -144,3 +144,73 @@ def test_a_party_whose_state_is_damaged_is_not_told_to_forget_it(consortium: Cal
     with pytest.raises(RunError, match=r"party.safetensors: not a whole .* keep the file where it is") as caught:
         apart.restart(VICTIM)
     assert "delete" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [3.3e38, 1.1e9])
+def test_one_huge_number_in_an_upload_leaves_its_party_out_and_ends_nobodys_training(
+    value: float, consortium: Callable[..., Any]
+) -> None:
+    def huge(answer: Answer) -> Answer:
+        (frame,) = answer.frames or ()
+        message = messages.decode(frame)
+        assert isinstance(message, messages.Rows)
+        rows = message.unpack().clone()
+        rows[0, 0] = value
+        spoilt = messages.Rows.pack(message.round, message.sender, message.receiver, message.table, rows)
+        return Answer(frames=[messages.encode(spoilt)])
+
+    record = served(lying(consortium(rounds=3), "upload", huge))
+    reason = f"its rows of entities have values beyond {1e9:g}"
+    assert [entry.excluded for entry in record.rounds[1:]] == [{f"client/{VICTIM}": reason}] * 3
+    assert [entry.num_survivors for entry in record.rounds[1:]] == [2, 2, 2]
+    assert len(record.utility_by_client) == 3
+    assert all(entry.loss is not None and entry.loss < 1e3 for entry in record.rounds[1:])
+
+
+def few_of(apart: Any, name: str, valid: int, test: int) -> None:
+    """Leave a party so many triples of these splits."""
+    for split, count in (("valid", valid), ("test", test)):
+        path = apart.root / "data" / name / f"{split}.txt"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:count]))
+    apart.restart(name)
+
+
+def test_a_party_with_few_triples_tells_nothing_of_them(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=2, size=600, randomness="operating system")
+    few_of(apart, VICTIM, 3, 3)
+    record = served(apart)
+    assert list(record.utility_by_client) == ["hospital-1", "hospital-3"]
+    (line,) = (line for line in record.protection if line.startswith(f"apart: utility is without {VICTIM}, "))
+    assert "it has 3 test triples, fewer than the 10 that were agreed on" in line
+    own = [
+        msgspec.msgpack.decode(frame, type=Reply)
+        for frame in apart.crossed
+        if b"client/" + VICTIM.encode() in frame[:99]
+    ]
+    told = [one.content for reply in own for one in reply.answers if one.content]
+    assert encode(Validated(0.0, 0)) in told
+    assert encode(Measured(record.best_round, {}, {})) in told
+    assert [apart.terms.tells(count) for count in (0, 1, 9, 10)] == [True, False, False, True]
+
+
+def test_a_split_with_a_few_triples_of_one_kind_is_told_as_a_whole(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=1, size=600, randomness="operating system")
+    train = (apart.root / "data" / VICTIM / "train.txt").read_text().splitlines(keepends=True)
+    test = apart.root / "data" / VICTIM / "test.txt"
+    test.write_text(test.read_text() + "".join(train[:3]))  # three of them stand in train, too
+    apart.restart(VICTIM)
+    record = served(apart)
+    assert len(record.utility_by_client) == 3
+    (line,) = (line for line in record.protection if line.startswith("apart: figures by split leak are without "))
+    assert VICTIM in line
+    assert "with fewer than 10 triples of a kind" in line
+    assert record.utility_by_leak["clean"]["mrr"].n < record.utility["mrr"].n
+
+
+def test_a_federation_of_which_nothing_could_be_told_is_not_begun(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=1, randomness="operating system")
+    for name in apart.names:
+        few_of(apart, name, 3, 9)
+    with pytest.raises(RunError, match="every party has fewer than 10 test triples"):
+        apart.serve()
+    assert not (apart.root / "server" / "record.json").exists()

@@ -42,6 +42,7 @@ def test_the_narrowest_policy_lets_its_own_agreement_through_and_no_other() -> N
         ),
         (agreed(replace(OPTIONS, rounds=6)), "5 rounds at most is .* has 6"),
         (agreed(replace(OPTIONS, dim=32)), "dim 16 at most is .* has 32"),
+        (agreed(fewest_triples=9), "figures of 10 triples or more is .* has 9 or more"),
         (agreed(audit=("membership",)), "audit none is .* has membership"),
         (agreed(randomness="laboratory"), "randomness of the operating system is .* has laboratory"),
     ],

@@ -5,8 +5,9 @@
 
 The mean reciprocal rank over all clients needs sums and counts; so do Hits@k with their Wilson intervals. Its bootstrap interval
 takes the sums of resamples, which each party draws of its own items and nobody else can draw again (a bootstrap within strata,
-the strata being the clients). Few items hide nothing: of up to four the extreme resamples are multiples of single ones. In the
-laboratory the items themselves cross, so that the figures are those of one process, bit for bit.
+the strata being the clients). Few items hide nothing: of up to four the extreme resamples are multiples of single ones. A party
+therefore tells nothing of fewer triples than were agreed on, nor of two groups that one such follows from. In the laboratory the
+items themselves cross, so that the figures are those of one process, bit for bit.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fkgsec.randomness import generator
 RESAMPLES = 1000
 EMBEDDINGS = "embeddings.safetensors"
 GROUPS = ("all", "leaked", "clean", "shared")
+PARTS = ("leaked", "clean")
 
 
 class Best(NamedTuple):
@@ -79,7 +81,11 @@ def measured(
         outcome: what `KgeTask.outcome` says of them. graph: the party's. rng: of the resamples.
     """
     (ranks,), leaked = outcome["test_ranks"], leaked_test_mask(graph, 0)
-    groups = {"all": ranks, "leaked": ranks[leaked], "clean": ranks[~leaked]}
+    if not agreement.tells(len(ranks)):
+        return Measured(round, {}, {})
+    groups, parts = {"all": ranks}, {"leaked": ranks[leaked], "clean": ranks[~leaked]}
+    if all(agreement.tells(len(own)) for own in parts.values()):  # with all, each follows from the other
+        groups |= parts
     if shared := outcome.get("shared_test_ranks"):
         groups["shared"] = shared[0]
     laboratory = agreement.randomness == "laboratory"
@@ -129,10 +135,13 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
     return Estimate(value, float(low), float(high), count, "bootstrap")
 
 
-def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: int, two_models: bool) -> None:
+def check_measured(said: Measured, agreement: Agreement, *, round: int, num_test: int, two_models: bool) -> None:
     """Raises `RunError` for figures that contradict themselves, or are not of this round or as many triples."""
+    laboratory = agreement.randomness == "laboratory"
     if said.round != round:
         raise RunError(f"figures of round {said.round}; those of round {round} were asked for")
+    if not agreement.tells(num_test):
+        raise RunError(f"it has {num_test} test triples, fewer than the {agreement.fewest_triples} that were agreed on")
     groups, figures = said.groups, {"mrr", *(f"hits@{k}" for k in HITS)}
     if set(said.own) != figures or not all(
         0 <= number <= 1 for one in said.own.values() for number in (one.low, one.value, one.high)
@@ -143,11 +152,10 @@ def check_measured(said: Measured, *, laboratory: bool, round: int, num_test: in
     if not all(one.low <= one.value <= one.high and one.n == num_test for one in said.own.values()):
         raise RunError(f"figures of its own: no shares of {num_test} test triples inside their intervals")
     due = GROUPS if two_models else GROUPS[:3]
-    if set(groups) != set(due):
+    if set(groups) != set(due) and (laboratory or set(groups) != set(due) - set(PARTS)):
         raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(due)} are due")
-    if (
-        any(groups[name].count != num_test for name in groups if name in ("all", "shared"))
-        or groups["leaked"].count + groups["clean"].count != num_test
+    if any(groups[name].count != num_test for name in groups if name not in PARTS) or (
+        PARTS[0] in groups and sum(groups[name].count for name in PARTS) != num_test
     ):
         raise RunError(f"figures of {groups['all'].count} test triples, where it said that it has {num_test}")
     for name, group in groups.items():

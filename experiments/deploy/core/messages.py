@@ -147,7 +147,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 class Validated(msgspec.Struct, frozen=True):
-    """The sum of the reciprocal ranks of a client's validation triples, all sides, and how many these are."""
+    """The sum of the reciprocal ranks of a client's validation triples, all sides, and how many these are; zeros of too few."""
 
     total: float
     count: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from experiments.deploy.core.measure import reached
+from experiments.deploy.core.measure import PARTS, reached
 from experiments.integrity.origin import Origin
 from experiments.runs.record import SCHEMA, Bytes, DataRecord, Record, environment_of
 from experiments.tasks.contradictions import ABSENT
@@ -23,8 +23,8 @@ LEARNS = (
     "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
     "reciprocal ranks of validation triples and their number; under secagg how many values it cut",
     "apart: at the end the server learns of each client sums of reciprocal ranks and hits on its test triples, and their "
-    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals; where these "
-    "are few triples, single ranks follow",
+    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals; nothing of "
+    "fewer triples than were agreed on",
     "apart: a server that does not follow the protocol reads, each round, one loss and one sum of validation ranks of each "
     "client off a table of its choice",
 )
@@ -47,6 +47,11 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
     protection: Protection = server.exchange.protection()
     absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
     absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
+    if whole := [name for name, one in measured.items() if PARTS[0] not in one.groups]:
+        few = server.agreement.fewest_triples
+        absent.append(
+            f"apart: figures by split leak are without {', '.join(whole)}, with fewer than {few} triples of a kind"
+        )
     audit = [AUDITED] if server.agreement.audit else []
     hellos = {name: server.hellos[party] for name, party in zip(server.agreement.parties, server.hellos, strict=True)}
     digest = hashlib.sha256(b"".join(hello.data for hello in hellos.values())).hexdigest()
