@@ -41,7 +41,7 @@ def test_a_party_says_what_is_wrong_with_a_request_and_does_nothing(asked: tuple
     tables, last = party.task.snapshot(), msgspec.msgpack.decode(requests[-1], type=Request)
     small = msgspec.structs.replace(apart.terms, largest_bytes=100)
     for request, reason in (
-        (requests[0], "a late request: number 1; 5 was answered"),
+        (requests[0], "a late request: number 1; 4 was answered"),
         (msgspec.msgpack.encode(Request(last.run, 5, [])), "another request with the serial number 5"),
         (msgspec.msgpack.encode(Request(bytes(32), 9, last.items)), "a request of another run or under other terms"),
         (msgspec.msgpack.encode(Request(small.digest, 9, [])), "a request of another run or under other terms"),
@@ -136,11 +136,11 @@ def changed_upload(**changes: Any) -> Callable[[Reply], Reply]:
         (lambda reply: b"\xc1", "a reply cannot be read"),
         (
             lambda reply: Reply(reply.run, 1, reply.party, reply.answers),
-            "a reply of 'client/hospital-2' to request 1; 3 was due",
+            "a reply of 'client/hospital-2' to request 1; 2 was due",
         ),
         (
             lambda reply: Reply(reply.run, reply.serial, "client/hospital-1", reply.answers),
-            "a reply of 'client/hospital-1' to request 3",
+            "a reply of 'client/hospital-1' to request 2",
         ),
         (lambda reply: Reply(reply.run, reply.serial, reply.party, reply.answers[:-1]), "answers to"),
         (lambda reply: with_upload(reply, [b"junk"]), "a message cannot be read"),

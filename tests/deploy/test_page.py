@@ -1,6 +1,7 @@
 """Every command of docs/deployment.md, run as it is printed there, in an empty folder (but for those that install Flower)."""
 
 import contextlib
+import importlib.util
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from experiments.runs.record import read_record
 from fkgsec.errors import RunError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+BLOCKS = ("install", "run", "show", "apart", "engine", "keys", "rotate", "install-ray", "ray")
 PARTIES = ("hospital-1", "hospital-2", "hospital-3")
 FKGSEC = f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import main\nsys.exit(main())\n"
 
@@ -30,11 +32,12 @@ def block(name: str) -> list[str]:
 
 
 def test_every_command_stands_in_a_block_that_is_tested() -> None:
-    tested = [line for name in ("install", "run", "show", "apart", "keys", "rotate") for line in block(name)]
+    tested = [line for name in BLOCKS for line in block(name)]
     fenced = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
     printed = [line for one in fenced if "│" not in one for line in one.splitlines()]
     assert sorted(printed) == sorted(tested)
-    assert all(line.startswith("fkgsec deploy ") for line in tested if line not in block("install"))
+    installs = {*block("install"), *block("install-ray")}
+    assert all(line.startswith(("fkgsec deploy ", "fkgsec train ")) for line in tested if line not in installs)
     assert f"pip install flwr=={VERSION}" in "\n".join(block("install"))
 
 
@@ -103,4 +106,20 @@ def test_each_on_its_own(tmp_path: Path, shell: dict[str, str]) -> None:
             for name in PARTIES if PARTIES[0] in line else [PARTIES[0]]:
                 stack.enter_context(background(line.replace(PARTIES[0], name), place, shell))
         subprocess.run(last, shell=True, cwd=place, env=shell, check=True)
-    assert (place / "consortium" / "server" / "run" / "record.json").exists()
+        path = place / "consortium" / "server" / "run" / "record.json"
+        record = read_record(path)
+        path.unlink()
+        for line in block("engine"):  # the parties give what they gave
+            subprocess.run(line, shell=True, cwd=place, env=shell, check=True)
+    again = read_record(path)
+    assert (again.utility, again.bytes, again.best_round) == (record.utility, record.bytes, record.best_round)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)")
+def test_a_run_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in block("ray"):
+        done = CliRunner().invoke(app, shlex.split(line)[1:])
+        assert done.exit_code == 0, done.output
+    assert len(read_record(tmp_path / "runs" / "spread" / "record.json").rounds) == 4
