@@ -29,6 +29,15 @@ from experiments.papers.runner import (
     unfinished,
     write_table,
 )
+from experiments.papers.scoreboard import (
+    all_records,
+    cells_sheet,
+    make_scoreboard,
+    read_experiments,
+    scoreboard_lines,
+    tables_sheet,
+    total_line,
+)
 from experiments.papers.spec import (
     Cell,
     Experiment,
@@ -38,9 +47,9 @@ from experiments.papers.spec import (
     shipped_experiments,
 )
 from experiments.papers.table import PaperTable, reading_aid, remark_lines, terminal_tables
-from experiments.reporting.sheets import make_table
+from experiments.reporting.sheets import make_table, terminal_table
 from experiments.runs.seeds import MOST_SEEDS
-from experiments.runs.writing import Force, Overwrite
+from experiments.runs.writing import Force, Overwrite, write_new
 from fkgsec.errors import FkgsecError
 from protocols.core.errors import ProtocolError
 
@@ -181,6 +190,32 @@ def show(
         check_table(table, out, overwrite=overwrite, growing=False)
         write_table(table, out)
         make_console().print(f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False)
+
+
+@experiment_app.command(
+    "status",
+    epilog="Examples:\n\n  fkgsec experiment status runs\n\n"
+    "  fkgsec experiment status experiments/results --markdown experiments/results/scoreboard.md --overwrite",
+)
+@expected_errors
+def status(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
+    ],
+    *,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the scoreboard here")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
+    records, unreadable = all_records(places)
+    for line in unreadable:
+        say(f"warning: {line}")
+    board = make_scoreboard(read_experiments(), records)
+    console = make_console()
+    print_tables(console, [terminal_table(tables_sheet(board)), terminal_table(cells_sheet(board))])
+    console.print(total_line(board), highlight=False, soft_wrap=True)
+    if markdown:
+        write_new(markdown, "\n".join([*scoreboard_lines(board), ""]).encode(), overwrite=overwrite)
 
 
 def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:

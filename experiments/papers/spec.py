@@ -89,6 +89,14 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     choose: Choice | None = None
 
 
+class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why figures of some cells (as for `select_cells`) are not the paper's, and the records, below results, that show it."""
+
+    cells: str
+    why: str
+    records: tuple[str, ...]
+
+
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file. `attack` attacks every cell after its training. `seeds` are ours. `also`: metrics beside the paper's."""
 
@@ -101,6 +109,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
     also: tuple[Metric, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,7 +174,12 @@ class Stated(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """A file, read and checked: every cell that can be run is a valid spec."""
+    """A file, read and checked: every cell that can be run is a valid spec.
+
+    Attributes:
+        base: the file whose settings these change; empty for one at the paper's own.
+        causes: by the name of a cell, what is known to keep its figures from the paper's.
+    """
 
     name: str
     title: str
@@ -177,6 +191,8 @@ class Experiment(NamedTuple):
     cells: tuple[Cell, ...]
     settings: tuple[Stated, ...]
     also: tuple[Metric, ...] = ()
+    base: str = ""
+    causes: Mapping[str, Cause] = {}
 
     @property
     def metrics(self) -> list[Metric]:
@@ -304,7 +320,24 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         cells,
         tuple(one for where, level in stated for one in _stated(where, level)),
         document.also,
+        variant.base if variant else "",
+        {} if variant else _causes(path, document.causes, cells),
     )
+
+
+def _causes(path: Path, causes: Sequence[Cause], cells: Sequence[Cell]) -> dict[str, Cause]:
+    """The cause of each cell that has one. Raises `SpecError` for a cell that has two, and for cells that are not there."""
+    found: dict[str, Cause] = {}
+    for number, cause in enumerate(causes):
+        try:
+            names = [cell.name for cell in select_cells(cells, cause.cells)]
+        except SpecError as error:
+            raise SpecError(f"{path}: causes[{number}]: cells: {str(error).removeprefix('only: ')}") from error
+        for name in names:
+            if name in found:
+                raise SpecError(f"{path}: causes[{number}]: {name} has a cause already")
+            found[name] = cause
+    return found
 
 
 def _check_same(place: str, row: Row, rows: Mapping[str, Row]) -> None:

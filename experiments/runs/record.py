@@ -271,6 +271,18 @@ def read_record(path: Path) -> Record:
     return record
 
 
+def is_record(path: Path) -> bool:
+    """Whether a JSON file says that it is the record of a run, of whichever version. Raises `RunError` where it is no JSON."""
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunError(f"{path}: not JSON that can be read ({error})") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
+
+
 def _check(path: Path, record: Record) -> None:
     try:
         check_record(record)

@@ -1,0 +1,117 @@
+"""The scoreboard of the papers' tables: from records alone, the committed page included."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.papers.scoreboard import (
+    TableStanding,
+    all_records,
+    make_scoreboard,
+    read_experiments,
+    scoreboard_lines,
+    total_line,
+)
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.errors import RunError, SpecError
+
+RESULTS = Path("experiments/results")
+SINGLE, FEDE, FEDR = (RESULTS / f"ddb14-fed5-{name}.json" for name in ("single", "fede", "fedr"))
+CELL = "TransE FedE DDB14 C5"
+
+
+@pytest.fixture(scope="module")
+def table() -> Experiment:
+    return read_experiment(find_experiment("zhang2022_fedr_table2"))
+
+
+def standings(board: list[TableStanding]) -> dict[str, str]:
+    return {cell.name: cell.standing for one in board for cell in one.cells if cell.standing != "not run"}
+
+
+def test_the_committed_page_is_what_the_records_say() -> None:
+    records, unreadable = all_records([RESULTS])
+    assert not unreadable
+    board = make_scoreboard(read_experiments(), records)
+    made = "\n".join([*scoreboard_lines(board), ""])
+    command = "fkgsec experiment status experiments/results --markdown experiments/results/scoreboard.md --overwrite"
+    assert (RESULTS / "scoreboard.md").read_text() == made, f"a record or a file changed: {command}"
+    for page in (Path("README.md"), RESULTS / "README.md"):
+        assert total_line(board) in " ".join(page.read_text().split()), page
+
+
+def test_cells_are_inside_or_outside_the_interval_and_a_cause_explains(table: Experiment) -> None:
+    records, _ = all_records([SINGLE, FEDE, FEDR])
+    assert standings(make_scoreboard([table], records)) == {
+        "TransE Local DDB14 C5": "outside, unexplained",
+        CELL: "outside, explained",
+        "TransE FedR DDB14 C5": "inside",
+    }
+    [without] = make_scoreboard([table._replace(causes={})], records)
+    assert without.count("outside, unexplained") == 2
+    assert without.count("not run") == len(table.cells) - 3
+
+
+def test_a_cell_without_the_papers_figure_is_not_judged(table: Experiment) -> None:
+    cells = tuple(cell._replace(figures={}) if cell.name == CELL else cell for cell in table.cells)
+    assert standings(make_scoreboard([table._replace(cells=cells)], all_records([FEDE])[0])) == {CELL: "no figure"}
+
+
+def test_a_reduced_file_counts_apart(table: Experiment) -> None:
+    small = read_experiment(find_experiment("zhang2022_fedr_table2_small"))
+    records, _ = all_records([RESULTS / "encoders"])
+    [board] = make_scoreboard([table, small], records)
+    assert standings([board]) == {}
+    assert board.reduced == {"zhang2022_fedr_table2_small": (2, 3)}
+
+
+def test_records_that_causes_name_are_there() -> None:
+    for experiment in read_experiments():
+        for cause in experiment.causes.values():
+            assert cause.records
+            assert all((RESULTS / name).is_file() for name in cause.records), cause
+
+
+def test_what_is_no_record_counts_for_nothing_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "other.json").write_text('{"schema": "fkgsec/comparison/1"}')
+    (tmp_path / "text.json").write_text("{")
+    (tmp_path / "damaged.json").write_text('{"schema": "fkgsec/record/2", "seed": 1}')
+    records, unreadable = all_records([tmp_path])
+    assert not records
+    assert [line.split(":")[0] for line in unreadable] == [str(tmp_path / "damaged.json"), str(tmp_path / "text.json")]
+    with pytest.raises(RunError, match="is not there"):
+        all_records([tmp_path / "none"])
+
+
+@pytest.mark.parametrize(
+    ("causes", "said"),
+    [
+        ("[{cells: TransL, why: x, records: []}]", r"causes\[0\]: cells: no cell has 'TransL'"),
+        (
+            "[{cells: FedE, why: x, records: []}, {cells: TransE, why: y, records: []}]",
+            r"causes\[1\]: .* has a cause already",
+        ),
+        ("[{cells: FedE, records: []}]", "causes.*missing required field.*why"),
+    ],
+)
+def test_a_wrong_cause_is_refused(tmp_path: Path, causes: str, said: str) -> None:
+    lines = find_experiment("zhang2022_fedr_table2").read_text()
+    before, _, after = lines.partition("causes:")
+    (tmp_path / "table.yaml").write_text(f"{before}causes: {causes}\n\n# {after.partition('# ')[2]}")
+    with pytest.raises(SpecError, match=said):
+        read_experiment(tmp_path / "table.yaml")
+
+
+def test_status_on_the_command_line(tmp_path: Path) -> None:
+    page = tmp_path / "board.md"
+    asked = ["experiment", "status", str(FEDR), "--markdown", str(page)]
+    done = CliRunner().invoke(app, asked, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert "1 of 895 cells of 16 tables are run at the papers' own settings: 1 inside" in done.output
+    assert "TransE FedR DDB14 C5" in page.read_text()
+    again = CliRunner().invoke(app, [*asked[:2], str(FEDE), *asked[3:]])
+    assert again.exit_code == 2
+    assert "--overwrite" in again.output
