@@ -34,6 +34,7 @@ class SharedTable:
     num_uploaded: dict[str, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     num_upwards: dict[str, int] = field(default_factory=dict)
+    _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def align(self, message: Alignment) -> None:
         """Take in a client's names.
@@ -53,7 +54,9 @@ class SharedTable:
             raise RunError(
                 f"{message.sender} wants {message.num_upwards} of its {len(message.names)} rows of {self.table} not sent back"
             )
-        place = {name: number for number, name in enumerate(self.names)}
+        place = self._place
+        if len(place) != len(self.names):  # they were set, from a checkpoint for instance
+            place.update({name: number for number, name in enumerate(self.names)})
         for name in message.names:
             if name not in place:
                 place[name] = len(self.names)
