@@ -307,7 +307,7 @@ def run_attacks(
     if not isinstance(options, task.options):
         raise SpecError(f"options: a run of {algorithm} takes {task.options.__name__}; got {type(options).__name__}")
     check_attackable(result.graph, algorithm, options.colluder)
-    chosen = [ATTACKS[one] for one in options.attack or task.default(algorithm)]
+    chosen = [ATTACKS[one] for one in options.attack or task.default(algorithm, options.threat)]
     for one in chosen:
         if one.task != name:
             fitting = ", ".join(attacks_of(name))

@@ -182,7 +182,7 @@ class AttackedTask:
 
     Attributes:
         options: the struct of its attacks' options.
-        default: the attacks to run on an algorithm where none is named.
+        default: the attacks to run on an algorithm where none is named; may depend on the threat models that are.
         default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
         build_view: see `build_view`.
         cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
@@ -190,7 +190,7 @@ class AttackedTask:
     """
 
     options: type[BaseAttackOptions]
-    default: Callable[[str], tuple[str, ...]]
+    default: Callable[..., tuple[str, ...]]
     default_threats: Callable[[str], tuple[str, ...]]
     build_view: Callable[..., View]
     cases: Callable[[Attack, Any, Any, int, Callable[..., Any]], list[Case]]

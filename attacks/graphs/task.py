@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from attacks.graphs.options import GraphAttackOptions
@@ -16,7 +16,7 @@ from fkgsec.randomness import generator
 KINSHIP = "client-kinship"
 
 
-def default_attacks(algorithm: str) -> tuple[str, ...]:
+def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ...]:
     """Membership, and what an algorithm gives away beside it."""
     own = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
     return ("graph-membership", *own.get(algorithm, ()))

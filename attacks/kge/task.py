@@ -23,6 +23,16 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
+ALONE = ("edges", "degrees")  # what a server learns that nobody helps
+
+
+def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ...]:
+    """Reconstruction and update recovery; where the asked threat models have a server and no colluder, without which the former
+    has nothing to start from, also what such a server learns."""
+    models = [THREAT_MODELS[name] for name in threat]
+    alone = any(model.server for model in models) and not any(model.colluder for model in models)
+    return (*DEFAULT, *ALONE) if alone else DEFAULT
+
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
     """The threat models of the papers and of practice that fit an algorithm."""
@@ -103,4 +113,4 @@ def _draw(
     return found
 
 
-ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, lambda _: DEFAULT, default_threats, kge_view, cases))
+ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, default_attacks, default_threats, kge_view, cases))

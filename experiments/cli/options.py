@@ -135,8 +135,7 @@ FLAGS: dict[str, Flag] = {
     "attack": Flag(
         ("--attack",),
         "which to run, list says of each what it is on and needs, all takes every one; repeatable; default: reconstruction and "
-        "update-recovery; "
-        "of graphs graph-membership",
+        "update-recovery, of a server alone also edges and degrees; of graphs graph-membership",
         ATTACK,
     ),
     "attack_seed": Flag(("--attack-seed",), "of what the attack draws; default: the number given by --seed", ATTACK),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks import ATTACKS
+from attacks import ATTACKS, AttackOptions, run_attacks
+from attacks.kge.task import default_attacks
 from attacks.view import THREAT_MODELS
 from fkgsec.federation.options import FederationOptions
 
@@ -34,6 +35,17 @@ def test_what_sums_and_robust_rules_cannot_stop(federate, attacked, defense: str
     found = attacked(federate(defense), "edges")
     for victim in ("hospital-2", "hospital-3"):
         assert found[SERVER, victim, "auc"].estimate.low > 0.55
+
+
+def test_a_server_that_nobody_helps_is_asked_for_links_and_degrees(federate) -> None:
+    """Where no attack is named: reconstruction alone would say that there is nothing to start from."""
+    found = run_attacks(federate(), AttackOptions(threat=(SERVER,), unlinked_heads=0)).figures
+    reasons = {one.attack: {other.reason for other in found if other.attack == one.attack} for one in found}
+    assert list(reasons) == ["reconstruction", "update-recovery", "edges", "degrees"]
+    assert reasons["reconstruction"] == {"no element-embedding pair is known without a colluder"}
+    assert reasons["edges"] == reasons["degrees"] == {None}
+    for threat in ((), (SERVER, "collusion"), ("models",)):
+        assert default_attacks("fede", threat) == ("reconstruction", "update-recovery")
 
 
 def test_noise_stops_it(federate, attacked) -> None:
