@@ -1,9 +1,10 @@
-"""What Flower costs: seconds for a request to three parties, for large frames, and memory of each kind of process.
+"""What the engines cost: Flower's requests and memory, and rounds of workers of Ray beside those of one process.
 
     python -m experiments.bench.deployment --requests 5 --megabytes 100
+    python -m experiments.bench.deployment --workers 1,2 --clients 100 --size 20000 --dim 64
 
 SuperLink, gate and SuperNodes are processes on the loopback interface, over TLS; the parties answer at once with what they were
-sent, so that all that is measured is the engine. Needs Flower's commands (see docs/deployment.md)."""
+sent, so that all that is measured is the engine. Needs Flower's commands, with `--workers` Ray (see docs/deployment.md)."""
 
 from __future__ import annotations
 
@@ -19,13 +20,20 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from experiments.deploy.consortium import Plan, make_consortium
 from experiments.deploy.flower.attendant import attend
 from experiments.deploy.flower.link import FlowerLink
 from experiments.deploy.flower.local import Door
 from experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
 from experiments.deploy.layout import PartyFolder, ServerFolder
+from experiments.deploy.ray.spread import spread_over
+from experiments.deploy.ray.workers import RayWorkers
+from experiments.runs.spec import make_spec
 from experiments.tasks.kge import Spec
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.local.result import KgeResult
 
 PARTIES = ("one", "two", "three")
 KINDS = ("flower-superlink", "gate.py", "flower-supernode", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
@@ -120,12 +128,45 @@ def _line(size: str, found: Sequence[float], megabytes: float) -> str:
     return f"{size} to {len(PARTIES)} parties and back: {middle:.1f} s ({min(found):.1f} to {max(found):.1f}), {rate:.1f} MB/s"
 
 
+def spread(counts: Sequence[int], spec: Spec) -> list[str]:
+    """Seconds of a round, its validation included, in this process and with so many workers: the least of those after the
+    first, and the median. Raises `AssertionError` where a validation differs."""
+    graph, options = spec.load_graph(), spec.federation_options()
+    rows = sum(client.num_entities for client in graph.clients)
+    lines = [
+        f"{len(graph.clients)} clients, {rows:,} rows of entities, {sum(len(c.train) for c in graph.clients):,} triples"
+    ]
+    alone = run_federation(graph, options)
+    lines.append(_round_line(f"one process, {torch.get_num_threads()} threads", alone))
+    for count in counts:
+        with RayWorkers(count) as workers:
+            found = run_federation(graph, options, make_task=spread_over(workers))
+        assert [entry.valid for entry in found.rounds] == [entry.valid for entry in alone.rounds], "another validation"
+        lines.append(_round_line(f"{count} workers", found))
+    return [*lines, f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"]
+
+
+def _round_line(name: str, result: KgeResult) -> str:
+    found = [entry.seconds for entry in result.rounds[2:]]
+    return f"{name}: {min(found):.2f} s a round (median {statistics.median(found):.2f} of {len(found)})"
+
+
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="What Flower costs, on this machine.")
+    parser = argparse.ArgumentParser(description="What the engines cost, on this machine.")
     parser.add_argument("--requests", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=100, help="of the large frame; 0: none")
+    parser.add_argument("--workers", default="", help="numbers of Ray's workers, as in 1,2; measures these instead")
+    for name, value in (("clients", 100), ("size", 20_000), ("dim", 64), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=value, help="with --workers")
+    parser.add_argument("--data", default="consortium", help="with --workers")
     given = parser.parse_args()
+    if given.workers:
+        how = {name: getattr(given, name) for name in ("clients", "dim", "rounds", "data")}
+        how |= {"size": given.size} if given.data == "consortium" else {}
+        spec = make_spec(None, how | {"eval_every": 1, "device": "cpu"})
+        print(*spread([int(count) for count in given.workers.split(",")], spec), sep="\n")
+        return
     with tempfile.TemporaryDirectory() as folder, echoing(Path(folder) / "bench") as link:
         print(*measure(link, given.requests, given.megabytes), sep="\n")
 

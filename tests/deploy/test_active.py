@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -147,6 +148,29 @@ def test_under_dp_every_party_adds_noise_of_its_own_and_the_guarantee_is_the_lab
             noises.append(change.flatten()[:300])
     assert len(noises) == 3
     assert torch.corrcoef(torch.stack(noises)).fill_diagonal_(0).abs().max() < 0.25
+
+
+def test_under_dp_and_secagg_the_sum_has_the_noise_of_every_party_and_nothing_else(
+    consortium: Callable[..., Any],
+) -> None:
+    apart = consortium(defense="psu,secagg:bits=64,dp:clip=0.01,noise_multiplier=5", rounds=2)
+    server, _ = apart.train()
+    together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
+    assert server.exchange.protection().guarantees == together.protection.guarantees
+    terms = server.exchange.terms
+    encoding, sigma = terms.encodings["entities"], terms.noise["entities"].sigma
+    summed, noises = 0, []
+    for party in apart.parties.values():
+        part = party.defended.parts["entities"]
+        plain = np.zeros(part.values.shape)
+        plain[party.defended._held("entities", part.kept.contribution)] = part.kept.contribution.rows.numpy()
+        summed = part.elements + summed  # modulo the ring
+        noises.append((part.elements - encoding.encode(plain)[0]).view(np.int64).ravel())
+        assert float(noises[-1].std()) == pytest.approx(sigma, rel=0.05)
+        assert abs(float(noises[-1].mean())) < 5 * sigma / len(noises[-1]) ** 0.5
+    (opened,) = server.transcript.opened(2)
+    assert np.array_equal(encoding.decode(summed), opened.sums()[0])
+    assert np.abs(np.corrcoef(noises) - np.eye(3)).max() < 0.1
 
 
 def _rows(server: Any, number: int) -> list[Rows]:
