@@ -166,11 +166,13 @@ def test_under_dp_and_secagg_the_sum_has_the_noise_of_every_party_and_nothing_el
         plain[party.defended._held("entities", part.kept.contribution)] = part.kept.contribution.rows.numpy()
         summed = part.elements + summed  # modulo the ring
         noises.append((part.elements - encoding.encode(plain)[0]).view(np.int64).ravel())
-        assert float(noises[-1].std()) == pytest.approx(sigma, rel=0.05)
-        assert abs(float(noises[-1].mean())) < 5 * sigma / len(noises[-1]) ** 0.5
+        count = len(noises[-1])
+        # Six standard errors each: one run of some hundred millions fails by chance.
+        assert float(noises[-1].std()) == pytest.approx(sigma, rel=6 / (2 * count) ** 0.5)
+        assert abs(float(noises[-1].mean())) < 6 * sigma / count**0.5
     (opened,) = server.transcript.opened(2)
     assert np.array_equal(encoding.decode(summed), opened.sums()[0])
-    assert np.abs(np.corrcoef(noises) - np.eye(3)).max() < 0.1
+    assert np.abs(np.corrcoef(noises) - np.eye(3)).max() < 6 / count**0.5
 
 
 def _rows(server: Any, number: int) -> list[Rows]:
