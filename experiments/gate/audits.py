@@ -180,7 +180,7 @@ def made_unlearning(
         digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
     path = folder / UNLEARNING_FOLDER / f"{method}-{digest.hexdigest()[:12]}"
     if not path.exists():
-        unlearn_run(folder, forget, UnlearnOptions(method=method), client=client, out=path, observe=observe)
+        unlearn_run(folder, forget, UnlearnOptions(method=method), client=client, out=path, observe=observe, force=True)
     return path, read_unlearned(path).unlearning
 
 
@@ -200,4 +200,5 @@ def _unlearn_and_verify(
         raw=folder,
         folder=folder / "audits",
         observe=lambda options, name: observe(options, f"unlearning on {folder}: {name}"),
+        force=True,
     )

@@ -30,7 +30,7 @@ from experiments.gate.verdict_formats import (
 )
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import CONSORTIUM
-from experiments.runs.writing import Overwrite, refused
+from experiments.runs.writing import Force, Overwrite, refused
 from fkgsec.errors import RunError, SpecError
 
 EPILOG = (
@@ -82,6 +82,7 @@ def check(
         "runs/check"
     ),
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
@@ -89,7 +90,14 @@ def check(
     observe = observe_on(errors, enabled=not quiet)
     if init:
         write_first_policy(
-            policy, data or CONSORTIUM, clients, runs, observe=observe, partition=partition, overwrite=overwrite
+            policy,
+            data or CONSORTIUM,
+            clients,
+            runs,
+            observe=observe,
+            partition=partition,
+            overwrite=overwrite,
+            force=force,
         )
         typer.echo(f"Written {policy}; now: fkgsec check {policy}")
         return
@@ -106,6 +114,7 @@ def check(
         update_baseline=update_baseline,
         when_inconclusive=inconclusive,
         num_examples=examples,
+        force=force,
     )
     _report(checked, files, to_stdout=json == "-", quiet=quiet)
     raise typer.Exit(checked.exit_status)

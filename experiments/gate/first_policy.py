@@ -58,12 +58,13 @@ def write_first_policy(
     observe: Observe,
     partition: str | None = None,
     overwrite: bool = False,
+    force: bool = False,
 ) -> None:
     """Run a federation on the data with secure aggregation (and private alignment) and without, and write limits that differ.
 
     Args:
         data, clients, partition: see `RunSpec`. runs: where the runs go, so that the first check finds them there.
-        overwrite: write over a policy that is there.
+        overwrite: write over a policy that is there. force: do not ask whether the runs fit into memory.
 
     Raises:
         RunError: the file exists or cannot be written. FkgsecError: the data cannot be read, or not attacked.
@@ -81,7 +82,7 @@ def write_first_policy(
     bare = spec.replace(defense="")
     for one in (spec, bare):
         check_run(one, graph, attack=True)
-    defended, undefended = (_run(one, graph, name, runs, observe) for one in (spec, bare))
+    defended, undefended = (_run(one, graph, name, runs, observe, at_once=0 if force else 1) for one in (spec, bare))
     write_atomically(path, "\n".join(_lines(path, name, spec, defended, undefended)).encode() + b"\n")
 
 
@@ -92,11 +93,11 @@ def _questions(spec: RunSpec, measure: str) -> list[Question]:
     return [Question(threat, leak) for threat in threats for leak in getattr(spec, "leak", (None,))]
 
 
-def _run(spec: RunSpec, graph: Any, name: str, runs: Path, observe: Observe) -> Finished:
+def _run(spec: RunSpec, graph: Any, name: str, runs: Path, observe: Observe, *, at_once: int) -> Finished:
     title = f"federation {name}" if spec.defense else f"federation {name} without the defense"
     with observe(spec, title) as observer:
         folder = run_folder(runs, name, spec, graph, code_digest())
-        return execute(spec, graph, folder, attack=True, observer=observer, overwrite=True)
+        return execute(spec, graph, folder, attack=True, observer=observer, overwrite=True, at_once=at_once)
 
 
 def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) -> Iterator[str]:

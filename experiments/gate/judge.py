@@ -79,6 +79,7 @@ def check_policy(
     update_baseline: bool = False,
     when_inconclusive: WhenInconclusive = "report",
     num_examples: int | None = None,
+    force: bool = False,
 ) -> Checked:
     """Judge a policy.
 
@@ -88,6 +89,7 @@ def check_policy(
         fresh: train again what is there already.
         update_baseline: write the figures of these runs as the new baseline, and compare with that.
         num_examples: see `Runs`.
+        force: do not ask whether runs fit into memory.
 
     Raises:
         FkgsecError: wrong input, said before anything is trained.
@@ -103,7 +105,7 @@ def check_policy(
     all_graphs = [(policy.federations[name], graph) for name, by_seed in graphs.items() for graph in by_seed.values()]
     for line in dict.fromkeys(line for spec, graph in all_graphs for line in warnings_of(spec, graph)):
         warn(line)
-    finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh)
+    finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh, at_once=0 if force else 1)
     environment = next(one.record.environment for by_seed in finished.values() for one in by_seed.values())
     if policy.no_worse and update_baseline:
         baseline = make_baseline(policy, finished, environment)
@@ -164,9 +166,13 @@ def load_graphs(policy: Policy) -> Graphs:
 
 
 def run_policy(
-    policy: Policy, graphs: Graphs, runs: Path, *, observe: Observe, fresh: bool
+    policy: Policy, graphs: Graphs, runs: Path, *, observe: Observe, fresh: bool, at_once: int = 1
 ) -> dict[str, dict[int, Finished]]:
-    """Train what is not trained yet (a killed run goes on), and attack all of it; by federation and seed."""
+    """Train what is not trained yet (a killed run goes on), and attack all of it; by federation and seed.
+
+    Args:
+        at_once: see `execute`.
+    """
     code = code_digest()
     finished: dict[str, dict[int, Finished]] = {}
     for name, spec in policy.federations.items():
@@ -182,7 +188,7 @@ def run_policy(
             with observe(one, f"federation {name}, seed {seed}") as observer:
                 # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
                 finished[name][seed] = execute(
-                    one, graph, folder, attack=bool(threats_of(one)), observer=observer, overwrite=True
+                    one, graph, folder, attack=bool(threats_of(one)), observer=observer, overwrite=True, at_once=at_once
                 )
     return finished
 

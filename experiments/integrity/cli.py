@@ -35,13 +35,16 @@ def verify_run(
             "--recompute", help="also evaluate and attack each run once more, which takes as long as that did"
         ),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="--recompute although the estimate says that memory does not suffice")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only what does not hold")] = False,
 ) -> None:
     """Check digests, rounds, bytes and figures of finished runs. Exits 0 all hold, 1 some are broken, 2 wrong input, 3 not all
     can be verified."""
     console = make_console()
     outcomes = set()
-    for place, check in _checks(folders, recompute=recompute):
+    for place, check in _checks(folders, recompute=recompute, force=force):
         outcomes.add(check.outcome)
         if not quiet or check.outcome != "holds":
             why = f" ({check.why})" if check.why else ""
@@ -52,8 +55,8 @@ def verify_run(
         raise typer.Exit(UNVERIFIABLE)
 
 
-def _checks(folders: list[Path], *, recompute: bool) -> Iterator[tuple[Path, Check]]:
-    """Each check beside the file that it is about. Raises `RunError` for a place without a run."""
+def _checks(folders: list[Path], *, recompute: bool, force: bool) -> Iterator[tuple[Path, Check]]:
+    """Each check beside the file that it is about. Raises `RunError` for a place without a run, `SpecError` for memory."""
     for root in folders:
         if not root.is_dir():
             raise RunError(f"{root}: is no folder")
@@ -64,7 +67,7 @@ def _checks(folders: list[Path], *, recompute: bool) -> Iterator[tuple[Path, Che
         for folder in runs:
             yield from ((folder, one) for one in check_folder(folder))
             if recompute:
-                yield from ((folder, one) for one in recomputed(folder))
+                yield from ((folder, one) for one in recomputed(folder, force=force))
         for path in groups:
             check = check_comparison if path.name == COMPARISON_FILE else check_seeds
             yield from ((path, one) for one in check(path))

@@ -18,7 +18,8 @@ from attacks.registry import run_attacks
 from defenses.transport import make_transport
 from experiments.integrity.checks import Check, run_folder_of
 from experiments.runs.record import Environment, Record, describe_environment, make_record, read_record
-from experiments.runs.run import RECORD_FILE, load_run
+from experiments.runs.run import RECORD_FILE, load_run, read_spec
+from experiments.tasks.memory import check_memory
 from fkgsec.errors import FkgsecError
 from fkgsec.federation.loop import run_federation
 
@@ -29,16 +30,30 @@ _FIELDS = (
 _SAME = ("vector_level", "device", "versions")
 
 
-def recomputed(folder: Path) -> Iterator[Check]:
+def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
     """Utility and attacks of the record in a folder, from the checkpoint and the data; trains nothing, unless attacks do.
 
     Equal to the last bit where CPU, device and versions are those of the record; what differs elsewhere is unverifiable.
+
+    Args:
+        force: do not ask whether it fits into memory.
+
+    Raises:
+        SpecError: it does not.
     """
     try:
         record = read_record(folder / RECORD_FILE)
         if record.origin is not None and record.origin.agreement:
             yield Check("utility", "unverifiable", f"{folder}: its parties have their data and models, and nobody else")
             return
+        spec = read_spec(run_folder_of(folder))
+        graph = spec.load_graph()
+    except FkgsecError as error:
+        yield Check("utility", "broken", str(error))
+        return
+    if not force:
+        check_memory(spec, graph)
+    try:
         _, result = load_run(run_folder_of(folder))
         again = make_record(record.spec, result)
     except FkgsecError as error:

@@ -292,6 +292,13 @@ def read_spec(folder: Path) -> Any:
         raise RunError(f"{folder / SPEC_FILE}: cannot be read ({error})") from error
 
 
+def check_fits(folder: Path, *, at_once: int) -> None:
+    """Raises `SpecError` where so many runs like the one in a folder need more memory than is free; 0: nobody asks."""
+    if at_once:
+        spec = read_spec(folder)
+        check_memory(spec, spec.load_graph(), at_once=at_once)
+
+
 def load_run(
     folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
 ) -> tuple[Any, Any]:

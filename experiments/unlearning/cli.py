@@ -17,7 +17,7 @@ from experiments.reporting.sheets import make_table
 from experiments.runs.choices import allowed, spelled
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import current_names
-from experiments.runs.writing import Overwrite, refused, write_new
+from experiments.runs.writing import Force, Overwrite, refused, write_new
 from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
 from experiments.unlearning.summary import read_verification
 from experiments.unlearning.unlearn import unlearn_run
@@ -107,6 +107,7 @@ def unlearn(
         Path | None, typer.Option("--out", help="folder to write (default: RUN-METHOD beside the run)")
     ] = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
@@ -119,7 +120,9 @@ def unlearn(
     given |= {name: spelled(name, given[name], words) for name, words in (("method", METHODS), ("variant", VARIANTS))}
     options = UnlearnOptions(**{name: value for name, value in given.items() if value is not None})
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
-    folder, unlearning = unlearn_run(run, forget, options, client=client, out=out, observe=observe, overwrite=overwrite)
+    folder, unlearning = unlearn_run(
+        run, forget, options, client=client, out=out, observe=observe, overwrite=overwrite, force=force
+    )
     if not quiet:
         asked = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
         mrr = unlearning.utility["mrr"]
@@ -197,6 +200,7 @@ def verify(
         str | None, typer.Option("--json", help="also write the record here; - for standard output")
     ] = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
@@ -219,6 +223,7 @@ def verify(
         escrow=escrow,
         folder=target,
         observe=observe_on(make_console(stderr=True), enabled=not quiet),
+        force=force,
     )
     made = _write(made, earlier, target)
     if json == "-":

@@ -19,7 +19,7 @@ from torch import Tensor
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment, guarantees_of, write_atomically
-from experiments.runs.run import SPEC_FILE, load_run, read_spec
+from experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
 from experiments.runs.spec import RunSpec, Spec, of_triples
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import locked, must_write, put_in_place
@@ -92,6 +92,7 @@ def unlearn_run(
     out: Path | None = None,
     observe: Observe = unobserved,
     overwrite: bool = False,
+    force: bool = False,
 ) -> tuple[Path, Unlearning]:
     """Let a finished run forget.
 
@@ -100,13 +101,16 @@ def unlearn_run(
         out: a folder; None: `default_folder`. The same unlearning is found there and not made again.
         observe: gives the unlearning its observer.
         overwrite: put the outcome in the place of another unlearning.
+        force: do not ask whether it fits into memory; what is trained anew needs room beside the run itself.
 
     Raises:
         RunError: no finished run, or a folder with something else. DataError: the forget file, or a client whose name cannot
-            be a file's. SpecError: the method does not fit the run's algorithm.
+            be a file's. SpecError: the method does not fit the run's algorithm, or it does not fit into memory.
     """
     target = out or default_folder(run, options.method)
     of_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
+    if not force:
+        check_fits(run, at_once=2 if options.method == "retrain" else 1)
     spec, raw = load_run(run)
     forget = read_forget(forget_file, raw.graph, client)
     for name in forget:

@@ -26,7 +26,7 @@ from attacks.forgetting.figures import forgetting_figures
 from attacks.membership.audits import audited_triples
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment
-from experiments.runs.run import load_run
+from experiments.runs.run import check_fits, load_run
 from experiments.unlearning.audit_runs import Auditor, OwnRuns
 from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
@@ -123,6 +123,7 @@ def verify(
     folder: Path | None = None,
     observe: Observe = unobserved,
     kept: dict[tuple[object, ...], OwnRuns] | None = None,
+    force: bool = False,
 ) -> Verification:
     """Measure and judge an unlearned run.
 
@@ -134,10 +135,14 @@ def verify(
         escrow: the file of `fkgsec data escrow`; controls are drawn from it.
         folder: keeps the audit's trainings, see `audit_folder`. observe: gives each of them its observer.
         kept: where audits of one request by one seed find each other's trainings as they were read; None: read from the folder.
+        force: do not ask whether a training fits into memory beside what is audited.
 
     Raises:
-        RunError: folders that do not belong together. DataError: the escrow. SpecError: an option or folder out of range.
+        RunError: folders that do not belong together. DataError: the escrow. SpecError: an option or folder out of range, or it
+            does not fit into memory.
     """
+    if not force and any((options.references, options.shadows, options.plants)):
+        check_fits(run, at_once=2)
     candidate = read_unlearned(run)
     digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
     if forget is not None:

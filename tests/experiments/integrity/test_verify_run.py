@@ -218,3 +218,59 @@ def test_a_run_that_was_made_again_has_the_same_fingerprint(made: Path, tmp_path
     execute(spec, spec.load_graph(), tmp_path, attack=False)
     origins = [read_record(folder / "record.json").origin for folder in (made / "0", tmp_path)]
     assert origins[0].checkpoint == origins[1].checkpoint  # type: ignore[union-attr]
+
+
+INCONCLUSIVE = 3
+POLICY = """
+federations:
+  one: {data: consortium, size: 600, clients: 2, dim: 4, rounds: 2, num_negatives: 4, unlinked_heads: 0, device: cpu}
+limits:
+  reconstruction.err: {max: 0.99, threat: collusion, leak: 0.5}
+"""
+
+
+def flipped(path: Path) -> None:
+    content = path.read_bytes()
+    place = len(content) // 2
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+
+
+@pytest.mark.parametrize("other", ["gate", "report"])
+def test_the_gate_and_the_report_refuse_a_run_that_was_tampered_with(other: str, tmp_path: Path, made: Path) -> None:
+    """Whatever was changed in a run that either reads: its tables or messages, its figures, its scores."""
+    if other == "gate":
+        (tmp_path / "policy.yaml").write_text(POLICY)
+        command = ["check", tmp_path / "policy.yaml", "--runs", tmp_path / "runs", "--quiet"]
+        (folder,) = (tmp_path / "runs").iterdir() if fkgsec(*command)[0] == INCONCLUSIVE else ()
+    else:
+        folder = shutil.copytree(made / "0", tmp_path / "run")
+        command = ["report", folder, "--out", tmp_path / "page.html", "--overwrite"]
+        assert fkgsec(*command)[0] == (INCONCLUSIVE if other == "gate" else 0)
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def scores_swapped() -> None:
+        """Right and wrong exchanged, so that the share is another."""
+        scores = pd.read_parquet(folder / "scores.parquet")
+        scores.assign(right=~scores["right"]).to_parquet(folder / "scores.parquet", index=False)
+
+    def no_leak_sealed() -> None:
+        edited(folder / "record.json", no_leak, sealed=True)
+
+    changes: tuple[tuple[Callable[[], None], str], ...] = (
+        (lambda: flipped(folder / CHECKPOINT), "damaged: its content is not what was written"),
+        (lambda: edited(folder / "record.json", no_leak), "its content is not what was written"),
+        (no_leak_sealed, "not the scores of its record"),
+        (scores_swapped, "not the scores of its record, or damaged"),
+        (lambda: (folder / "scores.parquet").unlink(), "missing"),
+        (
+            lambda: shutil.copy(made / "1" / CHECKPOINT, folder / CHECKPOINT),
+            "belongs to a run with other options or data",
+        ),
+    )
+    for change, says in changes:
+        change()
+        status, _, errors = fkgsec(*command)
+        assert (status, says in errors, "verify-run" in errors) == (2, True, True), errors
+        for path, content in whole.items():
+            path.write_bytes(content)
+    assert fkgsec(*command)[0] == (INCONCLUSIVE if other == "gate" else 0)

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from experiments.cli.main import app
 from experiments.runs.run import execute
 from experiments.runs.spec import make_spec
 from experiments.tasks import memory
 from experiments.tasks.memory import GIB, Free, available, check_memory, needed
 from experiments.tasks.spec import RunSpec
+from experiments.unlearning.unlearn import triple_lines
 from fkgsec.errors import SpecError
 
 KGE = {"size": 600, "clients": 2, "dim": 8, "rounds": 1, "num_negatives": 4, "device": "cpu"}
@@ -99,6 +102,35 @@ def test_force_and_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         execute(spec, graph, tmp_path / "run", attack=False, at_once=2)
     execute(spec, graph, tmp_path / "run", attack=False, at_once=0)
     execute(spec, graph, tmp_path / "run", attack=False, at_once=2)  # finished: it takes nothing
+
+
+def test_commands_that_train_or_evaluate_anew_ask_first_and_take_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = make_spec(None, KGE | {"unlinked_heads": 0})
+    graph = spec.load_graph()
+    execute(spec, graph, Path("run"), attack=False)
+    client = graph.clients[0]
+    Path("forget.tsv").write_text(triple_lines(graph, client.name, client.train[:3]))
+    Path("policy.yaml").write_text(
+        "federations:\n  one: {data: consortium, size: 600, clients: 2, dim: 8, rounds: 1, num_negatives: 4, device: cpu}\n"
+        "limits:\n  utility.mrr: {min: 0.001}\n"
+    )
+    unlearn = ["unlearn", "--run", "run", "--forget", "forget.tsv", "--client", client.name, "--out", "new", "--method"]
+    verify = ["verify", "--run", "new", "--forget", "forget.tsv", "--out", "audit"]
+    check = ["check", "policy.yaml", "--runs", "checked", "--quiet"]
+    recompute = ["verify-run", "run", "--recompute"]
+    assert CliRunner().invoke(app, [*unlearn, "finetune", "--decay-epochs", "1"]).exit_code == 0
+    made = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(memory, "available", lambda: Free(0, "the machine"))
+    for command in ([*unlearn, "retrain", "--overwrite"], verify, check, recompute):
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, "give --force" in done.stderr) == (2, True), command
+        assert done.stderr.count("fkgsec: memory: ") == 1
+    assert sorted(tmp_path.iterdir()) == made
+    for command in ([*unlearn, "retrain", "--overwrite"], check, recompute):
+        assert CliRunner().invoke(app, [*command, "--force"]).exit_code in (0, 1), command
 
 
 @pytest.mark.parametrize(
