@@ -94,6 +94,9 @@ def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> No
     """Become the command; never returns. What it says goes through pipes, which no limit of files concerns."""
     from experiments.cli.main import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for one in (signal.SIGTERM, signal.SIGHUP):  # which a shell has its background commands ignore
+        signal.signal(one, signal.SIG_DFL)
     os.chdir(asked["folder"])
     for name, stream in (("out", 1), ("err", 2)):
         os.dup2(said[name], stream)
