@@ -6,6 +6,7 @@
 
 The child is a whole `fkgsec` in every other way: its own streams, its own working folder. What commands import late is found by a
 first child and imported before the others are forked; nothing is compiled before, since threads do not survive a fork.
+A command that runs until it is stopped is kept beside the others, and started again whenever it is killed (`Commands.keep`).
 `python -m tests.faults.forked` is the process that forks.
 """
 
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -83,17 +85,35 @@ class Commands:
             "arguments": arguments, "folder": str(folder), "kill": int(kill), "at_event": at_event, "after_s": after_s,
             "user": user, "limits": limits,
         }  # fmt: skip
+        return Ended(**self._say(asked))
+
+    def _say(self, asked: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
+        return json.loads(self._process.stdout.readline())
+
+    def keep(self, arguments: list[str], folder: Path, kills: Sequence[int] = ()) -> None:
+        """A command that runs beside those of `run`, until `release`, and is started again when it is killed.
+
+        Args:
+            kills: it is killed before so many changes of files, counted from its start, and again from each start.
+        """
+        self._say({"keep": arguments, "folder": str(folder), "kills": list(kills)})
+
+    def release(self) -> int:
+        """Kill what is kept; returns how often one of them was killed before."""
+        return self._say({"release": True})["killed"]
 
 
 def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> None:
     """Become the command; never returns. What it says goes through pipes, which no limit of files concerns."""
     from experiments.cli.main import main
 
+    started: Callable[[], object] = main
+    if asked["arguments"][0] == "-m":
+        started = importlib.import_module(asked["arguments"][1]).main
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for one in (signal.SIGTERM, signal.SIGHUP):  # which a shell has its background commands ignore
         signal.signal(one, signal.SIG_DFL)
@@ -107,7 +127,9 @@ def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> No
     def watch(event: str, details: tuple[Any, ...]) -> None:
         """Count what changes a file below the folder, and kill before one of them; end a command that asks for the network."""
         nonlocal count
-        if event in NETWORK:
+        if event in NETWORK and not isinstance(
+            details[-1], str
+        ):  # an address of the network, no socket of the file system
             os.write(2, f"{event} {details}\n".encode())
             os._exit(REACHED_OUT)
         if event == "open":
@@ -133,7 +155,7 @@ def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> No
     sys.argv = ["fkgsec", *asked["arguments"]]
     status = 0
     try:
-        main()
+        started()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
@@ -188,6 +210,41 @@ class _Said(threading.Thread):
         return b"".join(self._pieces).decode(errors="replace")
 
 
+class _Kept:
+    """A command that is started again whenever it ends."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self._asked = {
+            "arguments": asked["keep"],
+            "folder": asked["folder"],
+            "kill": signal.SIGKILL,
+            "user": None,
+            "limits": {},
+        }
+        self._kills, self.num_killed = list(asked["kills"]), 0
+        self._start()
+
+    def _start(self) -> None:
+        at_event = self._kills.pop(0) if self._kills else 0
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        self._process = os.fork()
+        if self._process == 0:
+            _child(self._asked | {"at_event": at_event}, mmap.mmap(-1, 8), {"out": nowhere, "err": nowhere})
+        os.close(nowhere)
+
+    def look(self) -> None:
+        """Start it again where it was killed. Raises `AssertionError` where it has ended otherwise."""
+        process, status = os.waitpid(self._process, os.WNOHANG)
+        if process:
+            assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"{self._asked['arguments']}: {status}"
+            self.num_killed += 1
+            self._start()
+
+    def end(self) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+
 def _serve() -> None:
     """Fork a command for every line of standard input, and say in a line how it ended."""
     importlib.import_module("experiments.cli.main")
@@ -197,8 +254,19 @@ def _serve() -> None:
     for name in _late_imports():
         with contextlib.suppress(Exception):  # what only loads as a part of something else
             importlib.import_module(name)
+    kept: list[_Kept] = []
     for line in sys.stdin:
         asked = json.loads(line)
+        if "keep" in asked:
+            kept.append(_Kept(asked))
+            print("{}", flush=True)
+            continue
+        if "release" in asked:
+            for one in kept:
+                one.end()
+            print(json.dumps({"killed": sum(one.num_killed for one in kept)}), flush=True)
+            kept.clear()
+            continue
         report, pipes = mmap.mmap(-1, 8), {name: os.pipe() for name in ("out", "err")}
         started = time.monotonic()
         child = os.fork()
@@ -211,6 +279,10 @@ def _serve() -> None:
         for timer in timers:
             timer.start()
         # Waited for without reaping, so that no timer hits another process of that number.
+        while kept and os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            for one in kept:
+                one.look()
+            time.sleep(0.02)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         for timer in timers:
             timer.cancel()
@@ -218,6 +290,8 @@ def _serve() -> None:
         texts = {name: one.text() for name, one in said.items()}
         events = int.from_bytes(report[:8], "little")
         print(json.dumps(Ended(status, time.monotonic() - started, events, **texts)._asdict()), flush=True)
+    for one in kept:
+        one.end()
 
 
 if __name__ == "__main__":
