@@ -26,9 +26,9 @@ from experiments.reporting import tables
 from experiments.reporting.comparison import draw_comparison, leakage_tables
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.listing import as_csv, listing, listing_table
+from experiments.reporting.listing import listing, listing_table
 from experiments.reporting.picture import draw_picture
-from experiments.reporting.sheets import markdown_lines
+from experiments.reporting.sheets import as_csv, markdown_lines
 from experiments.reporting.summary import leakage_sheet, utility_sheet
 from experiments.runs.record import Record, encode_record, read_record
 from experiments.runs.run import data_name
