@@ -28,6 +28,7 @@ from fkgsec.exchange import CODECS
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
+from fkgsec.text import printable
 from protocols.core.prg import SEED_BYTES, digest
 
 ALGORITHMS = (
@@ -130,7 +131,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RunError(f"{path}: no agreement ({error})") from error
+            raise RunError(f"{path}: no agreement ({printable(str(error), 300)})") from error
         except SpecError as error:
             raise SpecError(f"{path}: {error}") from error
 

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fkgsec.errors import DataError, SpecError
+from fkgsec.text import printable
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 _CURVE = ec.SECP384R1()
@@ -52,9 +53,12 @@ class Authority(NamedTuple):
         try:
             found = serialization.load_pem_private_key(key, None)
             read = x509.load_pem_x509_certificate(certificate)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise DataError(f"the authority's key or certificate cannot be read ({error})") from error
-        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != read.public_key():
+            certified = read.public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError) as error:
+            raise DataError(
+                f"the authority's key or certificate cannot be read ({printable(str(error), 200)})"
+            ) from error
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certified:
             raise DataError("the authority's key and certificate do not belong together")
         return cls(found, read)
 
@@ -87,8 +91,8 @@ def public_pem(line: bytes) -> str:
     """A public key in OpenSSH's format as Flower names its SuperNode: PEM. Raises `DataError` for anything but a key on P-384."""
     try:
         key = serialization.load_ssh_public_key(line)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise DataError(f"no public key in OpenSSH's format ({error})") from error
+    except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:
+        raise DataError(f"no public key in OpenSSH's format ({printable(str(error), 200)})") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
         raise DataError("the public key is not one on P-384")
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()

@@ -28,6 +28,7 @@ import msgspec
 
 from experiments.deploy.certificates import public_pem
 from fkgsec.errors import DataError, RunError
+from fkgsec.text import printable
 
 CONNECTION = "consortium"
 """What Flower's configuration calls the SuperLink."""
@@ -100,7 +101,7 @@ def read_settings(path: Path, kind: type[Kind], whose: str) -> Kind:
     except OSError as error:
         raise RunError(f"{path.parent}: is no {whose}'s folder ({path.name}: {error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
+        raise RunError(f"{path}: cannot be read ({printable(str(error), 300)})") from error
 
 
 def encode_settings(settings: Any) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 from fkgsec.data.formats.folders import client_folders, read_triple_file
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
+from fkgsec.text import printable
 
 Forget = Mapping[str, np.ndarray]
 """What is to be forgotten: client name -> int64 `[k, 3]` in the client's local ids, part of its train split."""
@@ -80,7 +81,7 @@ def _read_forget_file(
     }
     found, seen = [], {}
     for row, (head, relation, tail) in enumerate(zip(named.heads, named.relations, named.tails, strict=True)):
-        place, shown = named.place(row), f"({head}, {relation}, {tail})"
+        place, shown = named.place(row), printable(f"({head}, {relation}, {tail})", 300)
         key = (entities.get(head, -1), relations.get(relation, -1), entities.get(tail, -1))
         holders = [name for name, triples in held.items() if key in triples]
         if not holders:

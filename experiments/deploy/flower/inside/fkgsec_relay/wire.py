@@ -47,7 +47,7 @@ def receive(stream: socket.socket) -> tuple[dict[str, Any], bytes]:
         raise WireError(f"a parcel that says it has {body_length} bytes is no parcel")
     try:
         header = json.loads(_exactly(stream, header_length))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("a parcel whose header cannot be read") from error
     if not isinstance(header, dict):
         raise WireError("a parcel whose header is no mapping")
@@ -75,18 +75,18 @@ def connect(address: Path) -> socket.socket:
     """A stream to the process that wrote this address file, which has been told the token. Raises `WireError`."""
     try:
         written = json.loads(address.read_text())
-        if written["socket"]:
-            stream = socket.socket(socket.AF_UNIX)
-            target: Any = str(address.parent / written["socket"])
-        else:
-            stream, target = socket.socket(), ("127.0.0.1", int(written["port"]))
-        token = str(written["token"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        local, token = bool(written["socket"]), str(written["token"])
+        target: Any = str(address.parent / written["socket"]) if local else ("127.0.0.1", int(written["port"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"no process of fkgsec has left its address here ({type(error).__name__})") from error
+    stream = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
     try:
         stream.connect(target)
-    except OSError as error:
+        send(stream, {"token": token})
+    except WireError:
         stream.close()
-        raise WireError(f"the process of fkgsec does not answer ({error.strerror})") from error
-    send(stream, {"token": token})
+        raise
+    except (OSError, ValueError, OverflowError) as error:  # a path with a NUL, a port beyond 65,535
+        stream.close()
+        raise WireError(f"the process of fkgsec does not answer ({type(error).__name__})") from error
     return stream
