@@ -20,6 +20,7 @@ from rich.table import Table
 from attacks.view import ALL
 from experiments.reporting.frames import rows_of
 from fkgsec.estimate import Estimate
+from fkgsec.text import printable
 
 # text; a count with thousands apart; a number as short as it is; a share or a mean, with its interval (rate, score) or alone
 # (share, mean, exact); a share that spans orders of magnitude (tiny); bytes; seconds; a multiple
@@ -193,8 +194,8 @@ def markdown_lines(sheet: Sheet) -> list[str]:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """One row; white space is folded."""
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+    """One row; white space is folded, control characters are written out."""
+    return "| " + " | ".join(printable(" ".join(cell.split())).replace("|", "\\|") for cell in cells) + " |"
 
 
 def as_csv(frame: pd.DataFrame) -> str:
