@@ -199,7 +199,8 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """The table as CSV. Text that a spreadsheet would compute (`=HYPERLINK(...)`) gets an apostrophe before it."""
+    """The table as CSV. Text that a spreadsheet would compute (`=HYPERLINK(...)`) gets an apostrophe before it, and a carriage
+    return, which ends a row for many readers though nothing quotes it, is written out."""
     text = frame.select_dtypes("string")
-    guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True)
+    guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True).replace("\r", "\\\\r", regex=True)
     return frame.assign(**{str(name): guarded[name] for name in guarded}).to_csv(index=False, lineterminator="\n")
