@@ -49,21 +49,25 @@ _FORMATS: dict[str, Callable[[Checked], bytes]] = {
 _MARKS = {"json": SCHEMA.encode(), "junit": b"<testsuite", "sarif": b'"fkgsec"', "markdown": b"## fkgsec check: "}
 
 
+Data = Annotated[str | None, typer.Option("--data", help="for --init: as of `fkgsec train` (default: consortium)")]
+Clients = Annotated[int | None, typer.Option("--clients", help="for --init: clients to divide a graph among")]
+Partition = Annotated[
+    str | None, typer.Option("--partition", help="for --init: how a graph is divided: triples or relations")
+]
+Examples = Annotated[
+    int | None, typer.Option("--examples", min=0, help="rebuilt items to spell out (default: 3 of embedded data)")
+]
+
+
 def check(
     policy: Annotated[Path, typer.Argument(help="YAML file with federations and limits")] = Path("policy.yaml"),
     *,
     init: Annotated[
         bool, typer.Option("--init", help="write a first policy: limits that notice when the defense is taken out")
     ] = False,
-    data: Annotated[
-        str | None, typer.Option("--data", help="for --init: as of `fkgsec train` (default: consortium)")
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option("--clients", help="for --init: clients to divide a graph among")
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", help="for --init: how a graph is divided: triples or relations")
-    ] = None,
+    data: Data = None,
+    clients: Clients = None,
+    partition: Partition = None,
     inconclusive: Annotated[
         WhenInconclusive, typer.Option("--inconclusive", help="what the exit status is then: 3, 0 or 1")
     ] = "report",
@@ -75,9 +79,7 @@ def check(
     sarif: Annotated[Path | None, typer.Option("--sarif", help="write SARIF 2.1.0 here")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write a summary for a pull request here")] = None,
     json: Annotated[str | None, typer.Option("--json", help="write everything here; - for standard output")] = None,
-    examples: Annotated[
-        int | None, typer.Option("--examples", min=0, help="rebuilt items to spell out (default: 3 of embedded data)")
-    ] = None,
+    examples: Examples = None,
     runs: Annotated[Path, typer.Option("--runs", help="folder; each run gets one of its own in it")] = Path(
         "runs/check"
     ),
