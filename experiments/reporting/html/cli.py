@@ -18,6 +18,7 @@ from experiments.integrity.checks import check_shares, require_whole
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.html.words import count
+from experiments.reporting.membership import candidates_of
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores
@@ -56,10 +57,10 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     runs: list[Run] = []
     seen: Counter[str] = Counter()
     for path in paths:
-        for case, record, scores in _read(path):
+        for case, record, scores, candidates in _read(path):
             name = case if case and len(paths) == 1 else ": ".join(part for part in (_name(path), case) if part)
             seen[name] += 1
-            runs.append(Run(f"{name} ({seen[name]})" if seen[name] > 1 else name, record, scores))
+            runs.append(Run(f"{name} ({seen[name]})" if seen[name] > 1 else name, record, scores, candidates))
     return runs
 
 
@@ -70,7 +71,10 @@ def _name(path: Path) -> str:
     return (path.parent if path.is_file() else path).resolve().name
 
 
-def _read(path: Path) -> list[tuple[str, Record, pd.DataFrame | None]]:
+Read = tuple[str, Record, pd.DataFrame | None, pd.DataFrame | None]
+
+
+def _read(path: Path) -> list[Read]:
     """The records at one place, with the case's name where it is a comparison's, and the scores that stand beside them."""
     if path.is_dir():
         inside = next((path / name for name in (RECORD_FILE, COMPARISON_FILE) if (path / name).exists()), None)
@@ -82,28 +86,35 @@ def _read(path: Path) -> list[tuple[str, Record, pd.DataFrame | None]]:
     comparison = read_comparison(path)
     if comparison is None:
         record = read_record(path)
-        if path.name == RECORD_FILE:
-            require_whole(path.parent)
-        return [("", record, _read_scores(path.parent / SCORES_FILE, record) if path.name == RECORD_FILE else None)]
+        if path.name != RECORD_FILE:
+            return [("", record, None, None)]
+        require_whole(path.parent)
+        return [("", record, *_read_scores(path.parent / SCORES_FILE, record))]
     for case in comparison.cases:
         if (folder := path.parent / folder_name(case.name)).joinpath(RECORD_FILE).exists():
             require_whole(folder)
     return [
-        (case.name, case.record, _read_scores(path.parent / folder_name(case.name) / SCORES_FILE, case.record))
+        (case.name, case.record, *_read_scores(path.parent / folder_name(case.name) / SCORES_FILE, case.record))
         for case in comparison.cases
     ]
 
 
-def _read_scores(path: Path, record: Record) -> pd.DataFrame | None:
-    """The per-item scores of a record; None when there are none.
+def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """The per-item scores of reconstruction, and those of membership; None where there are none.
 
     Raises:
         RunError: the file is damaged, is not the record's, or gives other figures than it.
     """
     scores = read_scores(path, record)
-    if scores is None or not len(scores) or not record.leakage:  # nothing to attack, counts only, or nothing rebuilt
-        return None
+    if scores is None or not len(scores):
+        return None, None
+    try:
+        candidates = candidates_of(scores)
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{path}: not the scores of an attack ({error})") from error
+    if not record.leakage:  # nothing to attack, counts only, or nothing rebuilt
+        return None, candidates
     if missing := [name for name in _COLUMNS if name not in scores]:
         raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")
     check_shares(path, record, scores)
-    return scores
+    return scores, candidates

@@ -20,11 +20,13 @@ from experiments.runs.record import Record
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a report is made from: how the run is called, its record, and its per-item scores where they are there."""
+    """What a report is made from: how the run is called, its record, and its per-item scores where they are there; `candidates`:
+    those of membership (`experiments.reporting.membership.candidates_of`)."""
 
     name: str
     record: Record
     scores: pd.DataFrame | None = None
+    candidates: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Federation:
     Attributes:
         rebuilds: whether attacks rebuild triples, so that there are sections on these. words: those of the task.
         matrix: where many attacks were run, the figure that stands for each.
-        without_scores: attacked runs that have no per-item scores.
+        rocs, risks: of membership, where there are per-item scores. without_scores: attacked runs that have no per-item scores.
     """
 
     identity: str
@@ -110,6 +112,8 @@ class Federation:
     inferences: Sheet | None
     unlinked: Sheet | None
     other_attacks: Sheet | None
+    rocs: tuple[Chart, ...]
+    risks: tuple[Sheet, ...]
     relations: tuple[Sheet, ...]
     curves: tuple[Chart, ...]
     convergence: Sheet

@@ -18,7 +18,7 @@ from attacks.registry import ATTACKS, RECONSTRUCTION
 from attacks.view import ALL
 from experiments.reporting.comparison import temperature_remark
 from experiments.reporting.frames import attack_name, pooled
-from experiments.reporting.html import findings, tables
+from experiments.reporting.html import findings, membership, tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
 from experiments.reporting.html.ranking import extremes, risk, worst_attack
@@ -95,7 +95,7 @@ def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str
             f"These runs are on {len(federations)} different federations: {', '.join(one.name for one in federations)}. "
             "Their figures do not compare; each has sections of its own."
         )
-    if any(one.examples for one in federations):
+    if any(one.examples or one.risks for one in federations):
         if all(run.record.spec.data == CONSORTIUM for run in runs):
             notices.append("The patients on this page are generated; they are nobody.")
         else:
@@ -133,6 +133,8 @@ def _federation(
         inferences=tables.inferences(runs),
         unlinked=tables.unlinked(runs),
         other_attacks=tables.other_attacks(runs),
+        rocs=membership.roc_charts(identity, runs),
+        risks=membership.risk_sheets(runs) if examples else (),
         relations=tuple(table for run in runs if (table := tables.relations(run)) is not None),
         curves=tables.convergence_charts(identity, runs),
         convergence=tables.convergence_table(runs),
