@@ -3,15 +3,16 @@
     with RayWorkers(4) as workers:
         run_federation(graph, options, make_task=spread_over(workers))
 
-Without the environment's `RAY_ADDRESS` Ray is started on this machine, for this command alone and on its loopback interface; with
-it, the workers are started on that cluster, whose nodes need the same version of fkgsec. Ray asks nobody for a password: whoever
-reaches a cluster's ports can run code on it.
+Without the environment's `RAY_ADDRESS` Ray is started on this machine, for this command alone: it listens on every interface, and
+answers whoever has the token that is drawn here. With it, the workers are started on that cluster, whose nodes need the same
+version of fkgsec; whoever reaches a cluster's ports can run code on it, unless it was started with a token.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -53,6 +54,9 @@ class RayWorkers:
     def __enter__(self) -> Self:
         """Start them. Raises `RunError` where Ray is not installed, does not start, or has too few processors."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing to Ray's makers
+        if not os.environ.get("RAY_ADDRESS"):  # its ports are open on every interface, for whoever has the token
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
@@ -67,7 +71,7 @@ class RayWorkers:
 
     def _start(self) -> None:
         ray, address = self._ray, os.environ.get("RAY_ADDRESS")
-        own: dict[str, Any] = {"num_cpus": self.count, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+        own: dict[str, Any] = {"num_cpus": self.count, "include_dashboard": False}
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level="error", **({} if address else own))
         except Exception as error:  # whatever Ray raises, it did not start

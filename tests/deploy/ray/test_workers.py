@@ -4,6 +4,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,29 @@ def test_a_worker_that_is_killed_ends_the_run_in_a_line() -> None:
         os.kill(workers.call("process", {1: ()})[1], signal.SIGKILL)
         with pytest.raises(RunError, match="a worker of Ray ended"):
             workers.call("version", {0: (), 1: ()})
+
+
+STRANGER = """
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    print("connected")
+except ConnectionError:
+    print("refused")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed (extra ray)")
+def test_somebody_without_the_token_reaches_no_worker() -> None:
+    with RayWorkers(1) as workers:
+        address = workers._ray.get_runtime_context().gcs_address
+        without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        for environment, said in (
+            (without, "refused"),
+            ({**without, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "00" * 32}, "refused"),
+            (dict(os.environ), "connected"),
+        ):
+            words = [sys.executable, "-W", "ignore", "-c", STRANGER, address]
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+            assert done.stdout.strip() == said
