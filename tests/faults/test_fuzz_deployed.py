@@ -32,7 +32,7 @@ from tests.deploy.conftest import Consortium
 from tests.faults.damage import MANY, QUICK, Target, tried
 
 LIAR, RUNS = "hospital-1", 40
-STAGES = {"hello": "round 0: hello", "upload": "round 1: upload", "measured": "round 1: measure"}
+STAGES = {"hello": "round 0: alignment", "upload": "round 1: upload", "measured": "round 1: measure"}
 
 
 class Kept:
