@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 import typer
+from typer.models import OptionInfo
 from typer.utils import get_params_from_function
 
 FILE = Path(__file__).with_name("surface.json")
@@ -86,7 +87,7 @@ def _parameter(name: str, annotation: Any, info: Any) -> Parameter:
     return Parameter(
         name,
         kind,
-        tuple(info.param_decls or ()),
+        _flags(name, kind, info),
         info.help or "",
         info.rich_help_panel,
         str(default) if isinstance(default, Path) else default,
@@ -100,6 +101,14 @@ def _parameter(name: str, annotation: Any, info: Any) -> Parameter:
         words=words,
         listed=bool(words) and bool(complete(f"{words[0]},")),
     )
+
+
+def _flags(name: str, kind: str, info: Any) -> tuple[str, ...]:
+    """How an option is given, also where its name says so; nothing for an argument."""
+    if not isinstance(info, OptionInfo):
+        return ()
+    plain = name.replace("_", "-")
+    return tuple(info.param_decls or ((f"--{plain}/--no-{plain}",) if kind == "bool" else (f"--{plain}",)))
 
 
 def _kind(annotation: Any) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -30,7 +31,31 @@ def test_what_is_made_from_the_file_has_the_same_commands_again(light: typer.Typ
     assert describe(light) == describe(app)
 
 
-@pytest.mark.parametrize("command", ["", "train", "data", "deploy init", "experiment show", "check"])
+def spelled(group: Any, path: str = "") -> dict[str, object]:
+    """By command and parameter how it is given, which no help or default tells."""
+    found: dict[str, object] = {}
+    for name, command in group.commands.items():
+        place = f"{path} {name}".strip()
+        if hasattr(command, "commands"):
+            found |= spelled(command, place)
+            continue
+        for one in command.params:
+            how = [
+                getattr(one, part, None)
+                for part in ("opts", "secondary_opts", "nargs", "multiple", "required", "is_flag")
+            ]
+            found[f"{place} {one.name}"] = (one.param_type_name, *how)
+    return found
+
+
+def test_every_option_is_given_alike(light: typer.Typer) -> None:
+    """Those that typer names, too, as it does --examples/--no-examples."""
+    quick, slow = (spelled(typer.main.get_command(one)) for one in (light, app))
+    assert quick == slow
+    assert len(quick) > 300
+
+
+@pytest.mark.parametrize("command", ["", "train", "data", "deploy init", "experiment show", "check", "report"])
 def test_help_is_the_same(light: typer.Typer, command: str) -> None:
     asked = [*command.split(), "--help"]
     quick, slow = (CliRunner().invoke(one, asked, prog_name="fkgsec") for one in (light, app))
