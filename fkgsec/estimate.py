@@ -18,8 +18,8 @@ class Estimate(msgspec.Struct, frozen=True):
     Attributes:
         value, low, high: the figure and its interval; never NaN (`ValueError`).
         n: how many items it rests on.
-        method: how the interval was made: "wilson", "bootstrap", "exact" (no sampling: low = value = high), followed by
-            "6 leaks" where it also covers which entities leaked (`over_draws`).
+        method: how the interval was made: "wilson", "bootstrap", "normal" (of parties apart, who tell sums of squares), "exact"
+            (no sampling: low = value = high), followed by "6 leaks" where it also covers which entities leaked (`over_draws`).
     """
 
     value: float

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from torch import Tensor
 
 import fkgsec
@@ -36,7 +35,7 @@ from defenses.client import DefendedClient
 from defenses.terms import PartyEntropy
 from experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
 from experiments.deploy.core.audit import Audited, audited
-from experiments.deploy.core.measure import Best, measured, write_embeddings
+from experiments.deploy.core.measure import Best, measured, rounded, write_embeddings
 from experiments.deploy.core.messages import (
     LATE,
     Answer,
@@ -114,6 +113,7 @@ class Party:
         self._join()
         load_memory(self)
         self._last = (self.memory.serial, self.memory.request, self.memory.reply)
+        self._written = self._marks()  # those that its file has
 
     # What it is made of.
 
@@ -174,16 +174,17 @@ class Party:
         if serial <= self._last[0]:
             kind = "another request with the serial number" if serial == self._last[0] else f"a {LATE}: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
-        before = self._marks()
         try:
             answers = self._take_all(asked.items)
         except RunError as error:
             return self._refused(serial, str(error))
         reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
-        self._last = (serial, seen, reply)
-        if before != self._marks() or any(item.lasting or item.step in KEPT for item in asked.items):
-            self.memory.serial, self.memory.request, self.memory.reply = self._last
+        if self._written != self._marks() or any(item.lasting or item.step in KEPT for item in asked.items):
+            self.memory.serial, self.memory.request, self.memory.reply = serial, seen, reply
+            self._written = ()  # until it is: where that fails, neither this reply nor a later one leaves before it is
             save_memory(self)
+            self._written = self._marks()
+        self._last = (serial, seen, reply)
         return reply
 
     def _refused(self, serial: int, reason: str) -> bytes:
@@ -361,7 +362,8 @@ class Party:
     def _validate(self, item: Item) -> Answer:
         if not self.agreement.tells(len(self.data.clients[0].valid)):
             return Answer(content=encode(Validated(0.0, 0)))
-        return Answer(content=encode(Validated(*self.task.evaluator.reciprocal("valid")[0])))
+        total, count = self.task.evaluator.reciprocal("valid")[0]
+        return Answer(content=encode(Validated(rounded(total, self.agreement), count)))
 
     def _candidate(self, item: Item) -> Answer:
         self._before_broadcast(item.round)
@@ -369,6 +371,8 @@ class Party:
         return Answer()
 
     def _keep(self, item: Item) -> Answer:
+        if self.memory.said:
+            raise RunError(f"the models of round {self.best['best'].round} were measured; no others are")
         candidate = self.best.get("candidate")
         if candidate is None or candidate.round != item.round:
             raise RunError(f"the models of round {item.round} are to be kept, and are not there")
@@ -442,6 +446,5 @@ class Party:
             return Answer(content=said)
         outcome, best = self._outcome(), self.best["best"]
         write_embeddings(self.folder, outcome, self.data)
-        rng = np.random.default_rng(secrets.randbits(128))
-        self.memory.said["measure"] = encode(measured(outcome, best.round, self.data, self.agreement, rng))
+        self.memory.said["measure"] = encode(measured(outcome, best.round, self.data, self.agreement))
         return Answer(content=self.memory.said["measure"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from defenses.transport import make_transport
+from experiments.deploy.core.audit import Audited
 from experiments.deploy.core.messages import Answer, Item, Reply, Request
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
@@ -101,8 +102,52 @@ def test_a_party_answers_each_round_once_and_measures_one_model(consortium: Call
     assert first.content
     apart.restart(NAME)
     another = [Item(step="candidate", round=1, lasting=number + 1), Item(step="keep", round=1, lasting=number + 2)]
-    assert say(apart, 2001, *another) == [Answer(), Answer()]
-    assert say(apart, 2002, Item(step="measure", round=1)) == [first]  # the same resamples, of the same model
+    _, kept = say(apart, 2001, *another)
+    assert "the models of round 2 were measured; no others are" in kept.silence
+    assert say(apart, 2002, Item(step="measure", round=1)) == [first]  # of the same model
+
+
+def test_the_models_that_were_measured_are_those_that_are_audited(consortium: Callable[..., Any]) -> None:
+    apart = consortium(rounds=2, size=600, randomness="operating system", attack=("membership",))
+    apart.train()
+    party = apart.parties[NAME]
+    best, number = party.best["best"].round, lasting(apart)
+    say(apart, 1000, Item(step="measure", round=best))
+    say(apart, 1001, *(Item(step=s, round=3 - best, lasting=number + k) for k, s in enumerate(("candidate", "keep"))))
+    (answer,) = say(apart, 1002, Item(step="audit", round=3 - best))
+    assert {one.round for one in msgspec.msgpack.decode(answer.content, type=Audited).figures} == {best}
+
+
+def test_no_reply_leaves_a_party_that_could_not_write_what_it_must_remember(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed, it would not know that it was in the round, and add the same noise to other rows."""
+    apart, asked = consortium(defense="dp:clip=0.01,noise_multiplier=5", rounds=2), list[Request]()
+
+    def stopping(stage: str, party: str, request: bytes) -> Silence | None:
+        asked.extend([_request(request)] * (party == f"client/{NAME}"))
+        return Silence("unplugged") if stage.startswith("round 1") else None
+
+    apart.fault = stopping
+    with pytest.raises(RunError, match="no answer"):
+        apart.train()
+    first = next(one for one in reversed(asked) if any(item.step == "upload" for item in one.items))
+    before, upload = first.items[:-1], first.items[-1]
+    say(apart, 100, *before)
+
+    def full(party: Any) -> None:
+        raise RunError("no space is left")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("experiments.deploy.party.save_memory", full)
+        for serial in (101, 101, 102):  # the same request, and another one
+            with pytest.raises(RunError, match="no space"):
+                say(apart, serial, upload)
+    (later,) = say(apart, 103, upload)
+    assert not later.frames
+    apart.restart(NAME)
+    (again,) = say(apart, 104, upload)
+    assert "enters no second one" in again.silence
 
 
 def test_a_restarted_party_adds_its_noise_to_no_other_rows_of_the_round(consortium: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import types
@@ -17,7 +18,8 @@ from torch import Tensor
 from defenses.client import DefendedClient
 from defenses.server import DefendedServer
 from experiments.deploy.core.conversation import Conversation
-from experiments.deploy.core.messages import Reply
+from experiments.deploy.core.measure import DECIMALS, Group, check_measured, measured
+from experiments.deploy.core.messages import Reply, Validated
 from experiments.deploy.party import Party
 from experiments.deploy.server import Server
 from fkgsec.data.graph import ClientGraph, FederatedGraph
@@ -96,7 +98,7 @@ def test_deployed_parties_draw_from_their_own_systems_and_the_record_says_so(
     record = apart.serve()
     assert any("every client drew its own" in line for line in record.protection)
     assert any("sum of its reciprocal ranks" in line for line in record.protection)
-    measured = [frame for frame in apart.crossed if b"resampled" in frame]
+    measured = [frame for frame in apart.crossed if b"squares" in frame]
     assert len(measured) == 3
     assert not any(b"items" in frame for frame in measured)
     ranks = []
@@ -106,11 +108,48 @@ def test_deployed_parties_draw_from_their_own_systems_and_the_record_says_so(
         ranks.append((1 / own).mean(axis=1))
     items = np.concatenate(ranks)
     mrr = record.utility["mrr"]
-    assert mrr.value == pytest.approx(items.mean(), abs=1e-12)
+    assert mrr.value == pytest.approx(items.mean(), abs=3 * 10**-DECIMALS / len(items))
     assert mrr.n == len(items)
     spread = items.std() / np.sqrt(len(items))
     assert mrr.low == pytest.approx(items.mean() - 1.96 * spread, abs=spread)
     assert mrr.high == pytest.approx(items.mean() + 1.96 * spread, abs=spread)
+
+
+def test_what_parties_say_of_ten_triples_are_few_numbers_of_few_digits(consortium: Callable[..., Any]) -> None:
+    """Single ranks follow from sums of many resamples, and the digits of one sum may be those of one set of ranks."""
+    apart = consortium(randomness="operating system", rounds=1, size=600)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ranks = rng.integers(1, 100, (10, 2)).astype(np.float64)
+        said = measured({"test_ranks": [ranks]}, 1, without_leaks(apart), apart.terms)
+        check_measured(said, apart.terms, round=1, num_test=10, two_models=False)
+        group = said.groups["all"]
+        for number in (group.total, group.squares):
+            assert number == round(number, DECIMALS)
+        assert group == Group(10, group.total, group.hits, group.squares)
+        assert said.own["mrr"].value == group.total / 10
+        items = (1 / ranks).mean(axis=1)
+        assert said.own["mrr"].high - group.total / 10 == pytest.approx(1.96 * items.std() / 10**0.5, abs=0.01)
+    apart.serve()
+    told = [
+        msgspec.msgpack.decode(one.content, type=Validated).total
+        for frame in apart.crossed
+        if is_reply(frame)
+        for one in msgspec.msgpack.decode(frame, type=Reply).answers
+        if one.content and b"total" in one.content and b"groups" not in one.content
+    ]
+    assert len(told) == 3
+    assert all(total == round(total, DECIMALS) for total in told)
+
+
+def without_leaks(apart: Any) -> FederatedGraph:
+    """A party's data with ten test triples, none of which stands in its train split."""
+    graph = apart.parties["hospital-1"].data
+    client = graph.clients[0]
+    known = {tuple(triple) for triple in client.train.tolist()}
+    test = np.array([triple for triple in client.test.tolist() if tuple(triple) not in known][:10])
+    assert len(test) == 10
+    return dataclasses.replace(graph, clients=(dataclasses.replace(client, test=test),))
 
 
 def test_two_deployed_runs_of_one_seed_train_apart(consortium: Callable[..., Any]) -> None:

@@ -1,13 +1,14 @@
 """What a party measures of the models that it keeps, and what the server makes of all figures: ranks stay where they are.
 
-    mine = measured(outcome, graph, agreement, rng)                  # at the party: sums, counts, resampled sums
+    mine = measured(outcome, 5, graph, agreement)                    # at the party: sums, sums of squares, counts
     reached([mine, theirs, ...], ["north", "south"], seed=0)         # at the server: figures with intervals
 
-The mean reciprocal rank over all clients needs sums and counts; so do Hits@k with their Wilson intervals. Its bootstrap interval
-takes the sums of resamples, which each party draws of its own items and nobody else can draw again (a bootstrap within strata,
-the strata being the clients). Few items hide nothing: of up to four the extreme resamples are multiples of single ones. A party
-therefore tells nothing of fewer triples than were agreed on, nor of two groups that one such follows from. In the laboratory the
-items themselves cross, so that the figures are those of one process, bit for bit.
+The mean reciprocal rank over all clients needs sums and counts; so do Hits@k with their Wilson intervals. Its interval takes the
+sums of squares (the normal approximation, the clients being strata). Sums of resamples would tell more: of ten triples, single
+items are what two of a thousand such sums differ by, again and again. Sums cross with `DECIMALS` places, since the 50 bits of an
+exact one can be those of one set of ranks alone. Few items hide nothing: a party tells nothing of fewer triples than were agreed
+on, nor of two groups that one such follows from. In the laboratory the items themselves cross, so that the figures are those of
+one process, bit for bit.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import save_tensors
-from fkgsec.kge.local.evaluation import HITS, ClientTables, utility
+from fkgsec.kge.local.evaluation import HITS, ClientTables
 from fkgsec.randomness import generator
 
-RESAMPLES = 1000
+DECIMALS = 3
 EMBEDDINGS = "embeddings.safetensors"
 GROUPS = ("all", "leaked", "clean", "shared")
 PARTS = ("leaked", "clean")
@@ -52,14 +53,14 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         count: how many. total: the sum of their reciprocal ranks, the sides averaged.
         hits: by k, the sum of their shares of sides that rank up to k.
-        resampled: that total in each of so many resamples of these triples; empty in the laboratory.
+        squares: the sum of their squares; 0 in the laboratory.
         items: in the laboratory alone, each one's reciprocal rank, float64 little-endian.
     """
 
     count: int
     total: float
     hits: dict[int, float]
-    resampled: list[float] = []
+    squares: float = 0.0
     items: bytes = b""
 
 
@@ -72,13 +73,11 @@ class Measured(msgspec.Struct, frozen=True):
     own: dict[str, Estimate]
 
 
-def measured(
-    outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement, rng: np.random.Generator
-) -> Measured:
+def measured(outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement) -> Measured:
     """Figures of a party's kept models.
 
     Args:
-        outcome: what `KgeTask.outcome` says of them. graph: the party's. rng: of the resamples.
+        outcome: what `KgeTask.outcome` says of them. graph: the party's.
     """
     (ranks,), leaked = outcome["test_ranks"], leaked_test_mask(graph, 0)
     if not agreement.tells(len(ranks)):
@@ -88,21 +87,22 @@ def measured(
         groups |= parts
     if shared := outcome.get("shared_test_ranks"):
         groups["shared"] = shared[0]
-    laboratory = agreement.randomness == "laboratory"
-    return Measured(
-        round,
-        {name: _group(own, rng, laboratory=laboratory) for name, own in groups.items()},
-        utility(ranks, agreement.options.seed),
-    )
+    told = {name: _group(own, agreement) for name, own in groups.items()}
+    return Measured(round, told, _combined([told["all"]], agreement.options.seed))
 
 
-def _group(ranks: np.ndarray, rng: np.random.Generator, *, laboratory: bool) -> Group:
+def rounded(total: float, agreement: Agreement) -> float:
+    """A sum over a party's triples as it crosses: with `DECIMALS` places, in the laboratory all of it."""
+    return total if agreement.randomness == "laboratory" else round(total, DECIMALS)
+
+
+def _group(ranks: np.ndarray, agreement: Agreement) -> Group:
     items = (1 / ranks).mean(axis=1) if len(ranks) else np.zeros(0)
     hits = {k: float((ranks <= k).mean(axis=1).sum()) if len(ranks) else 0.0 for k in HITS}
-    if laboratory:
-        return Group(len(items), float(items.sum()), hits, items=items.astype("<f8").tobytes())
-    resampled = [float(items[rng.integers(0, len(items), len(items))].sum()) for _ in range(RESAMPLES) if len(items)]
-    return Group(len(items), float(items.sum()), hits, resampled=resampled)
+    total = rounded(float(items.sum()), agreement)
+    if agreement.randomness == "laboratory":
+        return Group(len(items), total, hits, items=items.astype("<f8").tobytes())
+    return Group(len(items), total, hits, squares=rounded(float(np.square(items).sum()), agreement))
 
 
 def reached(parts: Mapping[str, Measured], seed: int) -> Reached:
@@ -129,10 +129,10 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
     if all(group.items for group in filled):
         items = [np.frombuffer(group.items, dtype="<f8") for group in filled]
         return estimate.mean(np.concatenate([np.zeros(0), *items]), generator(seed, "bootstrap"))
-    means = np.sum([group.resampled for group in filled], axis=0) / count
-    low, high = np.quantile(means, [0.025, 0.975])
     value = sum(group.total for group in filled) / count
-    return Estimate(value, float(low), float(high), count, "bootstrap")
+    deviations = sum(max(0.0, group.squares - group.total**2 / group.count) for group in filled)
+    half = estimate.critical_value() * deviations**0.5 / count
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), count, "normal")
 
 
 def check_measured(said: Measured, agreement: Agreement, *, round: int, num_test: int, two_models: bool) -> None:
@@ -160,11 +160,10 @@ def check_measured(said: Measured, agreement: Agreement, *, round: int, num_test
         raise RunError(f"figures of {groups['all'].count} test triples, where it said that it has {num_test}")
     for name, group in groups.items():
         items = np.frombuffer(group.items[: len(group.items) // 8 * 8], dtype="<f8")
-        numbers = np.array([group.total, *group.hits.values(), *group.resampled, *items])
-        resamples = 0 if laboratory or not group.count else RESAMPLES
+        numbers = np.array([group.total, group.squares, *group.hits.values(), *items])
         if (
             set(group.hits) != set(HITS)
-            or len(group.resampled) != resamples
+            or (laboratory and group.squares)
             or len(group.items) != 8 * group.count * laboratory
             or not ((numbers >= 0) & (numbers <= group.count)).all()
         ):

@@ -22,9 +22,9 @@ LEARNS = (
     "data salted by the run",
     "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
     "reciprocal ranks of validation triples and their number; under secagg how many values it cut",
-    "apart: at the end the server learns of each client sums of reciprocal ranks and hits on its test triples, and their "
-    "numbers, of all, of those that stand in its train split and of the others; and its own figures with intervals; nothing of "
-    "fewer triples than were agreed on",
+    "apart: at the end the server learns of each client sums of reciprocal ranks, of their squares and of hits on its test "
+    "triples, and their numbers, of all, of those that stand in its train split and of the others; nothing of fewer triples than "
+    "were agreed on",
     "apart: a server that does not follow the protocol reads, each round, one loss and one sum of validation ranks of each "
     "client off a table of its choice",
 )

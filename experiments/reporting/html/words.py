@@ -71,8 +71,8 @@ _GLOSSARY = (
     ("Leak", "share of the colluding client's entity-embedding pairs that the server was handed."),
     (
         "Interval",
-        "95 %: Wilson for shares, bootstrap for MRR. That of ERR and TRR also covers which entities leaked: the attack is "
-        "repeated on others. None covers other trainings, which several seeds do.",
+        "95 %: Wilson for shares, bootstrap for MRR (normal with parties apart). That of ERR and TRR also covers which entities "
+        "leaked: the attack is repeated on others. None covers other trainings, which several seeds do.",
     ),
     (
         "MRR",
