@@ -53,7 +53,7 @@ from experiments.deploy.core.messages import (
     placed_rows,
 )
 from experiments.deploy.core.state import Memory, load_memory, save_memory
-from experiments.deploy.core.turns import check_turn, mark_turn
+from experiments.deploy.core.turns import check_turn, mark_turn, mark_union
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
@@ -287,8 +287,8 @@ class Party:
 
     def _unite(self, item: Item) -> Answer:
         defended = self._defended()
-        if item.table in self.memory.unions and ("union", item.table) not in self._parts:
-            raise RunError(f"{self.address} has the union of {item.table}, and enters no second one")
+        if mark_union(item.table, self.memory.turns) and ("union", item.table) not in self._parts:
+            raise RunError(f"{self.address} was in the union of {item.table}, and enters no second one")
         part = self._part("union", item, lambda: defended_rounds.client_union(defended, item.table))
         answer = self._speak(item, part)
         if part.finished and item.table not in self.memory.unions:

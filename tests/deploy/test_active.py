@@ -66,7 +66,20 @@ def test_a_private_union_is_made_once(consortium: Callable[..., Any]) -> None:
         assert not answer.frames
     apart.restart(NAME)
     (answer,) = say(apart, 1002, Item(step="union", table="entities", frames=frames))
-    assert "has the union of entities" in answer.silence
+    assert "was in the union of entities" in answer.silence
+
+
+def test_a_party_that_is_restarted_in_a_private_union_enters_no_second_one(consortium: Callable[..., Any]) -> None:
+    """The server may have the first one's tables: a second one of other parties would tell what those hold who left."""
+    apart = consortium(defense="psu,secagg", rounds=1)
+    apart.fault = lambda stage, party, request: Silence("unplugged") if stage.endswith("unmask") else None
+    with pytest.raises(RunError, match="no answer"):
+        apart.train()
+    assert not apart.parties[NAME].memory.unions
+    apart.restart(NAME)
+    (answer,) = say(apart, 1000, Item(step="union", table="entities"))
+    assert not answer.frames
+    assert "was in the union of entities, and enters no second one" in answer.silence
 
 
 def _request(content: bytes) -> Request:

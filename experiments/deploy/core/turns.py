@@ -51,5 +51,15 @@ def mark_turn(item: Item, turns: dict[str, int]) -> None:
         turns[_turn(item)] = item.round
 
 
+def mark_union(table: str, turns: dict[str, int]) -> bool:
+    """The private union of a table is entered; returns whether it was before, by this process or by one that was killed.
+
+    Two unions of other parties would differ by what those hold who are in one of them alone.
+    """
+    entered = f"union {table}" in turns
+    turns[f"union {table}"] = 0
+    return entered
+
+
 def _turn(item: Item) -> str:
     return f"{item.step} {item.table if item.step != 'validate' else ''}"
