@@ -55,7 +55,7 @@ $(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are 
 lock: $(SUPPLY)/.made  ## pin every package that we and the tests need, with its hashes
 	$(SUPPLY)/bin/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --extra dev --extra rdf \
 	  --no-emit-options --no-header --constraint constraints.txt --output-file requirements.compiled pyproject.toml
-	grep '^#' requirements.lock > requirements.head
+	sed '/^#/!q' requirements.lock | grep '^#' > requirements.head  # what stands above the first package
 	cat requirements.head requirements.compiled > requirements.lock
 	rm requirements.head requirements.compiled
 
