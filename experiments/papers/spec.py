@@ -262,33 +262,10 @@ def _convert(raw: dict[str, Any], kind: type[Kind], path: Path) -> Kind:
 
 
 def _experiment(path: Path, document: Document, variant: Variant | None = None) -> Experiment:
-    """Check the names that a document refers to, and make its cells."""
+    """Check a document, and make its cells."""
+    _check(path, document)
     columns = [column.name for column in document.columns]
     rows = [row.name for row in document.rows]
-    for what, names in (("columns", columns), ("rows", rows)):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice or not names:
-            raise SpecError(f"{path}: {what}: {f'{twice[0]!r} stands twice' if twice else 'at least one is needed'}")
-    if not document.seeds or min(document.seeds) < 0 or len(set(document.seeds)) < len(document.seeds):
-        raise SpecError(f"{path}: seeds: different numbers from 0 on are needed; got {list(document.seeds)}")
-    for row in document.rows:
-        place = f"{path}: rows, {row.name}"
-        for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):
-            for name in named:
-                if name not in columns:
-                    raise SpecError(f"{place}: {what}: no column {name!r}; allowed: {', '.join(columns)}")
-        if row.baseline and row.baseline not in rows:
-            raise SpecError(f"{place}: baseline: no row {row.baseline!r}; allowed: {', '.join(rows)}")
-        _check_same(place, row, {one.name: one for one in document.rows})
-        metrics = {metric for figures in row.figures.values() for metric in figures}
-        if metrics & set(RELATIVE) and not row.baseline:
-            raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
-        if metrics & set(LEAKAGE) and not document.attack:
-            raise SpecError(f"{place}: figures: err and trr need attack: true")
-        if row.choose and (len(row.choose.values) < 2 or _twice(row.choose.values)):
-            raise SpecError(
-                f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
-            )
     last = Settings(our_settings=variant.our_settings) if variant else Settings()
     # A variant's settings need not fit rows that it leaves out.
     kept = _selected([f"{row} {column}" for row in rows for column in columns], variant.only if variant else "")
@@ -323,6 +300,36 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         variant.base if variant else "",
         {} if variant else _causes(path, document.causes, cells),
     )
+
+
+def _check(path: Path, document: Document) -> None:
+    """Raises `SpecError` for names that stand twice or refer to nothing, and for figures that cannot be had."""
+    columns = [column.name for column in document.columns]
+    rows = [row.name for row in document.rows]
+    for what, names in (("columns", columns), ("rows", rows)):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice or not names:
+            raise SpecError(f"{path}: {what}: {f'{twice[0]!r} stands twice' if twice else 'at least one is needed'}")
+    if not document.seeds or min(document.seeds) < 0 or len(set(document.seeds)) < len(document.seeds):
+        raise SpecError(f"{path}: seeds: different numbers from 0 on are needed; got {list(document.seeds)}")
+    for row in document.rows:
+        place = f"{path}: rows, {row.name}"
+        for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):
+            for name in named:
+                if name not in columns:
+                    raise SpecError(f"{place}: {what}: no column {name!r}; allowed: {', '.join(columns)}")
+        if row.baseline and row.baseline not in rows:
+            raise SpecError(f"{place}: baseline: no row {row.baseline!r}; allowed: {', '.join(rows)}")
+        _check_same(place, row, {one.name: one for one in document.rows})
+        metrics = {metric for figures in row.figures.values() for metric in figures}
+        if metrics & set(RELATIVE) and not row.baseline:
+            raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
+        if metrics & set(LEAKAGE) and not document.attack:
+            raise SpecError(f"{place}: figures: err and trr need attack: true")
+        if row.choose and (len(row.choose.values) < 2 or _twice(row.choose.values)):
+            raise SpecError(
+                f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
+            )
 
 
 def _causes(path: Path, causes: Sequence[Cause], cells: Sequence[Cell]) -> dict[str, Cause]:
