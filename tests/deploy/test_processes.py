@@ -22,7 +22,7 @@ from fkgsec.federation.loop import run_federation
 from protocols.core.rounds import Silence
 
 PARTY = """
-import socket, sys
+import contextlib, socket, sys
 from pathlib import Path
 from experiments.deploy.agreement import Agreement
 from experiments.deploy.data import read_party_data
@@ -34,7 +34,7 @@ with socket.socket(socket.AF_UNIX) as door:
     door.listen()
     while True:
         stream, _ = door.accept()
-        with stream, stream.makefile("rwb") as pipe:
+        with contextlib.suppress(OSError), stream, stream.makefile("rwb") as pipe:  # a killed server hangs up
             reply = party.answer(pipe.read(int.from_bytes(pipe.read(8), "big")))
             pipe.write(reply)
 """
