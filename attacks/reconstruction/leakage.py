@@ -18,6 +18,7 @@ from attacks.figure import STRONGEST, Figure
 from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.view import ALL
+from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
@@ -132,6 +133,8 @@ def rows_of(figures: Iterable[Figure]) -> list[Leakage]:
             )
             if one.metric not in found or one.variant == STRONGEST:
                 found[one.metric] = one
+    for place, pair in pairs.items():
+        _check_pair(place, pair)
     rows = [_row(pair["err"], pair["trr"]) for pair in pairs.values()]
     shown = {id(row) for row in headline_rows(rows)}
     for place, row in enumerate(rows):
@@ -139,6 +142,14 @@ def rows_of(figures: Iterable[Figure]) -> list[Leakage]:
         if parts and id(row) in shown:
             rows[place] = msgspec.structs.replace(row, unlinked=_unlinked(parts))
     return rows
+
+
+def _check_pair(place: tuple[object, ...], pair: Mapping[str, Figure]) -> None:
+    """Raises `RunError` unless a record has ERR, TRR and their baselines of a victim and inference."""
+    err, trr = pair.get("err"), pair.get("trr")
+    if err is None or err.baseline is None or trr is None or not {"majority", "prior"} <= trr.guesses.keys():
+        named = " ".join(str(part) for part in place)
+        raise RunError(f"figures: reconstruction ({named}) must have err and trr with their baselines")
 
 
 def _row(err: Figure, trr: Figure) -> Leakage:
@@ -172,7 +183,13 @@ def _row(err: Figure, trr: Figure) -> Leakage:
 
 
 def _unlinked(parts: Mapping[str, Figure]) -> Unlinked:
+    if any(name not in parts or parts[name].baseline is None for name in UNLINKED):
+        raise RunError(
+            f"figures: reconstruction without linked pairs must have {', '.join(UNLINKED)} with their baselines"
+        )
     counts, last = parts[UNLINKED[0]].counts, parts[UNLINKED[-1]]
+    if not {"heads", "pairs"} <= counts.keys():
+        raise RunError("figures: reconstruction without linked pairs must have its counts of heads and pairs")
     inference = last.by if last.variant == STRONGEST else last.variant
     estimates = {name: parts[name].estimate for name in UNLINKED}
     baselines = {f"{name}_baseline": parts[name].baseline for name in UNLINKED}

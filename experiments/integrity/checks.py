@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attacks.reconstruction.leakage import Item, items_of
 from attacks.view import ALL
-from experiments.integrity.origin import check_checkpoint, seal_of
+from experiments.integrity.origin import check_checkpoint, check_files, seal_of
 from experiments.reporting.frames import attack_name
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import ATTACKS, PICTURE_FILE, RECORD_FILE, SCORES_FILE, SPEC_FILE, read_scores, read_spec
@@ -35,6 +35,7 @@ from fkgsec.federation.options import run_identities
 Outcome = Literal["holds", "broken", "unverifiable"]
 OF_BEFORE = "made by a version that wrote no digests"
 _ROUNDING = 1e-9
+_DRAWN = "picture"  # what is missing there can be made again, and nobody reads figures from it
 
 
 class Check(NamedTuple):
@@ -69,15 +70,18 @@ def check_folder(folder: Path) -> list[Check]:
         checks.append(_checked("spec", lambda: _check_spec(folder, record)))
     checks += _beside_checkpoint(path, record, run_folder_of(folder) / CHECKPOINT)
     checks.append(_checked("scores", lambda: _check_figures(folder / SCORES_FILE, record)))
-    if not _is_deployed(record) and not (folder / PICTURE_FILE).exists():
-        checks.append(Check("picture", "broken", f"{folder / PICTURE_FILE}: missing"))
+    if not _is_deployed(record):
+        checks.append(_checked("files", lambda: _check_files(folder, record)))
+        named = {PICTURE_FILE, *(record.origin.files if record.origin else ())}
+        missing = [path for name in sorted(named) if not (path := folder / Path(name).name).exists()]
+        checks += [Check(_DRAWN, "broken", f"{path}: missing") for path in missing]
     return checks
 
 
 def require_whole(folder: Path) -> None:
     """Raises `RunError` for the first thing in a run's folder that is broken, before anybody reads figures from it."""
     for check in check_folder(folder):
-        if check.outcome == "broken" and check.what != "picture":
+        if check.outcome == "broken" and check.what != _DRAWN:
             raise RunError(f"{check.why} (fkgsec verify-run {folder} says more)")
 
 
@@ -101,6 +105,11 @@ def _check_words(path: Path, record: Record) -> str | None:
     if record.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
         raise RunError(f"{path}: its content is not what was written")
     return None
+
+
+def _check_files(folder: Path, record: Record) -> str | None:
+    check_files(folder, record)
+    return None if record.origin and record.origin.files else OF_BEFORE
 
 
 def _check_spec(folder: Path, record: Record) -> None:

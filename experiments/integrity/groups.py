@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from experiments.integrity.checks import Check
 from experiments.runs.compare import folder_name, read_comparison
 from experiments.runs.record import Record, read_if_of, read_record
 from experiments.runs.run import RECORD_FILE
-from experiments.runs.seeds import SCHEMA, SeedsRecord, figures_over
+from experiments.runs.seeds import SCHEMA, SeedsRecord, record_of
 from fkgsec.errors import FkgsecError, RunError
 
 
@@ -48,8 +50,13 @@ def check_seeds(path: Path) -> Iterator[Check]:
         if several is None:
             raise RunError(f"{path}: no record of several seeds of this version")
         records = [read_record(path.parent / run / RECORD_FILE) for run in several.runs]
-        if not records or figures_over(records) != several.figures:
+        again = record_of(records) if records else None
+        if again is None or again.figures != several.figures:
             raise RunError(f"{path}: its figures are not those of {', '.join(several.runs) or 'any run'}")
+        again = msgspec.structs.replace(again, spec=again.spec.settled())
+        said = msgspec.structs.replace(several, spec=several.spec.settled())
+        if wrong := [name for name in said.__struct_fields__ if getattr(again, name) != getattr(said, name)]:
+            raise RunError(f"{path}: {', '.join(wrong)} not as in the records of its runs")
     except FkgsecError as error:
         yield Check("seeds", "broken", str(error))
         return

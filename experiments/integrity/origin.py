@@ -31,6 +31,7 @@ class Origin(msgspec.Struct, frozen=True):
             long they took and wherever they were interrupted.
         scores: of the file with the score of every attacked item; "" where there is none.
         record: of everything else in the record.
+        files: of the pictures and tables beside the record, by name; empty in records of before.
         agreement: of a deployed run what its parties agreed on (`Agreement.digest`), which its checkpoint is named by; else "".
     """
 
@@ -38,6 +39,7 @@ class Origin(msgspec.Struct, frozen=True):
     scores: str = ""
     record: str = ""
     agreement: str = ""
+    files: dict[str, str] = {}
 
 
 def digest_of(content: bytes) -> str:
@@ -69,6 +71,20 @@ def check_checkpoint(path: Path, record: Record, fingerprint: str) -> None:
             f"{path}: was not computed from the checkpoint of its folder, which holds other tables, rounds or messages; "
             f"{_REMEDY}"
         )
+
+
+def check_files(folder: Path, record: Record) -> None:
+    """Raises `RunError` for a picture or table in a record's folder that is not as written with it; missing ones pass."""
+    if record.origin is None:
+        return
+    for name, digest in record.origin.files.items():
+        path = folder / Path(name).name
+        try:
+            content = path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+        if content is not None and digest_of(content) != digest:
+            raise RunError(f"{path}: not the one that was written with its record, or damaged; {_REMEDY}")
 
 
 def check_scores(path: Path, record: Record, content: bytes | None) -> None:

@@ -21,13 +21,16 @@ from experiments.runs.record import Environment, Record, describe_environment, m
 from experiments.runs.run import RECORD_FILE, load_run, read_spec
 from experiments.tasks.memory import check_memory
 from fkgsec.errors import FkgsecError
+from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
 
 _FIELDS = (
     "data", "utility", "utility_by_client", "utility_by_leak", "utility_shared", "bytes", "rounds", "best_round", "protection",
     "guarantees", "withstands", "metric", "valid",
 )  # fmt: skip
+_UTILITY = ("utility", "utility_by_client", "utility_by_leak", "utility_shared")
 _SAME = ("vector_level", "device", "versions")
+_LAST_DIGITS = 0.01  # of a share, or one item of few: what rounding may move; what was made up is further away
 
 
 def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
@@ -65,7 +68,9 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
     here = describe_environment(result)
     # Warnings may be worded anew, sizes and hash not.
     plain = [_without_words(one) for one in (record, again)]
-    yield _compared("utility", folder, [name for name in _FIELDS if plain[0][name] != plain[1][name]], record, here)
+    differing = [name for name in _FIELDS if plain[0][name] != plain[1][name]]
+    near = all(_are_near(plain[0][name], plain[1][name]) for name in differing if name in _UTILITY)
+    yield _compared("utility", folder, differing, record, here, near=near)
     if record.attacked:
         train = functools.partial(run_federation, make_transport=make_transport)
         try:
@@ -74,6 +79,15 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
             yield Check("attacks", "broken", str(error))
             return
         yield _compared("attacks", folder, _differing(record.figures, figures), record, here)
+
+
+def _are_near(said: Any, found: Any) -> bool:
+    """Whether figures, or dicts of such, differ by what rounding on another machine may do."""
+    if isinstance(said, Estimate):
+        most = max(_LAST_DIGITS, 1 / max(1, found.n))
+        ends = zip((said.value, said.low, said.high), (found.value, found.low, found.high), strict=True)
+        return said.n == found.n and all(abs(one - other) <= most for one, other in ends)
+    return said.keys() == found.keys() and all(_are_near(said[name], found[name]) for name in said)
 
 
 def _without_words(record: Record) -> dict[str, Any]:
@@ -91,13 +105,15 @@ def _differing(said: Sequence[Figure], found: Sequence[Figure]) -> list[str]:
     ]
 
 
-def _compared(what: str, folder: Path, differing: Sequence[str], record: Record, here: Environment) -> Check:
+def _compared(
+    what: str, folder: Path, differing: Sequence[str], record: Record, here: Environment, *, near: bool = True
+) -> Check:
     if not differing:
         return Check(what, "holds")
     told = f"{folder}: {len(differing)} differ: {'; '.join(differing[:3])}"
     there = record.environment
     threads = f" with {there.threads} threads, here {torch.get_num_threads()}" if here.threads != there.threads else ""
-    if other := [name for name in _SAME if getattr(there, name) != getattr(here, name)]:
+    if near and (other := [name for name in _SAME if getattr(there, name) != getattr(here, name)]):
         named = ", ".join(other).replace("_", " ")
         return Check(what, "unverifiable", f"{told}; made on another machine ({named}), where last digits may differ")
     return Check(what, "broken", told + threads)

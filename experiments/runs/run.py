@@ -336,11 +336,13 @@ def _report(
     if not scores.columns.empty:
         scores.to_parquet(content, index=False)
     of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
-    record = sealed(make_record(spec, result, figures, Origin(fingerprint, of_scores)))
+    record = make_record(spec, result, figures)
     candidates = candidates_of(scores)
     beside = {PICTURE_FILE: draw_picture(record)}
     if len(candidates):
         beside |= {ROC_FILE: draw_roc(candidates), RISK_FILE: as_csv(risk_table(candidates)).encode()}
+    origin = Origin(fingerprint, of_scores, files={name: digest_of(written) for name, written in beside.items()})
+    record = sealed(msgspec.structs.replace(record, origin=origin))
     _make_folder(folder)
     _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))  # those of an earlier attack
     write_atomically(folder / SPEC_FILE, _encode_spec(spec))

@@ -108,18 +108,24 @@ def train_seeds(
                 make_task=make_task,
             )
         records.append(finished.record)
-    several = SeedsRecord(
-        SCHEMA,
-        spec,
-        [one.seed for one in specs],
-        [f"seed-{one.seed}" for one in specs],
-        records[0].data,
-        records[0].environment,
-        figures_over(records),
-        {tables: compose([one.guarantees[tables] for one in records]) for tables in records[0].guarantees},
-    )
+    several = msgspec.structs.replace(record_of(records), spec=spec)
     write_atomically(folder / SEEDS_FILE, encode_stored(several))
     return several
+
+
+def record_of(records: list[Record]) -> SeedsRecord:
+    """What the records of several seeds, at least one, come to together; `spec` is as the first record has it."""
+    first = records[0]
+    return SeedsRecord(
+        SCHEMA,
+        first.spec,
+        [one.seed for one in records],
+        [f"seed-{one.seed}" for one in records],
+        first.data,
+        first.environment,
+        figures_over(records),
+        {tables: compose([one.guarantees[tables] for one in records]) for tables in first.guarantees},
+    )
 
 
 def figures_over(records: list[Record]) -> dict[str, OverSeeds]:

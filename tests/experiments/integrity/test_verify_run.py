@@ -14,13 +14,17 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.integrity.checks import check_folder, require_whole
+from experiments.integrity.groups import check_seeds
 from experiments.integrity.origin import seal_of
 from experiments.runs.record import read_record
 from experiments.runs.run import execute, reuse
+from experiments.runs.seeds import record_of
 from experiments.runs.spec import make_spec
+from experiments.runs.stored import encode_stored
 from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import CHECKPOINT
+from protocols.noise.guarantee import Guarantee
 
 TINY = {"size": 600, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
@@ -52,7 +56,7 @@ def outcomes(folder: Path) -> dict[str, str]:
     return {check.what: check.outcome for check in check_folder(folder)}
 
 
-WHOLE = dict.fromkeys(("record", "spec", "checkpoint", "rounds", "bytes", "scores"), "holds")
+WHOLE = dict.fromkeys(("record", "spec", "checkpoint", "rounds", "bytes", "scores", "files"), "holds")
 
 
 def test_what_was_written_holds(run: Path) -> None:
@@ -145,6 +149,24 @@ def test_what_only_computing_it_again_finds(run: Path) -> None:
     assert "utility broken" in lines[0]
 
 
+def test_another_machine_excuses_last_digits_alone(run: Path) -> None:
+    """Who makes figures up can also say that he made them elsewhere."""
+
+    def elsewhere(document: dict[str, object]) -> None:
+        document["environment"]["vector_level"] = "AVX512, sapphirerapids"  # type: ignore[index]
+
+    def last_digits(document: dict[str, object]) -> None:
+        elsewhere(document)
+        document["utility"]["mrr"]["value"] += 1e-6  # type: ignore[index]
+
+    edited(run / "record.json", last_digits, sealed=True)
+    status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
+    assert (status, len(lines), "utility unverifiable" in lines[0]) == (3, 1, True)
+    edited(run / "record.json", better, sealed=True)
+    status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
+    assert (status, len(lines), "utility broken" in lines[0]) == (1, 1, True)
+
+
 def test_a_checkpoint_of_another_run_in_the_place_of_the_right_one(made: Path, run: Path) -> None:
     shutil.copy(made / "1" / CHECKPOINT, run / CHECKPOINT)
     assert outcomes(run)["checkpoint"] == "broken"
@@ -178,9 +200,48 @@ def test_scores(run: Path) -> None:
     assert outcomes(run)["scores"] == "broken"
 
 
+MEMBERSHIP = TINY | {"attack": ("membership",), "threat": ("models",)}
+
+
+def test_pictures_and_tables_of_another_run(made: Path, run: Path, tmp_path: Path) -> None:
+    """The picture shows the figures, and the table the triples at risk: both are read by people."""
+    shutil.copy(made / "1" / "picture.png", run / "picture.png")
+    assert outcomes(run) == WHOLE | {"files": "broken"}
+    with pytest.raises(RunError, match=r"picture\.png: not the one that was written with its record"):
+        require_whole(run)
+    spec = make_spec(None, MEMBERSHIP)
+    execute(spec, spec.load_graph(), tmp_path / "asked", attack=True)
+    assert outcomes(tmp_path / "asked") == WHOLE
+    for name in ("membership-risk.csv", "membership-roc.png"):
+        path = tmp_path / "asked" / name
+        whole = path.read_bytes()
+        flipped(path)
+        assert outcomes(tmp_path / "asked")["files"] == "broken"
+        path.unlink()
+        assert outcomes(tmp_path / "asked") == WHOLE | {"picture": "broken"}
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ('"err"', '"ers"'),
+        ('"variant": "strongest"', '"6ariant": "strongest"'),
+        ('"majority"', '"najority"'),
+        ('"baseline"', '"basaline"'),
+    ],
+)
+def test_a_damaged_word_of_a_figure_is_one_line(word: str, other: str, run: Path) -> None:
+    content = (run / "record.json").read_text()
+    assert word in content
+    (run / "record.json").write_text(content.replace(word, other))
+    status, _, errors = fkgsec("verify-run", run, "--quiet")
+    assert (status, "Traceback" in errors) == (1, False)
+
+
 def test_records_of_before_are_unverifiable_not_broken(run: Path, tmp_path: Path) -> None:
     edited(run / "record.json", lambda document: document.pop("origin"))
-    unknown = dict.fromkeys(("record", "checkpoint"), "unverifiable")
+    unknown = dict.fromkeys(("record", "checkpoint", "files"), "unverifiable")
     assert outcomes(run) == WHOLE | unknown
     assert fkgsec("verify-run", run, "--quiet")[0] == 3
     require_whole(run)
@@ -197,6 +258,26 @@ def test_a_missing_picture_or_run(run: Path, tmp_path: Path) -> None:
     for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "is no folder")):
         status, _, errors = fkgsec("verify-run", place)
         assert (status, says in errors) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["seeds", "runs", "environment", "guarantees", "data"])
+def test_every_word_over_seeds_is_that_of_its_runs(name: str, tmp_path: Path, made: Path) -> None:
+    for seed in (0, 1):
+        shutil.copytree(made / str(seed), tmp_path / f"seed-{seed}")
+    records = [read_record(tmp_path / f"seed-{seed}" / "record.json") for seed in (0, 1)]
+    path = tmp_path / "seeds.json"
+    path.write_bytes(encode_stored(record_of(records)))
+    assert [one.outcome for one in check_seeds(path)] == ["holds"]
+    document = json.loads(path.read_text())
+    said: dict[str, object] = {"seeds": [0, 2], "runs": ["seed-0", "../" + tmp_path.name + "/seed-1"], "guarantees": {}}
+    said["environment"] = document["environment"] | {"commit": "0" * 40}
+    said["data"] = document["data"] | {"hash": "0" * 64}
+    if name == "guarantees":
+        one = Guarantee(1.0, 1e-5, "row", "one replaced", "none", 2, None, "rdp")
+        said["guarantees"] = msgspec.to_builtins({"entities": one})
+    path.write_text(json.dumps(document | {name: said[name]}))
+    (found,) = check_seeds(path)
+    assert (found.outcome, name in found.why) == ("broken", True)
 
 
 @pytest.mark.slow
