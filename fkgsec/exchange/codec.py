@@ -147,6 +147,10 @@ class ServerCodec:
             )
         return Upload(places, rows, self.shared.weights[message.sender])
 
+    def values(self, upload: Upload) -> Tensor:
+        """The client's rows as an upload has them, `[k, width]`."""
+        return upload.rows
+
     def previous(self) -> Tensor:
         """What stands for a row that nobody uploaded, `[N, width]`."""
         return self.shared.rows

@@ -144,10 +144,19 @@ class LowRankServer(ServerCodec):
         """A change of rows."""
         if not isinstance(message, LowRankRows):
             raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; low-rank rows expected")
+        places, settings = self.shared.places(message.sender, message.num_rows), self.options.settings
+        made = message.height * message.columns, message.columns, message.rank
+        if made != (due := (self.shared.rows.shape[1], settings.columns, settings.rank)):
+            raise RunError(
+                f"{message.sender} uploaded low-rank rows of {message.table} of {made} width, columns and rank; {due} expected"
+            )
         change = Factors(*message.unpack()).rows()
-        places = self.shared.places(message.sender, len(change))
         self._seen[message.sender] = self.shared.rows[places] + change
         return Upload(places, change, self.shared.weights[message.sender])
+
+    def values(self, upload: Upload) -> Tensor:
+        """The rows that its change makes."""
+        return self.shared.rows[upload.places] + upload.rows
 
     def previous(self) -> Tensor:
         """No change."""

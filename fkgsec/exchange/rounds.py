@@ -70,9 +70,10 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
         if party in uploads or party in excluded:
             raise RunError(f"an upload of {server.shared.table} by {party}, who sent one already")
         upload = server.codec.accept(round, message)
-        if not upload.rows.isfinite().all():
+        values = server.codec.values(upload)
+        if not values.isfinite().all():
             excluded[party] = f"its rows of {server.shared.table} have values that are no finite numbers"
-        elif not (upload.rows.abs() <= LARGEST_VALUE).all():
+        elif not (values.abs() <= LARGEST_VALUE).all():
             excluded[party] = f"its rows of {server.shared.table} have values beyond {LARGEST_VALUE:g}"
         else:
             uploads[party] = upload

@@ -217,6 +217,11 @@ class TopKServer(ServerCodec):
             values = message.unpack()
         else:
             raise RunError(f"{message.sender} uploaded {message.label} of {message.table}; rows expected")
+        if message.width != self.shared.rows.shape[1]:
+            raise RunError(
+                f"{message.sender} uploaded rows of {message.table} of width {message.width}; "
+                f"{self.shared.rows.shape[1]} expected"
+            )
         before = self._seen[message.sender]
         self._seen[message.sender] = Observed(
             before.rows.index_copy(0, places, values), before.seen.index_fill(0, places, True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from experiments.deploy.core.audit import Audited
 from experiments.deploy.core.conversation import LONGEST_REASON
@@ -99,6 +100,70 @@ def test_a_party_cannot_give_itself_a_weight(lie: dict[str, int], consortium: Ca
 
     with pytest.raises(RunError, match=f"client/{VICTIM} aligned entities with weight"):
         lying(consortium(), "alignment", aligns).train()
+
+
+def uploads(change: Callable[[Any], Any]) -> Change:
+    """A change of each message of an upload."""
+
+    def changed(answer: Answer) -> Answer:
+        frames = [messages.encode(change(messages.decode(frame))) for frame in answer.frames or ()]
+        return msgspec.structs.replace(answer, frames=frames)
+
+    return changed
+
+
+def with_factors(value: float, height: int = 1, columns: int = 1, rank: int = 1) -> Callable[[Any], Any]:
+    """Low-rank rows whose factors are all this."""
+
+    def made(message: Any) -> Any:
+        factors = [torch.full((message.num_rows, *size), value) for size in ((height, rank), (rank,), (columns, rank))]
+        return messages.LowRankRows.pack(
+            message.round,
+            message.sender,
+            message.receiver,
+            message.table,
+            tuple(factors),  # type: ignore[arg-type]
+        )
+
+    return made
+
+
+def wider(message: Any) -> Any:
+    if not isinstance(message, messages.SparseRows):
+        return message
+    return msgspec.structs.replace(message, width=2 * message.width, data=2 * message.data)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "change", "reason"),
+    [
+        ("fede-svd", with_factors(1.0), "of (1, 1, 1) width, columns and rank"),
+        ("fede-svd", with_factors(1.0, height=32, columns=8, rank=5), "of (256, 8, 5) width, columns and rank"),
+        ("fede-svd", lambda message: msgspec.structs.replace(message, height=-1), "width, columns and rank"),
+        ("feds", wider, "uploaded rows of entities of width 32; 16 expected"),
+    ],
+)
+def test_an_upload_of_another_width_leaves_the_others_theirs(
+    algorithm: str, change: Callable[[Any], Any], reason: str, consortium: Callable[..., Any]
+) -> None:
+    dim = 128 if algorithm == "fede-svd" else 16
+    _, progress = lying(consortium(algorithm=algorithm, dim=dim, rounds=1), "upload", uploads(change)).train()
+    assert list(progress.rounds[1].excluded) == [f"client/{VICTIM}"]
+    assert reason in progress.rounds[1].excluded[f"client/{VICTIM}"]
+
+
+def test_changes_below_the_limit_do_not_lead_beyond_it(consortium: Callable[..., Any]) -> None:
+    """9e8 in every round: each change is allowed, and the rows that they make are not."""
+    large = (9e8 / 5) ** (1 / 3)
+    apart = lying(
+        consortium(algorithm="fede-svd", dim=128, rounds=8),
+        "upload",
+        uploads(with_factors(large, height=16, columns=8, rank=5)),
+    )
+    server, progress = apart.train()
+    assert not progress.rounds[1].excluded
+    assert "values beyond 1e+09" in progress.rounds[-1].excluded[f"client/{VICTIM}"]
+    assert float(server.exchange.server["entities"].rows.abs().max()) < 1.1e9
 
 
 def test_reasons_are_short_and_fit_for_a_line(consortium: Callable[..., Any]) -> None:
