@@ -6,7 +6,7 @@ for check in check_comparison(Path("runs/compared/comparison.json")):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,9 @@ import msgspec
 from experiments.integrity.checks import Check
 from experiments.runs.compare import folder_name, read_comparison
 from experiments.runs.record import Record, read_if_of, read_record
-from experiments.runs.run import RECORD_FILE
+from experiments.runs.run import ATTACKS, RECORD_FILE
 from experiments.runs.seeds import SCHEMA, SeedsRecord, record_of
+from experiments.tasks.spec import RunSpec
 from fkgsec.errors import FkgsecError, RunError
 
 
@@ -44,20 +45,35 @@ def _check_case(what: str, record: Record, folder: Path) -> Check:
 
 
 def check_seeds(path: Path) -> Iterator[Check]:
-    """The figures over all seeds, computed anew from the records of each."""
+    """All that is said over several seeds, from the records of each: of the runs, or of an attack on all of them."""
     try:
         several = read_if_of(path, SCHEMA, SeedsRecord)
         if several is None:
             raise RunError(f"{path}: no record of several seeds of this version")
-        records = [read_record(path.parent / run / RECORD_FILE) for run in several.runs]
-        again = record_of(records) if records else None
-        if again is None or again.figures != several.figures:
-            raise RunError(f"{path}: its figures are not those of {', '.join(several.runs) or 'any run'}")
-        again = msgspec.structs.replace(again, spec=again.spec.settled())
-        said = msgspec.structs.replace(several, spec=several.spec.settled())
-        if wrong := [name for name in said.__struct_fields__ if getattr(again, name) != getattr(said, name)]:
-            raise RunError(f"{path}: {', '.join(wrong)} not as in the records of its runs")
+        if not several.runs:
+            raise RunError(f"{path}: its figures are not those of any run")
+        runs = [path.parent / run for run in several.runs]
+        made = [[run / RECORD_FILE for run in runs], [_attack_of(several.spec, run) for run in runs]]
+        wrong = [_unlike(several, records) for records in made if all(one.exists() for one in records)]
+        if all(wrong):
+            unlike = ", ".join(min(wrong, key=len, default=["no record"]))
+            raise RunError(f"{path}: {unlike} not as in the records of {', '.join(several.runs)}")
     except FkgsecError as error:
         yield Check("seeds", "broken", str(error))
         return
     yield Check("seeds", "holds")
+
+
+def _attack_of(spec: RunSpec, run: Path) -> Path:
+    """Where a run's folder has the record of an attack of this spec, whatever its seed; without one a place where nothing is."""
+    for path in sorted(run.glob(f"{ATTACKS}/*/{RECORD_FILE}")):
+        if read_record(path).spec.settled().replace(seed=spec.seed) == spec.settled():
+            return path
+    return run / ATTACKS / RECORD_FILE
+
+
+def _unlike(several: SeedsRecord, records: Sequence[Path]) -> list[str]:
+    """The fields that these records give otherwise. Raises `RunError` for one that cannot be read."""
+    again = record_of([read_record(path) for path in records])
+    again, said = (msgspec.structs.replace(one, spec=one.spec.settled()) for one in (again, several))
+    return [name for name in said.__struct_fields__ if getattr(again, name) != getattr(said, name)]

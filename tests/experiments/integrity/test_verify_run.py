@@ -280,6 +280,23 @@ def test_every_word_over_seeds_is_that_of_its_runs(name: str, tmp_path: Path, ma
     assert (found.outcome, name in found.why) == ("broken", True)
 
 
+def test_an_attack_over_seeds_is_that_of_its_attacks(tmp_path: Path, made: Path) -> None:
+    for seed in (0, 1):
+        shutil.copytree(made / str(seed), tmp_path / f"seed-{seed}")
+        reuse(tmp_path / f"seed-{seed}", {"threat": ("identifiers",)}, None)
+    attacks = [sorted(tmp_path.glob(f"seed-{seed}/attacks/*/record.json")) for seed in (0, 1)]
+    assert [len(found) for found in attacks] == [1, 1]
+    path = tmp_path / "seeds.json"
+    path.write_bytes(encode_stored(record_of([read_record(found[0]) for found in attacks])))
+    assert [one.why for one in check_seeds(path)] == [""]
+    shutil.rmtree(attacks[1][0].parent)
+    (found,) = check_seeds(path)
+    assert (found.outcome, "figures" in found.why) == ("broken", True)
+    for seed in (0, 1):
+        (tmp_path / f"seed-{seed}" / "record.json").unlink()
+    assert [one.outcome for one in check_seeds(path)] == ["broken"]
+
+
 @pytest.mark.slow
 def test_several_seeds_and_comparisons(tmp_path: Path) -> None:
     small = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items() if name != "unlinked_heads"]
