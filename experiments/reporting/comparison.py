@@ -30,11 +30,12 @@ from experiments.reporting.frames import (
     side_by_side,
     where_measured,
 )
-from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE, draw_bars, draw_rates, png
+from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, draw_bars, draw_rates, png
 from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
 from experiments.reporting.tables import FIGURE, INFERENCE_TITLE, RATES, inference_columns, protection_lines
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
+from fkgsec.text import printable
 
 COLOURS = (ORANGE, GREEN, BLUE, GREY)
 
@@ -163,10 +164,12 @@ def draw_comparison(records: Mapping[str, Record]) -> bytes:
     size.set(xlabel="MiB in all", title="Bytes")
     seconds.barh(places, [sum(entry.seconds for entry in case.rounds) for case in cases], height=0.6, color=GREY)
     seconds.set(xlabel="s", title="Time")
-    utility.set_yticks(places, [name.replace(",dp:", ",\ndp:") for name in records], fontsize=8)
+    names = [printable(name, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:") for name in records]
+    utility.set_yticks(places, names, fontsize=8)
     figure.legend(*one.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     first = cases[0]
-    figure.suptitle(f"{first.data.name} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
+    data = printable(first.data.name, MOST_LETTERS)
+    figure.suptitle(f"{data} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
     return png(figure)
 
 

@@ -23,7 +23,8 @@ from attacks.membership.evaluation import ITEM
 from attacks.membership.figures import MAX_FPR
 from attacks.view import ALL, THREAT_MODELS
 from experiments.reporting.frames import attack_name
-from experiments.reporting.picture import BLUE, GREEN, GREY, ORANGE, png
+from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
+from fkgsec.text import printable
 
 ROC_FILE, RISK_FILE = "membership-roc.png", "membership-risk.csv"
 _PLACE = ["threat_model", "leak", "victim"]
@@ -91,7 +92,7 @@ def _draw(axes: Axes, place: str, made: Sequence[Curve]) -> None:
         axes.plot(
             np.maximum(one.false_alarms, least), np.maximum(one.found, least), lw=1.2,
             color=(ORANGE, GREEN, GREY)[number % 3], ls=("-", "--", "-.")[number // 3 % 3],
-            label=f"{one.victim}: {one.auc:.3f} ({one.by})",
+            label=f"{printable(one.victim, MOST_LETTERS)}: {one.auc:.3f} ({one.by})",
         )  # fmt: skip
     for one in made:
         if one.victim == ALL:

@@ -25,6 +25,7 @@ from fkgsec.text import printable
 
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
 MOST_GROUPS = 14
+MOST_LETTERS = 40  # of a name in a picture; longer ones would leave no room for what is drawn
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 
 
@@ -46,7 +47,7 @@ def draw_picture(record: Record) -> bytes:
     shown = f"test {task.label(task.metric)} {reached.value:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
     shown = shown if reached.n else f"no test {task.items}"
     figure.suptitle(
-        f"{record.spec.algorithm}{defense} · {record.spec.model} · {record.data.name} · {shown} "
+        f"{record.spec.algorithm}{defense} · {record.spec.model} · {printable(record.data.name, MOST_LETTERS)} · {shown} "
         f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{_void_rounds(record)}",
         fontsize=11,
     )
@@ -102,7 +103,7 @@ def _rows_to_draw(record: Record) -> list[Leakage]:
 
 
 def _draw_leakage(axes: Axes, rows: list[Leakage]) -> None:
-    labels = [f"{row.victim}\n{attack_name(row.threat_model, row.leak)}" for row in rows]
+    labels = [f"{printable(row.victim, MOST_LETTERS)}\n{attack_name(row.threat_model, row.leak)}" for row in rows]
     for offset, (name, colour) in enumerate((("err", ORANGE), ("trr", GREEN))):
         places = [place + (offset - 0.5) * 0.38 for place in range(len(rows))]
         draw_rates(axes, places, rows, name, 0.36, color=colour, label=name.upper(), note=offset == 1)
