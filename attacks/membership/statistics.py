@@ -14,6 +14,7 @@ Legend: `n` audited triples, `S` shadow models, `N` entities.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -59,19 +60,26 @@ def triple_losses(
     the adversary does not know which are.
     """
     losses = np.zeros(len(triples))
+    for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):
+        with_true = torch.cat([scores.gather(1, true), scores], dim=1)
+        counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)  # once, as the positive
+        loss = negative_sampling_loss(with_true, counts, temperature=temperature)
+        losses[block] += loss.cpu().numpy() / 2
+    return losses
+
+
+def _scores_of_ends(
+    model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, block_bytes: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """For each side and block of `b` triples: which these are, the scores of all entities there, float64 `[b, N]`, and the right
+    one's number, int64 `[b, 1]`."""
     step = max(1, block_bytes // (8 * len(entities)))
     for side in sides_of("both"):
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
         for low in range(0, len(triples), step):
             chosen = torch.tensor(triples[low : low + step]).to(entities.device)
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
-            scores = model.score_all(queries, entities).double()
-            true = chosen[:, candidate, None]
-            with_true = torch.cat([scores.gather(1, true), scores], dim=1)
-            counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)  # once, as the positive
-            loss = negative_sampling_loss(with_true, counts, temperature=temperature)
-            losses[low : low + step] += loss.cpu().numpy() / 2
-    return losses
+            yield slice(low, low + step), model.score_all(queries, entities).double(), chosen[:, candidate, None]
 
 
 class Answers(NamedTuple):
@@ -93,17 +101,11 @@ def triple_answers(
     Args: as `triple_losses`.
     """
     found = np.zeros((2, len(triples)))
-    step = max(1, block_bytes // (8 * len(entities)))
-    for side in sides_of("both"):
-        anchor, candidate = (0, 2) if side == "tail" else (2, 0)
-        for low in range(0, len(triples), step):
-            chosen = torch.tensor(triples[low : low + step]).to(entities.device)
-            queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)
-            scores = model.score_all(queries, entities).double()
-            own = scores.gather(1, chosen[:, candidate, None])
-            ranks = (scores > own).sum(dim=1) + ((scores == own).sum(dim=1) + 1) / 2
-            for row, values in enumerate((own[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
-                found[row, low : low + step] += values.cpu().numpy() / 2
+    for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):
+        own = scores.gather(1, true)
+        ranks = (scores > own).sum(dim=1) + ((scores == own).sum(dim=1) + 1) / 2
+        for row, values in enumerate((own[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
+            found[row, block] += values.cpu().numpy() / 2
     return Answers(*found)
 
 

@@ -7,6 +7,7 @@ fkgsec train --algorithm <TAB>
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,14 +21,12 @@ class _WellFormed(Exception):
 
 def main() -> None:
     """Entry point of the console script."""
-    try:
-        # Parts of other packages bring options and words of their own, which the surface does not have.
-        if not any(group.startswith("fkgsec.") for group in entry_points().groups):
-            app = make_root()
-            add_commands(app, read_surface(), _found)
+    # Parts of other packages bring options and words of their own, which the surface does not have.
+    if not any(group.startswith("fkgsec.") for group in entry_points().groups):
+        app = make_root()
+        add_commands(app, read_surface(), _found)
+        with contextlib.suppress(_WellFormed):
             app(prog_name="fkgsec")
-    except _WellFormed:
-        pass
     from experiments.cli.main import app
 
     app(prog_name="fkgsec")

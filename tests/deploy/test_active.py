@@ -131,21 +131,27 @@ def test_the_models_that_were_measured_are_those_that_are_audited(consortium: Ca
     assert {one.round for one in msgspec.msgpack.decode(answer.content, type=Audited).figures} == {best}
 
 
-def test_no_reply_leaves_a_party_that_could_not_write_what_it_must_remember(
-    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed, it would not know that it was in the round, and add the same noise to other rows."""
+def stopped_at_its_first_upload(consortium: Callable[..., Any]) -> tuple[Any, tuple[Item, ...], Item]:
+    """Parties under `dp` that lost the server in round 1; and what one was asked before its upload, and the request of that."""
     apart, asked = consortium(defense="dp:clip=0.01,noise_multiplier=5", rounds=2), list[Request]()
 
     def stopping(stage: str, party: str, request: bytes) -> Silence | None:
-        asked.extend([_request(request)] * (party == f"client/{NAME}"))
+        if party == f"client/{NAME}":
+            asked.append(_request(request))
         return Silence("unplugged") if stage.startswith("round 1") else None
 
     apart.fault = stopping
     with pytest.raises(RunError, match="no answer"):
         apart.train()
     first = next(one for one in reversed(asked) if any(item.step == "upload" for item in one.items))
-    before, upload = first.items[:-1], first.items[-1]
+    return apart, tuple(first.items[:-1]), first.items[-1]
+
+
+def test_no_reply_leaves_a_party_that_could_not_write_what_it_must_remember(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed, it would not know that it was in the round, and add the same noise to other rows."""
+    apart, before, upload = stopped_at_its_first_upload(consortium)
     say(apart, 100, *before)
 
     def full(party: Any) -> None:
@@ -165,18 +171,7 @@ def test_no_reply_leaves_a_party_that_could_not_write_what_it_must_remember(
 
 def test_a_restarted_party_adds_its_noise_to_no_other_rows_of_the_round(consortium: Callable[..., Any]) -> None:
     """The noise of `dp` derives from its lasting secret: twice the same over other rows, it would cancel in the difference."""
-    apart, asked = consortium(defense="dp:clip=0.01,noise_multiplier=5", rounds=2), list[Request]()
-
-    def stopping(stage: str, party: str, request: bytes) -> Silence | None:
-        if party == f"client/{NAME}":
-            asked.append(_request(request))
-        return Silence("unplugged") if stage.startswith("round 1") else None
-
-    apart.fault = stopping
-    with pytest.raises(RunError, match="no answer"):
-        apart.train()
-    first = next(one for one in reversed(asked) if any(item.step == "upload" for item in one.items))
-    before, upload = first.items[:-1], first.items[-1]
+    apart, before, upload = stopped_at_its_first_upload(consortium)
     assert (upload.step, upload.round) == ("upload", 1)
     assert not any(one.silence for one in say(apart, 100, *before))
     (sent,) = say(apart, 101, upload)

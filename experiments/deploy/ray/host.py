@@ -41,7 +41,10 @@ class Host:
         return fkgsec.__version__
 
     def load(self, name: str, content: bytes) -> None:
-        """Take over clients: a graph of these alone, the options, and each one's place in the federation (`pickled`)."""
+        """Take over clients: a graph of these alone, the options, and each one's place in the federation (`pickled`).
+
+        Unpickling runs what it is told to. So does Ray, by which alone a worker is called: only by who has the command's token.
+        """
         graph, options, keys = pickle.loads(content)
         self._task, self._name = KgeTask(graph, options, keys), name
 
