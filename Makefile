@@ -6,7 +6,7 @@ RUN := runs/demo
 
 SUPPLY := .venv-supply
 
-.PHONY: demo test test-slow test-faults check format bench lock sbom audit-packages clean
+.PHONY: demo test test-slow test-faults check format docs docs-serve bench lock sbom audit-packages clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ check: $(VENV)/.dev  ## format, lint, types
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev  ## build the documentation into site/; a dead link or a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.dev  ## show the documentation on http://127.0.0.1:8000 while it is written
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, kills, full disks, two writers: thousands of them
 	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
@@ -68,4 +74,4 @@ audit-packages: $(SUPPLY)/.made  ## known vulnerabilities of what requirements.l
 	$(SUPPLY)/bin/pip-audit --strict --requirement requirements.lock --disable-pip --require-hashes
 
 clean:
-	rm -rf $(VENV) $(SUPPLY) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(SUPPLY) build dist site *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,69 @@
+"""What mkdocs calls while it builds the site (`hooks` in mkdocs.yml): adds the generated pages, checks links out of docs/.
+
+    make docs                                  # mkdocs build --strict
+
+Nothing generated is committed: a page cannot be older than the registry or the type that it is made from.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.docs.reference import generated_files, navigation
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+_FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the generated pages into the navigation, in place of their section's name."""
+    made = navigation()
+    config.nav = [{name: made.get(name, pages)} for entry in config.nav or [] for name, pages in entry.items()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages and pictures."""
+    from mkdocs.structure.files import File
+
+    for path, content in generated_files().items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links to files of the repository that are no pages become their paths: the site stands alone.
+
+    Raises:
+        mkdocs' `PluginError`: there is no such file.
+    """
+    if page.file.generated_by:
+        return markdown
+    parts = _FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else in_repository(part, page.file.src_uri) for part in parts)
+
+
+def in_repository(text: str, page: str) -> str:
+    """Markdown of a page in docs/ with its links out of docs/ spelled as paths."""
+    from mkdocs.exceptions import PluginError
+
+    docs = ROOT / "docs"
+
+    def spelled(found: re.Match[str]) -> str:
+        target = ((docs / page).parent / found[2]).resolve()
+        if target.is_relative_to(docs):
+            return found[0]
+        if not target.exists() or not target.is_relative_to(ROOT):
+            raise PluginError(f"docs/{page}: links to {found[2]}, which is not there")
+        path, words = target.relative_to(ROOT).as_posix(), found[1].strip("`")
+        return f"`{path}`" if path.endswith(words) else f"{found[1]} (`{path}`)"
+
+    return _LINK.sub(spelled, text)
