@@ -10,8 +10,8 @@ is easier, since an embedding that generalises answers it, too; the first is the
 
 A scorer takes triples of names `[q, 3]` and gives float64 `[q]`, larger where it takes one for trained.
 
-Intervals of AUC count that triples which share an entity are scored alike (`attacks.uploads.pairs.dyadic_variance`); those of TPR
-take triples for independent, and are too narrow where few entities stand in most of them.
+Intervals count that triples which share an entity are scored alike, and those of TPR that the threshold is drawn, too
+(`attacks.membership.intervals`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.membership.audits import contains, to_local
 from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MAX_FPR, placements, tpr_at_fpr
-from attacks.membership.intervals import dyadic_auc
+from attacks.membership.figures import MAX_FPR, placements
+from attacks.membership.intervals import dyadic_auc, dyadic_tpr
 from attacks.registry import Truth
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.estimate import Estimate, exact
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 MOST_ASKED = 5000  # of trained triples, and of random pairs
@@ -192,8 +192,10 @@ def _figures(
             reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} others; {c:,} can be asked about"
             figures.append(truth.figure(f"{name}{suffix}", victim, NOT_ATTACKED, reason=reason, counts=counts))
             continue
-        base = {"chance": exact(max_fpr, m)} | {one: exact(_found(got, max_fpr) / m, m) for one, got in guesses.items()}
-        measures = {way: partial(_tpr, _found(one, max_fpr), m) for way, one in ways.items()}
+        base = {"chance": exact(max_fpr, m)} | {
+            guess: exact(_tpr(one, max_fpr, 1).value, m) for guess, one in guesses.items()
+        }
+        measures = {way: partial(_tpr, one, max_fpr) for way, one in ways.items()}
         figures += by_ways(truth, f"{name}{suffix}", victim, measures, base, attainable=1.0, counts=counts)
     return figures
 
@@ -202,12 +204,7 @@ def _auc(scores: _Scores, compared: int) -> Estimate:
     return dyadic_auc(scores.trained, scores.others, scores.ends, compared=compared)
 
 
-def _found(scores: _Scores, max_fpr: float) -> float:
-    """How many trained triples lie above the threshold that the others give."""
-    tpr = tpr_at_fpr(scores.trained, scores.others, max_fpr, "remembered").tpr
-    assert tpr is not None
-    return tpr.value * tpr.n
-
-
-def _tpr(found: float, count: int, compared: int) -> Estimate:
-    return proportion(min(found, count), count, compared=compared)
+def _tpr(scores: _Scores, max_fpr: float, compared: int) -> Estimate:
+    found = dyadic_tpr(scores.trained, scores.others, scores.ends, max_fpr, compared=compared)
+    assert found is not None  # there are enough others
+    return found

@@ -8,8 +8,10 @@ import pytest
 from attacks import ATTACKS, Truth
 from attacks.membership.audits import contains
 from attacks.membership.figures import estimate_auc, placements
+from attacks.membership.intervals import dyadic_tpr
 from attacks.uploads.questions import TPR, draw_questions, named, question_figures
 from attacks.view import THREAT_MODELS, build_view
+from fkgsec.estimate import proportion
 
 
 def truth_of(result) -> Truth:
@@ -101,3 +103,23 @@ def test_triples_that_share_an_entity_count_as_what_varies_together(federate) ->
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     alone = estimate_auc(placed, float(influence @ influence), "")
     assert found.high - found.low > 1.2 * (alone.high - alone.low)
+
+
+def test_shares_found_count_entities_and_the_threshold_too(federate) -> None:
+    """Scored by their entities: TPR has the interval of dyadic data, wider than of as many independent triples."""
+    truth, rng = truth_of(federate()), np.random.default_rng(4)
+    asked = draw_questions(truth, "hospital-2", all_known, rng)
+    liked = dict(zip(truth.graph.entities, rng.normal(size=len(truth.graph.entities)), strict=True))
+    trained = {tuple(triple) for triple in named(truth, "hospital-2", truth.client("hospital-2").train)}
+
+    def score(triples: np.ndarray) -> np.ndarray:
+        return np.array([liked[one[0]] + liked[one[2]] + (tuple(one) in trained) for one in triples])
+
+    figures = question_figures(truth, "hospital-2", asked, {"way": score, "other": score}, {})
+    found = {one.variant: one.estimate for one in figures if one.metric == "tpr@0.01_pairs"}
+    scores = [score(named(truth, "hospital-2", part)) for part in (asked.trained, asked.random)]
+    ends = np.concatenate([asked.trained, asked.random])[:, [0, 2]]
+    assert found["way"] == dyadic_tpr(*scores, ends, 0.01)
+    assert found["strongest"] == dyadic_tpr(*scores, ends, 0.01, compared=2)
+    alone = proportion(found["way"].value * len(asked.trained), len(asked.trained))
+    assert found["way"].high - found["way"].low > 1.2 * (alone.high - alone.low)
