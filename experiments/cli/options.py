@@ -103,6 +103,12 @@ FLAGS: dict[str, Flag] = {
     ),
     "eval_sides": Flag(("--eval-sides",), "sides to rank", OF_TASK["kge"]),
     "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", OF_TASK["kge"]),
+    "draws": Flag(
+        ("--draws",),
+        "order and negatives from numpy's generators, or by counters, philox, which a GPU's fused step needs; figures "
+        "differ as those of two seeds do",
+        OF_TASK["kge"],
+    ),
     "label_smoothing": Flag(("--label-smoothing",), "of noge's labels (0.1)", OF_TASK["kge"]),
     "decoder_epochs": Flag(
         ("--decoder-epochs",), "epochs of kb-gat's decoder before each validation (5)", OF_TASK["kge"]

@@ -15,6 +15,8 @@ last bit differs between the vector loop and its remainder.
 from __future__ import annotations
 
 import functools
+import importlib.util
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
@@ -150,7 +152,7 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
 
     `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
     """
-    if candidates.device.type == "cpu":
+    if candidates.device.type == "cpu" and numba_is_there():
         _cpu_kernels().mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
         return candidates
     if not len(members):
@@ -177,8 +179,22 @@ def _cpu_kernels() -> ModuleType:
     return cpu_kernels
 
 
+@functools.cache
+def numba_is_there() -> bool:
+    """Whether numba can be imported; without it the CPU computes as other devices do, and a warning says so."""
+    if importlib.util.find_spec("numba") is not None:
+        return True
+    warnings.warn(
+        "numba is not installed, so training and ranking on the CPU run as torch operations, which takes many times as long; "
+        "figures may differ in their last digits from those of compiled loops",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
 def _compiled(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32
+    return x.device.type == "cpu" and x.dtype == torch.float32 and numba_is_there()
 
 
 def _array(x: Tensor) -> np.ndarray:

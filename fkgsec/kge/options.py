@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EntityScope = Literal["own", "all", "published"]
 NegativeSides = Literal["tail", "both", "each"]
 TrainsFrom = Literal["received", "checks", "own"]
+Draws = Literal["numpy", "philox"]
 NUM_NEGATIVES = 256
 ENCODER_SETTINGS = ("dropout", "label_smoothing", "decoder_epochs", "decoder_negatives")
 
@@ -45,6 +46,10 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
             is never drawn and many of another client's are).
+        draws: where a client's order of triples and its negatives come from: "numpy", a generator for each epoch, whose numbers
+            follow each other, so that they are drawn on the CPU and copied; or "philox", by key and counter
+            (`fkgsec.philox`), so that a GPU draws its own and the CPU draws the same. Figures of the two differ as those of
+            two seeds do. A GPU takes its fused step with "philox" alone. First rows come from numpy either way.
         dropout, label_smoothing, decoder_epochs, decoder_negatives: of models with an encoder, those of `encoder_settings`;
             None: the model's own. `dropout` is of queries (`noge`) or of attention and layers (`kb-gat`); the decoder's are
             epochs before each validation, and negatives of each triple.
@@ -71,6 +76,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     negative_sides: NegativeSides = "both"
     eval_sides: Sides = "both"
     entity_scope: EntityScope = "own"
+    draws: Draws = "numpy"
     dropout: float | None = None
     label_smoothing: float | None = None
     decoder_epochs: int | None = None
@@ -82,6 +88,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         self._check_encoder()
         if self.num_negatives < 1:
             raise SpecError(f"num_negatives must be at least 1; got {self.num_negatives}")
+        if self.draws not in get_args(Draws):
+            raise SpecError(f"draws must be one of {', '.join(get_args(Draws))}; got {self.draws!r}")
         self.kge_settings.check(self.kge_model().entity_width)
         self._check_temperature()
         self.private_model()
@@ -125,6 +133,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             )
         if self.num_negatives != NUM_NEGATIVES:
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")
+        if self.draws != "numpy":
+            raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
         if self.entity_scope == "published":
             raise SpecError(f"entity_scope must be one of own, all for the model {self.model}; got 'published'")
 
@@ -149,8 +159,13 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         return self.settings if isinstance(self.settings, KgeSettings) else KgeSettings()
 
     def identity(self) -> dict[str, Any]:
-        """As ever; what once stood there for all algorithms stays, and `init_epsilon` goes by its old name."""
+        """As ever; what once stood there for all algorithms stays, and `init_epsilon` goes by its old name.
+
+        Runs from before there were `draws` drew by numpy, which goes unsaid.
+        """
         kept = {"temperature": 1.0, "tau": 0.2} | super().identity()
+        if kept["draws"] == "numpy":
+            del kept["draws"]
         return {"epsilon" if name == "init_epsilon" else name: value for name, value in kept.items()}
 
     def kge_model(self) -> KgeModel:

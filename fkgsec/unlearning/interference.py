@@ -24,6 +24,7 @@ from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import Learner, LocalTrainer, Queries, TrainingSubset
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
+from fkgsec.kge.negatives import CounterDraws
 from fkgsec.kge.options import KgeOptions
 
 PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
@@ -166,7 +167,7 @@ class AlternatingTrainer(LocalTrainer):
         self._at_it: Sequence[int] = ()
 
     def _step(
-        self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side
+        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
     ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
         self._at_it = tuple(batches)
         return super()._step(batches, draws, side)

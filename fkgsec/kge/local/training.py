@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec import philox
 from fkgsec.adam import Adam
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
@@ -25,7 +26,7 @@ from fkgsec.kge import kernels
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
-from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.negatives import CounterDraws, NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -215,11 +216,7 @@ class LocalTrainer:
             self.rule.begin_epoch(epoch, self._stack, self.received)
             shuffled, draws = {}, {}
             for client in ordered:
-                key = self._stack.keys[client]
-                shuffled[client] = generator(self._options.seed, "shuffle", key, round, epoch).permutation(
-                    self._subsets[client].rows
-                )
-                draws[client] = generator(self._options.seed, "negatives", key, round, epoch)
+                shuffled[client], draws[client] = self._draws(client, round, epoch)
             size = self._options.batch_size
             for step in range(-(-max(map(len, shuffled.values())) // size)):
                 active = [client for client in ordered if step * size < len(shuffled[client])]
@@ -243,6 +240,15 @@ class LocalTrainer:
                 previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
 
+    def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator | CounterDraws]:
+        """A client's rows in the order of an epoch, and what its negatives are drawn by."""
+        seed, key, rows = self._options.seed, self._stack.keys[client], self._subsets[client].rows
+        if self._options.draws == "philox":
+            order = philox.order(philox.key(seed, "shuffle", key), len(rows), epoch=epoch, round=round)
+            return rows[order.numpy()], CounterDraws(philox.key(seed, "negatives", key), round, epoch)
+        shuffled = generator(seed, "shuffle", key, round, epoch).permutation(rows)
+        return shuffled, generator(seed, "negatives", key, round, epoch)
+
     def _corrupted(self, turn: int) -> tuple[Side, ...]:
         """The sides that a batch is corrupted on, a step for each.
 
@@ -254,7 +260,7 @@ class LocalTrainer:
         return ("head",) if self._options.negative_sides == "both" and turn % 2 == 1 else ("tail",)
 
     def _step(
-        self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side
+        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
     ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
         """The loss of each client, and each learner's gradients; nothing has moved yet."""
         triples, candidates, weights = self._assemble(batches, draws, side)
@@ -354,7 +360,7 @@ class LocalTrainer:
         return losses
 
     def _assemble(
-        self, batches: dict[int, np.ndarray], draws: dict[int, np.random.Generator], side: Side
+        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Stacked triples int64 `[B, 3]`, candidates int32 `[B, K]` (column 0 still open) and weights float32 `[B]`."""
         triples, weights = [], []

@@ -68,13 +68,19 @@ def train(party: Party, keys: Sequence[int], rounds: Sequence[Sequence[int]], se
     return losses
 
 
-@pytest.mark.parametrize("algorithm", algorithms_of("kge"))
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("algorithm", "model", "draws"),
+    [
+        *((algorithm, model, "numpy") for algorithm in algorithms_of("kge") for model in MODELS),
+        ("fede", "transe", "philox"),
+    ],
+)
 def test_alone_and_stacked_give_the_same_bits(
-    model: str, algorithm: str, uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, draws: str, uneven: FederatedGraph, options: FederationOptions
 ) -> None:
     """Three unequal clients; one of them sits out the second round of three."""
-    options = replace(options, model=model, algorithm=algorithm, **{"dim": 15, **SETTINGS.get(algorithm, {})})
+    settings = {"dim": 15, "draws": draws, **SETTINGS.get(algorithm, {})}
+    options = replace(options, model=model, algorithm=algorithm, **settings)
     everybody, rounds = [0, 1, 2], [[0, 1, 2], [0, 1], [0, 1, 2]]
     stacked = party(uneven.clients, everybody, options)
     together = train(stacked, everybody, rounds, options.seed)
