@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from experiments.deploy.agreement import Agreement, new_identity, new_run
+from experiments.deploy.core.measure import EMBEDDINGS
 from experiments.deploy.data import read_party_data, write_party_folders
 from experiments.deploy.party import Party
 from experiments.deploy.server import Server, serve, train_apart
@@ -17,6 +20,7 @@ from experiments.runs.record import Record
 from experiments.runs.spec import make_spec
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.steps import Observer
+from fkgsec.kge.local.result import KgeResult
 from protocols.core.rounds import Silence
 
 TINY = {
@@ -98,6 +102,23 @@ def consortium(tmp_path: Path) -> Callable[..., Consortium]:
 @pytest.fixture(scope="session")
 def plain() -> Callable[[Record], dict[str, Any]]:
     return _plain
+
+
+@pytest.fixture
+def same_embeddings() -> Callable[[Consortium, KgeResult], bool]:
+    """Whether what each party keeps of its run is, bit for bit, what the run of one process returns."""
+    return _same_embeddings
+
+
+def _same_embeddings(apart: Consortium, together: KgeResult) -> bool:
+    for place, name in enumerate(apart.names):
+        own = load_file(apart.root / name / EMBEDDINGS)
+        for kind in ("tables", "trained", *(["private"] if together.private else [])):
+            theirs = getattr(together, kind)[place]
+            for part in ("entities", "relations"):
+                if not torch.equal(own[f"{kind}.{part}"], getattr(theirs, part)):
+                    return False
+    return True
 
 
 def _plain(record: Record) -> dict[str, Any]:

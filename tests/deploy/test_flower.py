@@ -220,12 +220,14 @@ def test_a_run_over_flower_is_that_of_one_process(
     link: FlowerLink,
     consortium: Callable[..., Any],
     plain: Callable[[Record], dict[str, Any]],
+    same_embeddings: Callable[..., bool],
 ) -> None:
     from defenses.transport import make_transport
 
     apart = consortium(algorithm=algorithm, defense=defense, rounds=2)
     together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
     assert plain(over_flower(running, link, apart)) == plain(make_record(apart.spec, together))
+    assert same_embeddings(apart, together)  # under secure sums, too: sums of fixed point numbers are exact
 
 
 def test_a_supernode_killed_before_unmasking_is_a_dropout_and_comes_back(
