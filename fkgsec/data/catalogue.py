@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fkgsec.data.download import download_files
 from fkgsec.data.formats.folders import read_client_folders, read_tsv_folder
 from fkgsec.data.formats.pickles import read_fede_pickle
 from fkgsec.data.formats.readers import read_path
@@ -127,6 +126,8 @@ def locate(name: str, data_dir: Path | str | None = None, progress: bool = True)
     if missing:
         wanted = [(str(file.address), cached / file.path, file.sha256, file.size_bytes) for file in missing]
         advice = f"or place the files of {dataset.name} under the folder that {DATA_VARIABLE} names, as {dataset.path}"
+        from fkgsec.data.download import download_files  # loads requests, which a machine with the files need not have
+
         download_files(wanted, title=dataset.name, advice=advice, progress=progress)
     return cached / dataset.path
 

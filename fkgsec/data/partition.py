@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, SpecError
@@ -175,6 +174,8 @@ def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndar
 
     Source: FedLU Algorithm 2, lines 3 to 10. Differs: a sparse product does it at once.
     """
+    from scipy import sparse  # which a machine that only trains need not have
+
     ends, repeated = np.concatenate([heads, tails]), np.concatenate([relations, relations])
     linked = sparse.csr_array((np.ones(len(ends)), (ends, repeated)))
     linked.sum_duplicates()

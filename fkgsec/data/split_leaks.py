@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from fkgsec.data.graph import SPLITS, FederatedGraph
 from fkgsec.errors import DataError, SpecError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EVALUATION_SPLITS = ("valid", "test")
 LEAKS = ("exact_own", "exact_other", "inverse_own", "inverse_other", "same_pair_own", "same_pair_other")
@@ -117,6 +119,8 @@ def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
                 {"client": client.name, "split": split, "triples": size, **counts, **shares, "repeated": repeated}
             )
     train_repeated = tuple(_count_repeated(client["train"].triple) for client in keys)
+    import pandas as pd  # which a machine that only trains need not have
+
     return SplitLeaks(pd.DataFrame(rows), train_repeated, masks)
 
 

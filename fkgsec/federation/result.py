@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-import pandas as pd
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -28,6 +27,8 @@ from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, W
 from fkgsec.federation.recipes import RECIPES, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fkgsec.kge.local.result import KgeResult as FederationResult  # see `__getattr__` below
 
 __all__ = ["FederationResult", "Kept", "RunResult"]
@@ -141,6 +142,8 @@ class RunResult(Kept):
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each round: loss, validation, bytes, seconds, survivors."""
+        import pandas as pd  # which a machine that only trains need not have
+
         return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
 
     def tensors(self) -> dict[str, Tensor]:

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 if TYPE_CHECKING:
+    from scipy import sparse
+
     from fkgsec.graphs.sets import GraphSet
 
 _MOST_ENTRIES = 4_000_000  # of the powers of a transition matrix that are held at a time, but for one large graph
@@ -57,6 +58,8 @@ def structure_features(
     if num_degrees:
         values[np.arange(len(degrees)), num_walks + np.clip(degrees, 1, num_degrees) - 1] = 1.0
     if num_walks:
+        from scipy import sparse  # which a machine that trains embeddings alone need not have
+
         entries = np.cumsum(np.diff(node_ptr).astype(np.int64) ** 2)
         for part in np.unique(entries // _MOST_ENTRIES):
             (of_part,) = np.nonzero(entries // _MOST_ENTRIES == part)
@@ -75,6 +78,8 @@ def _returns(steps: sparse.csr_array, size: int, num_walks: int) -> np.ndarray:
 
     That of M^(a + b) is the row sum of M^a times the transpose of M^b, number by number: half of the powers do.
     """
+    from scipy import sparse
+
     power, other = steps, sparse.csr_array(sparse.eye_array(size))
     diagonals = []
     for length in range(1, num_walks + 1):
