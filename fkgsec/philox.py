@@ -57,7 +57,10 @@ def words(
     """The words at these places of a step, int64: place i is word i % 4 of the counter (i // 4, step, epoch, round)."""
 
     def whole(value: Tensor | int) -> Tensor:
-        return torch.as_tensor(value, dtype=torch.int64, device=places.device)
+        # Filled on the device: a copy from the host has no place in a CUDA graph.
+        if isinstance(value, Tensor):
+            return value
+        return torch.full((), value, dtype=torch.int64, device=places.device)
 
     four = philox((places >> 2, whole(step), whole(epoch), whole(round)), whole(keys))
     lane = places & 3

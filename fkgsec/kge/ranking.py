@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.kge.device.where import can_run
 from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.negatives import KnownTriples
 
@@ -39,7 +40,7 @@ def filtered_ranks(
         entities `[N, W]`, relations `[M, V]`: embedding rows; every entity is a candidate.
         triples: int64 `[n, 3]` to rank, in the ids of these rows.
         known: the true triples of each side that are not counted as competitors (usually train + valid + test).
-        block_bytes: bound on the scores held at once.
+        block_bytes: bound on the scores held at once; on a GPU none are held (`fkgsec.kge.device.ranking`).
 
     The rank is the mean of the optimistic (ties lost by the others) and the pessimistic one, so a model that gives every
     entity the same score gets the middle rank, not the first. Source: Berrendorf et al. 2020.
@@ -50,6 +51,8 @@ def filtered_ranks(
     """
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
+    if can_run(entities) and isinstance(model.similarity, int):
+        return np.stack([_ranks_on_device(model, entities, relations, triples, index) for index in known], axis=1)
     ranks = np.empty((len(triples), len(known)))
     step = max(1, block_bytes // (4 * max(1, len(entities))))
     for column, index in enumerate(known):
@@ -72,3 +75,22 @@ def filtered_ranks(
             level -= (~own).long()
             ranks[low : low + step, column] = (1 + above + level / 2).cpu().numpy()
     return ranks
+
+
+def _ranks_on_device(
+    model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, index: KnownTriples
+) -> np.ndarray:
+    """Ranks float64 `[n]` of one side, counted where the embeddings lie."""
+    from fkgsec.kge.device.ranking import ranks_on_device
+
+    assert isinstance(model.similarity, int)
+    anchor, candidate = (0, 2) if index.side == "tail" else (2, 0)
+    chosen = torch.from_numpy(np.ascontiguousarray(triples)).to(entities.device)
+    queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
+    start, members = (torch.from_numpy(part).to(entities.device) for part in (index.start, index.members))
+    groups, true = index.groups(triples), chosen[:, candidate]
+    return (
+        ranks_on_device(model.similarity, queries, entities, true, groups, start, members, margin=model.margin)
+        .cpu()
+        .numpy()
+    )

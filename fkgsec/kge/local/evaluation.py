@@ -94,7 +94,8 @@ class Evaluator:
         if chosen is None:
             spans = self._stack.span("entities", client), self._stack.span("relations", client)
             return ClientTables(entities[spans[0]], relations[spans[1]])
-        return ClientTables(entities[chosen[0]], relations[chosen[1]])
+        # What a checkpoint gave lies on the CPU, wherever training is.
+        return ClientTables(entities[chosen[0].to(entities.device)], relations[chosen[1].to(relations.device)])
 
     def predictor(self, client: int, snapshot: Mapping[str, Tensor] | None = None) -> tuple[KgeModel, ClientTables]:
         """The model that the client predicts with, and its rows: those of `client_tables`, or what an encoder makes of them."""

@@ -10,8 +10,10 @@ Legend: `B` positives of a step (all clients together), `K` 1 + negatives, `W`, 
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +25,17 @@ from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge import kernels
+from fkgsec.kge.device.fused import Subset, make_fused, why_not_fused
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import CounterDraws, NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
+
+if TYPE_CHECKING:
+    from fkgsec.kge.device.epoch import FusedTrainer
+    from fkgsec.kge.device.learner import FusedLearner
 
 TABLES: tuple[Table, ...] = ("entities", "relations")
 
@@ -46,7 +53,7 @@ class Learner:
 
     def __init__(self, stack: ClientStack, tables: Collection[Table], learning_rate: float) -> None:
         self.stack = stack
-        self._tables = tuple(tables)
+        self.tables = tuple(tables)
         self._learning_rate = learning_rate
         self._relation_gradients = torch.zeros_like(stack.tables["relations"])
         self.reset_optimizer()
@@ -54,10 +61,10 @@ class Learner:
     def reset_optimizer(self) -> None:
         """Forget Adam's moments and step counts."""
         self._parameters: list[dict[Table, Tensor]] = [
-            {table: self.stack.rows(table, client).requires_grad_() for table in self._tables}
+            {table: self.stack.rows(table, client).requires_grad_() for table in self.tables}
             for client in range(len(self.stack.graphs))
         ]
-        flat = [parameters[table] for parameters in self._parameters for table in self._tables]
+        flat = [parameters[table] for parameters in self._parameters for table in self.tables]
         self._adam = Adam(flat, lr=self._learning_rate)
 
     def queries(self, triples: Tensor, side: Side) -> Queries:
@@ -160,6 +167,34 @@ class LocalTrainer:
         """Let a client train on this from now on."""
         self._subsets[client] = subset
         self._samplers[client] = self._sampler(client)
+        before: FusedTrainer | None = self.__dict__.pop("_fused", None)
+        if before and self._fused:  # whose buffers are of other triples; Adam goes on
+            for old, new in zip(before.learners, self._fused.learners, strict=True):
+                new.load(old.tensors())
+
+    @functools.cached_property
+    def _fused(self) -> FusedTrainer | None:
+        """What trains in fused steps on a GPU; None where torch operations and compiled loops do, which a GPU's user is told."""
+        device = self._stack.device
+        reason = why_not_fused(self._options, self.rule, device, plain=type(self) is LocalTrainer)
+        if reason:
+            if device.type != "cpu":
+                how = f"{self._options.algorithm} trains on {device} by torch operations, not by fused steps, which are faster"
+                warnings.warn(f"{how}: {reason}", RuntimeWarning, stacklevel=2)
+            return None
+        learners = [self._learner, *([self._private] if self._private else [])]
+        subsets = [
+            Subset(*self._subsets[client], corrupting_entities(graph, self._options))
+            for client, graph in enumerate(self._stack.graphs)
+        ]
+        stacks = [(learner.stack, learner.tables) for learner in learners]
+        return make_fused(stacks, subsets, self._options, self.rule, self.received, self.previous)
+
+    def _learners(self) -> list[tuple[str, Learner | FusedLearner, bool]]:
+        """What is trained, where it is trained: the name in checkpoints, and whether its Adam outlives a round."""
+        parts = self._fused.learners if self._fused else (self._learner, self._private)
+        named = zip(("adam", "private adam"), parts, (self._recipe.keep_optimizer, True), strict=False)
+        return [(name, part, kept) for name, part, kept in named if part is not None]
 
     def _sampler(self, client: int) -> NegativeSampler:
         graph = self._stack.graphs[client]
@@ -175,21 +210,20 @@ class LocalTrainer:
     def begin_round(self) -> None:
         """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
         if not self._recipe.keep_optimizer:
-            self._learner.reset_optimizer()
+            self._learners()[0][1].reset_optimizer()
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint between two rounds must hold beside the tables, by name."""
-        kept = {"adam": self._learner} if self._recipe.keep_optimizer else {}
-        kept |= {"private adam": self._private} if self._private else {}
+        kept = {name: learner for name, learner, outlives in self._learners() if outlives}
         state = {f"{name}.{key}": value for name, learner in kept.items() for key, value in learner.tensors().items()}
         state |= {f"received.{table}": rows for table, rows in self.received.items()}
         return state | {f"previous.{table}": rows for table, rows in self.previous.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
-        for name, learner in (("adam.", self._learner), ("private adam.", self._private)):
-            state = {key.removeprefix(name): value for key, value in tensors.items() if key.startswith(name)}
-            if state and learner:
+        for name, learner, _ in self._learners():
+            state = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
+            if state:
                 learner.load(state)
         for name, kept in (("received", self.received), ("previous", self.previous)):
             for table, rows in kept.items():
@@ -210,8 +244,30 @@ class LocalTrainer:
             TrainingError: a loss is not finite; the tables are as they were before that step.
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
-        losses: dict[int, list[float]] = {client: [] for client in ordered}
         self.rule.begin_round(round)
+        train = self._train_fused if self._fused else self._train_steps
+        losses = train(round, ordered, on_step)
+        self.rule.end_round()
+        for table, previous in self.previous.items():
+            for client in ordered:
+                previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
+        return losses
+
+    def _train_fused(self, round: int, ordered: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        """`_train_steps` on a GPU, which tells what became of the steps when all are done."""
+        assert self._fused is not None
+        losses = self._fused.train_round(round, ordered, self.rule.distillation())
+        sides = len(self._corrupted(0))
+        for epoch in range(self._options.local_epochs):
+            for step in range(max(values.shape[1] for values in losses.values())):
+                at_it = {client: values[epoch, step] for client, values in losses.items() if step < values.shape[1]}
+                self._check(at_it, round, epoch, step // sides)
+                on_step()
+        return {client: float(values.mean()) for client, values in losses.items()}
+
+    def _train_steps(self, round: int, ordered: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        """The mean loss of each client, step after step by torch operations and compiled loops."""
+        losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
             self.rule.begin_epoch(epoch, self._stack, self.received)
             shuffled, draws = {}, {}
@@ -224,21 +280,21 @@ class LocalTrainer:
                 # The epoch shifts the parity, so that a client of one batch sees both sides.
                 for side in self._corrupted(step + epoch + round):
                     step_losses, steps = self._step(batches, draws, side)
-                    bad = [client for client, loss in step_losses.items() if not np.isfinite(loss)]
-                    if bad:
-                        raise TrainingError(
-                            f"the loss of client {self._stack.graphs[bad[0]].name} is {step_losses[bad[0]]} in round {round}, "
-                            f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
-                        )
+                    self._check(step_losses, round, epoch, step)
                     self._take(steps, batches, step_losses)
                     for client, loss in step_losses.items():
                         losses[client].append(loss)
                     on_step()
-        self.rule.end_round()
-        for table, previous in self.previous.items():
-            for client in ordered:
-                previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
+
+    def _check(self, losses: Mapping[int, float], round: int, epoch: int, step: int) -> None:
+        """Raise `TrainingError` for a loss that is not finite."""
+        bad = [client for client, loss in losses.items() if not np.isfinite(loss)]
+        if bad:
+            raise TrainingError(
+                f"the loss of client {self._stack.graphs[bad[0]].name} is {losses[bad[0]]} in round {round}, "
+                f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
+            )
 
     def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator | CounterDraws]:
         """A client's rows in the order of an epoch, and what its negatives are drawn by."""

@@ -11,7 +11,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer
-from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator
 
@@ -140,14 +140,3 @@ def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGra
     """FedE's code beside FedR takes the client's number of entities for a bound on global ids."""
     result = run_federation(uneven, replace(options, entity_scope="published", rounds=1, local_epochs=1))
     assert {tables.entities.shape[0] for tables in result.tables} == {len(uneven.entities)}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("model", MODELS)
-def test_cuda_trains_as_the_cpu_does(model: str, consortium: FederatedGraph, options: FederationOptions) -> None:
-    options = replace(options, model=model, rounds=1)
-    cpu = run_federation(consortium, options)
-    cuda = run_federation(consortium, replace(options, device="cuda"))
-    for left, right in zip(cpu.tables, cuda.tables, strict=True):
-        torch.testing.assert_close(left.entities, right.entities, atol=1e-3, rtol=0)
-    assert cuda.rounds[1].loss == pytest.approx(cpu.rounds[1].loss, abs=1e-4)
