@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from attacks.view import threat_models
+from fkgsec.arguments import check_fields
 from fkgsec.errors import SpecError
 
 
@@ -37,6 +38,7 @@ class BaseAttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     attack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if isinstance(self.colluder, tuple) and len(self.colluder) < 2:  # one is the same however it is said
             msgspec.structs.force_setattr(self, "colluder", self.colluder[0] if self.colluder else None)
         allowed = threat_models(self.task)

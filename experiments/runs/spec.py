@@ -21,6 +21,7 @@ from experiments.tasks.graph import GraphSpec, is_graph_data
 from experiments.tasks.kge import CONSORTIUM, Spec, is_knowledge_graph
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import RunTask, all_tasks, task_named, task_of
+from fkgsec.arguments import check_values
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
 from fkgsec.federation.options import nested
@@ -103,6 +104,7 @@ def _converted(fields: dict[str, Any]) -> Any:
     try:
         spec = msgspec.convert(nested(fields), task.spec)
     except msgspec.ValidationError as error:
+        check_values(task.spec, fields)  # the words that Python has for it
         raise SpecError(_plain(str(error), fields)) from error
     _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fkgsec.arguments import checked
 from fkgsec.data.consortium_world import ENTITIES_PER_TOPIC, Kind, World
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.data.partition import split_triples
@@ -340,6 +341,8 @@ def _has_twin(triples: np.ndarray) -> np.ndarray:
 
 
 def _check(clients: int, size: int, seed: int) -> None:
+    for name, value in (("clients", clients), ("size", size), ("seed", seed)):
+        checked(name, int, value)
     if clients < 1:
         raise SpecError(f"clients is {clients}, allowed: 1 or more")
     if not SMALLEST_SIZE_PER_CLIENT * clients <= size <= LARGEST_SIZE:

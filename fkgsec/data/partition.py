@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fkgsec.arguments import checked
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.randomness import generator
@@ -227,9 +228,14 @@ def partition(
 
     Source: see the function that `PARTITIONS` names. Differs: see there, and `split_triples` on coverage.
     """
+    if not isinstance(graph, KnowledgeGraph):
+        divided = "; it is divided already" if isinstance(graph, FederatedGraph) else ""
+        raise DataError(f"graph must be a KnowledgeGraph; got {type(graph).__name__}{divided}")
     if how not in PARTITIONS:
         raise SpecError(f"partition is {how!r}, allowed: {', '.join(PARTITIONS)}")
-    if clients < 1:
+    if checked("seed", int, seed) < 0:
+        raise SpecError(f"seed must be at least 0; got {seed}")
+    if checked("clients", int, clients) < 1:
         raise SpecError(f"clients is {clients}, allowed: 1 or more")
     pooled = graph.triples
     triples = np.unique(pooled, axis=0)

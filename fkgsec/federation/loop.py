@@ -62,8 +62,13 @@ class Federation:
         rounds_needed: Collection[int] = (),
         make_task: MakeTask | None = None,
     ) -> None:
+        if not isinstance(options, RunOptions):
+            raise SpecError(f"options must be those of a task, such as KgeOptions(); got {type(options).__name__}")
         if options.defense and make_transport is Transport:
-            raise SpecError(f"defense {options.defense!r} was asked for, but a transport in clear was given")
+            raise SpecError(
+                f"defense {options.defense!r} was asked for, but a transport in clear was given; from Python give "
+                "make_transport=defenses.make_transport"
+            )
         self.graph, self.options = graph, options
         self.recipe: Recipe = RECIPES[options.algorithm]
         task = TASKS[self.recipe.task]
@@ -245,7 +250,7 @@ def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
 def run_federation(
     graph: Any,
     options: RunOptions[Result_co],
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     observer: Observer | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     make_transport: MakeTransport = Transport,
@@ -280,7 +285,7 @@ def run_federation(
     observer = observer or Observer()
     federation = Federation(graph, options, make_transport, adversary, rounds_needed, make_task)
     transcript = federation.channel.transcript
-    path = folder / CHECKPOINT if folder else None
+    path = Path(folder) / CHECKPOINT if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
     if path and path.exists():
         progress = _restore(federation, path)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import msgspec
 import torch
 
+from fkgsec.arguments import check_fields
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
 from fkgsec.federation.settings import fields_of, make_settings
@@ -73,6 +74,7 @@ class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, 
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.algorithm not in RECIPES:
             known = algorithms_of(self.task) if self.task else RECIPES
             raise SpecError(f"algorithm must be one of {', '.join(known)}; got {self.algorithm!r}")

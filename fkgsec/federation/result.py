@@ -153,7 +153,7 @@ class RunResult(Kept):
         tree["note"] = packing.frames_by_round(self.transcript.notes)
         return packing.pack(tree)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the run as one safetensors file, whole or not at all. Raises `RunError` where it cannot be written."""
         document = _Document(
             self.rounds,
@@ -166,6 +166,7 @@ class RunResult(Kept):
             self.metric,
         )
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors().items()}
+        path = Path(path)
         part = path.with_name(path.name + ".part")
         try:
             save_tensors(part, tensors, {METADATA: msgspec.json.encode(document).decode()})
@@ -176,7 +177,7 @@ class RunResult(Kept):
             raise RunError(f"{path}: cannot be written ({error})") from error
 
     @classmethod
-    def load(cls, path: Path, graph: Any, options: Any, *, guarantee: type = StatedGuarantee) -> Self:
+    def load(cls, path: Path | str, graph: Any, options: Any, *, guarantee: type = StatedGuarantee) -> Self:
         """Read what `save` wrote of a run of these options on this graph.
 
         Args:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
+from fkgsec.arguments import checked
 from fkgsec.errors import SpecError
 
 
@@ -69,19 +70,9 @@ class SettingField(NamedTuple):
 
     def checked(self, value: Any) -> Any:
         """The value as its kind, so that 4 and 4.0 are one. Raises `SpecError` with the name, the value and what is allowed."""
-        if self.choices:
-            if value not in self.choices:
-                raise SpecError(f"{self.name} must be one of {', '.join(self.choices)}; got {value!r}")
-            return value
+        value = checked(self.name, Literal[self.choices] if self.choices else self.kind, value)
         if self.kind in (bool, str):
-            if not isinstance(value, self.kind):
-                raise SpecError(
-                    f"{self.name} must be {'true or false' if self.kind is bool else 'text'}; got {value!r}"
-                )
             return value
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (whole or (self.kind is float and isinstance(value, float))):
-            raise SpecError(f"{self.name} must be {'a whole' if self.kind is int else 'a'} number; got {value!r}")
         low = -math.inf if self.low is None else self.low
         inside = low <= value <= (math.inf if self.high is None else self.high) and not (self.above and value == low)
         if not (inside and math.isfinite(value)):

@@ -9,7 +9,7 @@ Frozen; checked when made. What every task has is `fkgsec.federation.options.Run
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -61,9 +61,6 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     def __post_init__(self) -> None:
         super().__post_init__()
         self.architecture()
-        for name, allowed in (("select", get_args(Select)), ("optimizer", get_args(Optimizer))):
-            if getattr(self, name) not in allowed:
-                raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
         if self.local_steps is not None and self.local_steps < 1:
             raise SpecError(f"local_steps must be at least 1; got {self.local_steps}")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):

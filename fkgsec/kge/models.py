@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.arguments import checked
 from fkgsec.errors import SpecError
 from fkgsec.kge import kernels, kinds
 from fkgsec.registry import Registry
@@ -119,6 +120,8 @@ class KgeModel:
     init_epsilon: float = 2.0
 
     def __post_init__(self) -> None:
+        for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
+            object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
         if self.name not in MODELS and self.name not in ENCODERS:
             raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim < 1:

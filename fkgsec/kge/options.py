@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
@@ -88,8 +88,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         self._check_encoder()
         if self.num_negatives < 1:
             raise SpecError(f"num_negatives must be at least 1; got {self.num_negatives}")
-        if self.draws not in get_args(Draws):
-            raise SpecError(f"draws must be one of {', '.join(get_args(Draws))}; got {self.draws!r}")
         self.kge_settings.check(self.kge_model().entity_width)
         self._check_temperature()
         self.private_model()
@@ -123,8 +121,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
                 raise SpecError(f"{name} must be at least 1; got {value}")
         if not self.has_encoder:
             return
-        if self.trains_from not in (None, *get_args(TrainsFrom)):
-            raise SpecError(f"trains_from must be one of {', '.join(get_args(TrainsFrom))}; got {self.trains_from!r}")
         fitting = [name for name, one in algorithms_of("kge").items() if one.local is None and one.private == "none"]
         if self.algorithm not in fitting:
             raise SpecError(

@@ -6,11 +6,12 @@ UnlearnOptions(method="fedlu", variant="published", epochs=5)
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
 from fkgsec.algorithms.fedlu import Variant
+from fkgsec.arguments import check_fields
 from fkgsec.errors import SpecError
 
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
@@ -52,14 +53,12 @@ class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     form: Variant | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.form is not msgspec.UNSET:
             if self.variant not in ("paper", self.form):
                 raise SpecError(f"form is the old name of variant; got {self.form!r} beside {self.variant!r}")
             msgspec.structs.force_setattr(self, "variant", self.form)
             msgspec.structs.force_setattr(self, "form", msgspec.UNSET)
-        for name, allowed in (("method", Method), ("variant", Variant)):
-            if getattr(self, name) not in get_args(allowed):
-                raise SpecError(f"{name} must be one of {', '.join(get_args(allowed))}; got {getattr(self, name)!r}")
         if not (self.hard or self.soft):
             raise SpecError("hard, soft: at least one must be true; interference without either forgets nothing")
         if not (math.isfinite(self.mu_soft) and self.mu_soft >= 0):

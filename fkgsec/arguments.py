@@ -1,0 +1,130 @@
+"""Values of options, checked by the types of their fields: the same words for Python, files and the command line.
+
+    class Options(msgspec.Struct, frozen=True):
+        rounds: int = 300
+
+        def __post_init__(self) -> None:
+            check_fields(self)
+
+    Options(rounds=2.5)        # SpecError: rounds must be a whole number; got 2.5
+
+Numbers of numpy become Python's, lists and one-dimensional arrays become tuples. Text is no number: "64" is refused where 64 is
+meant. What a range allows is checked by the options themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import operator
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from fkgsec.errors import SpecError
+from fkgsec.text import shown
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_MANY = {int: "whole numbers", float: "numbers", str: "names"}
+_NOTHING = (NoneType, msgspec.UnsetType)
+
+
+def check_fields(options: msgspec.Struct) -> None:
+    """Check every field of a struct that is being made, and put Python's own numbers and tuples in the place of others.
+
+    Raises:
+        SpecError: a value of another kind than the field's; names the field, what is allowed and the value.
+    """
+    for name, kind in _kinds(type(options)):
+        value = getattr(options, name)
+        found = checked(name, kind, value)
+        if found is not value:
+            msgspec.structs.force_setattr(options, name, found)
+
+
+def check_values(kind: type[msgspec.Struct], values: dict[str, Any]) -> None:
+    """As `check_fields`, of values that no struct is made of yet, such as those in a file; unknown names are passed over."""
+    for name, field in _kinds(kind):
+        if name in values:
+            checked(name, field, values[name])
+
+
+def checked(name: str, kind: Any, value: Any) -> Any:
+    """A value as a type has it: int, float, bool, str, a `Literal`, a tuple of these, or a union; any other type takes all.
+
+    >>> checked("dim", int, np.int64(64)), checked("leak", tuple[float, ...], [0.5, 1])
+    (64, (0.5, 1))
+    >>> checked("dim", int, "64")
+    Traceback (most recent call last):
+    fkgsec.errors.SpecError: dim must be a whole number; got '64'
+
+    Raises:
+        SpecError: a value of another kind.
+    """
+    kinds = _alternatives(kind)
+    if type(value) in kinds and type(value) in _NOTHING:
+        return value
+    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    filled = [one for one in kinds if one not in _NOTHING]
+    return _as(name, next((one for one in filled if (get_origin(one) is tuple) == listed), filled[0]), value)
+
+
+def _as(name: str, kind: Any, value: Any) -> Any:
+    if get_origin(kind) is Literal:
+        if isinstance(value, str) and value in get_args(kind):
+            return value
+        raise SpecError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}; got {shown(value)}")
+    if get_origin(kind) is tuple:
+        if isinstance(value, list | tuple | np.ndarray):
+            parts = value.tolist() if isinstance(value, np.ndarray) else value
+            made = tuple(checked(name, get_args(kind)[0], part) for part in parts)
+            same = isinstance(value, tuple) and all(one is other for one, other in zip(made, value, strict=True))
+            return value if same else made
+        raise SpecError(f"{name} must be a list{_of(get_args(kind)[0])}; got {shown(value)}")
+    if kind not in _WORDS:
+        return value
+    made = _plain(kind, value)
+    if made is None:
+        raise SpecError(f"{name} must be {_WORDS[kind]}; got {shown(value)}")
+    return made
+
+
+def _plain(kind: type, value: Any) -> Any:
+    """The value as Python's own of a kind, the same object where it is one; None where it is of another kind."""
+    if kind in (bool, str):
+        wide = bool | np.bool_ if kind is bool else str
+        return (value if type(value) is kind else kind(value)) if isinstance(value, wide) else None
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        return None
+    if isinstance(value, numbers.Integral):
+        if kind is float and abs(operator.index(value)) > 2**1023:  # beyond any float
+            return None
+        return value if type(value) is int else operator.index(value)
+    return None if kind is int else value if type(value) is float else float(value)
+
+
+def _of(kind: Any) -> str:
+    words = get_args(kind) if get_origin(kind) is Literal else ()
+    return f" of {', '.join(words)}" if words else f" of {_MANY[kind]}" if kind in _MANY else ""
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, without what they are annotated with; the type alone where it is no union."""
+    if get_origin(kind) is Annotated:
+        return _alternatives(get_args(kind)[0])
+    if get_origin(kind) in (Literal, tuple) or not get_args(kind):
+        return (kind,)
+    return tuple(one for part in get_args(kind) for one in _alternatives(part))
+
+
+@functools.cache
+def _kinds(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Name and type of each field that holds something plain."""
+    found = [(field.name, field.type) for field in msgspec.structs.fields(struct)]
+    return tuple((name, kind) for name, kind in found if any(_is_plain(one) for one in _alternatives(kind)))
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind in _WORDS or get_origin(kind) in (Literal, tuple)
