@@ -1,5 +1,9 @@
 """Federated knowledge-graph embedding: graphs, scoring functions, training, messages and transcript.
 
+    graph = partition(graph_from(frame), "relations", clients=3, seed=0)     # of a pandas DataFrame, or of a file by read_path
+    result = run_federation(graph, KgeOptions(algorithm="fede", dim=64, rounds=20))
+    result.to_frame()                                                        # pandas: a row for each round
+
 The names below are the public surface for scripts; `attacks` and `experiments` build on them.
 """
 
@@ -16,6 +20,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if TYPE_CHECKING:
     from fkgsec.data.catalogue import load_dataset
     from fkgsec.data.consortium import generate_consortium
+    from fkgsec.data.formats.in_memory import graph_from
     from fkgsec.data.formats.readers import read_path
     from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
     from fkgsec.data.partition import partition
@@ -46,6 +51,7 @@ __all__ = [
     "RunOptions",
     "RunResult",
     "generate_consortium",
+    "graph_from",
     "load_dataset",
     "partition",
     "read_path",
@@ -64,6 +70,7 @@ _WHERE = {
     "RunOptions": "fkgsec.federation.options",
     "RunResult": "fkgsec.federation.result",
     "generate_consortium": "fkgsec.data.consortium",
+    "graph_from": "fkgsec.data.formats.in_memory",
     "load_dataset": "fkgsec.data.catalogue",
     "partition": "fkgsec.data.partition",
     "read_path": "fkgsec.data.formats.readers",

@@ -20,6 +20,7 @@ def test_exported_names_of_fkgsec() -> None:
         "RunOptions",
         "RunResult",
         "generate_consortium",
+        "graph_from",
         "load_dataset",
         "partition",
         "read_path",

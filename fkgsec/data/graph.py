@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from fkgsec.errors import DataError
+from fkgsec.text import printable
 
 SPLITS = ("train", "valid", "test")
 
@@ -59,7 +61,7 @@ def content_hash(entities: Sequence[str], relations: Sequence[str], arrays: Iter
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
     """One graph with its splits, before it is divided among clients.
 
@@ -89,6 +91,13 @@ class KnowledgeGraph:
             raise DataError(
                 f"{self.name}: sensitive relations that the graph does not have: {', '.join(sorted(unknown))}"
             )
+
+    def __repr__(self) -> str:
+        return f"KnowledgeGraph({printable(self.name, 80)}: {_sizes(self, [self])})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """All triples by name: columns `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads them."""
+        return _named_triples(self, {split: getattr(self, split) for split in SPLITS})
 
     @property
     def triples(self) -> np.ndarray:
@@ -178,7 +187,7 @@ class ClientGraph:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedGraph:
     """The clients' graphs over one global vocabulary. `clients` keep the order in which they were read or made."""
 
@@ -199,6 +208,21 @@ class FederatedGraph:
             if client.entity_ids.max() >= len(self.entities) or client.relation_ids.max() >= len(self.relations):
                 raise DataError(f"{self.name}: client {client.name} has a global id beyond the vocabularies")
 
+    def __repr__(self) -> str:
+        return f"FederatedGraph({printable(self.name, 80)}: {len(self.clients)} clients, {_sizes(self, self.clients)})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """All triples by name: columns `client`, `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads them."""
+        frames = [
+            _named_triples(self, {split: client.to_global(getattr(client, split)) for split in SPLITS})
+            for client in self.clients
+        ]
+        return (
+            pd.concat(frames, keys=[client.name for client in self.clients], names=["client", None])
+            .reset_index("client")
+            .reset_index(drop=True)
+        )
+
     @cached_property
     def hash(self) -> str:
         arrays = [client.to_global(getattr(client, split)) for client in self.clients for split in SPLITS]
@@ -206,3 +230,17 @@ class FederatedGraph:
 
     def with_warnings(self, warnings: Iterable[str]) -> FederatedGraph:
         return replace(self, warnings=(*self.warnings, *warnings))
+
+
+def _sizes(graph: KnowledgeGraph | FederatedGraph, parts: Sequence[KnowledgeGraph | ClientGraph]) -> str:
+    counts = ", ".join(f"{sum(len(getattr(part, split)) for part in parts):,} {split}" for split in SPLITS)
+    count = len(graph.warnings)
+    warned = f"; {count} warning{'s' if count > 1 else ''}" if count else ""
+    return f"{len(graph.entities):,} entities, {len(graph.relations):,} relations, {counts} triples{warned}"
+
+
+def _named_triples(graph: KnowledgeGraph | FederatedGraph, splits: dict[str, np.ndarray]) -> pd.DataFrame:
+    triples = np.concatenate(list(splits.values()))
+    entities, relations = np.array(graph.entities, dtype=object), np.array(graph.relations, dtype=object)
+    names = {"head": entities[triples[:, 0]], "relation": relations[triples[:, 1]], "tail": entities[triples[:, 2]]}
+    return pd.DataFrame({**names, "split": np.repeat(list(splits), [len(one) for one in splits.values()])})

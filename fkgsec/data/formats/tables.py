@@ -83,7 +83,7 @@ def read_triple_table(
 
     splits, clients = marks(split_column, "split"), marks(client_column, "client")
     num_rows = len(table.columns[columns[0]])
-    rows_of = _group_rows(num_rows, splits, clients, table.place)
+    rows_of = group_rows(num_rows, splits, clients, table.place)
 
     def named(rows: list[int]) -> NamedTriples:
         heads, relations, tails = ([table.columns[column][row] for row in rows] for column in columns)
@@ -100,7 +100,7 @@ def read_triple_table(
     return build_federation(title, parts, empty=f"{path} (client {{client}}, {{split}})", notes=notes)
 
 
-def _group_rows(
+def group_rows(
     num_rows: int, splits: list[str] | None, clients: list[str] | None, place: Callable[[int], str]
 ) -> dict[tuple[str, str], list[int]]:
     """(client or "", split) -> row numbers in order. Raises `DataError` for a split that `SPLIT_NAMES` lacks."""
