@@ -10,12 +10,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fkgsec.errors import DataError
 from fkgsec.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLITS = ("train", "valid", "test")
 
@@ -213,6 +216,8 @@ class FederatedGraph:
 
     def to_frame(self) -> pd.DataFrame:
         """All triples by name: columns `client`, `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads them."""
+        import pandas as pd  # which a machine that only trains need not have
+
         frames = [
             _named_triples(self, {split: client.to_global(getattr(client, split)) for split in SPLITS})
             for client in self.clients
@@ -240,6 +245,8 @@ def _sizes(graph: KnowledgeGraph | FederatedGraph, parts: Sequence[KnowledgeGrap
 
 
 def _named_triples(graph: KnowledgeGraph | FederatedGraph, splits: dict[str, np.ndarray]) -> pd.DataFrame:
+    import pandas as pd
+
     triples = np.concatenate(list(splits.values()))
     entities, relations = np.array(graph.entities, dtype=object), np.array(graph.relations, dtype=object)
     names = {"head": entities[triples[:, 0]], "relation": relations[triples[:, 1]], "tail": entities[triples[:, 2]]}
