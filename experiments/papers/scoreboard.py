@@ -9,6 +9,7 @@ outside, explained where its file names a cause and records that show it.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,17 @@ JUDGED: tuple[Standing, ...] = ("inside", "outside, explained", "outside, unexpl
 
 
 class CellStanding(NamedTuple):
-    """A cell of a table at the paper's settings; `figure` is what it is judged by, `why` a cause or what is missing."""
+    """A cell of a table at the paper's settings.
+
+    `figure` is what it is judged by, `why` a cause or what is missing, `printed` whether the paper prints a figure for it.
+    """
 
     name: str
     standing: Standing
     figure: Figure | None
     seeds: tuple[int, ...]
     why: str
+    printed: bool
 
 
 class TableStanding(NamedTuple):
@@ -49,9 +54,10 @@ class TableStanding(NamedTuple):
         return sum(cell.standing in standings for cell in self.cells)
 
 
-def read_experiments() -> list[Experiment]:
+@functools.cache
+def read_experiments() -> tuple[Experiment, ...]:
     """All shipped files."""
-    return [read_experiment(path) for path in shipped_experiments().values()]
+    return tuple(read_experiment(path) for path in shipped_experiments().values())
 
 
 def all_records(places: Iterable[Path]) -> tuple[list[Record], list[str]]:
@@ -102,17 +108,21 @@ def make_scoreboard(experiments: Sequence[Experiment], records: Sequence[Record]
 
 def _stand(cell: TableCell, experiment: Experiment) -> CellStanding:
     seeds = tuple(cell.seeds)
+    figure = next((one for one in cell.figures if one.paper is not None), None)
+    printed = figure is not None
     if cell.status != "done":
         standing: Standing = "not at hand" if cell.status == "not at hand" else "not run"
-        return CellStanding(cell.name, standing, None, seeds, cell.reason)
-    figure = next((one for one in cell.figures if one.paper is not None), None)
+        return CellStanding(cell.name, standing, None, seeds, cell.reason, printed)
     if figure is None or figure.paper is None or figure.ours is None:
-        return CellStanding(cell.name, "no figure", figure, seeds, figure.reason if figure else "the paper prints none")
+        why = figure.reason if figure else "the paper prints none"
+        return CellStanding(cell.name, "no figure", figure, seeds, why, printed)
     if figure.ours.low <= figure.paper <= figure.ours.high:
-        return CellStanding(cell.name, "inside", figure, seeds, "")
+        return CellStanding(cell.name, "inside", figure, seeds, "", printed)
     cause = experiment.causes.get(cell.name)
     why = f"{cause.why} ({', '.join(cause.records)})" if cause else ""
-    return CellStanding(cell.name, "outside, explained" if cause else "outside, unexplained", figure, seeds, why)
+    return CellStanding(
+        cell.name, "outside, explained" if cause else "outside, unexplained", figure, seeds, why, printed
+    )
 
 
 def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
@@ -124,16 +134,16 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
         shares = [one.count(standing) for standing in (*JUDGED, "not at hand")]
         rows.append((_short(one.paper), one.table, len(one.cells), one.count(*JUDGED, "no figure"), *shares, reduced))
     totals = [sum(row[place] for row in rows) for place in range(2, 8)]
-    foot = (("all", f"{len(board)} tables", *totals, ""),)
+    foot = (("all", f"{len(board)} tables and figures", *totals, ""),)
     return Sheet("The papers' tables", tuple(map(Column, heads)), tuple(rows), foot)
 
 
 def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
-    """Every cell that is done at full settings."""
+    """Every cell that is done at full settings, and that the paper prints a figure for."""
     rows = []
     for one in board:
         for cell in one.cells:
-            if cell.standing not in (*JUDGED, "no figure"):
+            if cell.standing not in (*JUDGED, "no figure") or not cell.printed:
                 continue
             paper = ours = NONE
             if cell.figure and cell.figure.ours and cell.figure.paper is not None:
@@ -148,13 +158,13 @@ def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
 
 
 def total_line(board: Sequence[TableStanding]) -> str:
-    """The scoreboard in a sentence."""
-    counts = Counter(cell.standing for one in board for cell in one.cells)
+    """The scoreboard in a sentence, of cells that the paper prints a figure for: what it only draws judges nothing."""
+    counts = Counter(cell.standing for one in board for cell in one.cells if cell.printed)
     done = sum(counts[standing] for standing in (*JUDGED, "no figure"))
     parts = [f"{counts[standing]} {standing.replace(', ', ' and ')}" for standing in JUDGED]
     return (
-        f"{done} of {sum(counts.values())} cells of {len(board)} tables are run at the papers' own settings: {', '.join(parts)}; "
-        f"{counts['not at hand']} cannot be run with the data at hand"
+        f"{done} of {sum(counts.values())} cells that the papers print a figure for, in {len(board)} tables and figures, are run "
+        f"at the papers' own settings: {', '.join(parts)}; {counts['not at hand']} cannot be run, for the reasons in their files"
     )
 
 

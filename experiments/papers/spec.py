@@ -17,115 +17,31 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from experiments.papers.document import (
+    LEAKAGE,
+    RELATIVE,
+    Cause,
+    Column,
+    Document,
+    Metric,
+    Ours,
+    Row,
+    Settings,
+    Shown,
+    Variant,
+    View,
+)
 from experiments.runs.documents import read_document
 from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
 
-Metric = Literal[
-    "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes"
-]  # fmt: skip
-Shown = Literal["own", "shared"]
-RELATIVE = ("p@cg", "p@99", "p@98")
-LEAKAGE = ("err", "trr")
 Kind = TypeVar("Kind")
-
-
-class Ours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that the paper leaves open, and why it is this one."""
-
-    value: Any
-    why: str
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of `Spec`, apart by who says so."""
-
-    paper_settings: dict[str, Any] = {}
-    our_settings: dict[str, Ours] = {}
-
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An option whose value is chosen on validation: each of `values` is a run, and the best one's figures are the row's."""
-
-    option: str
-    values: tuple[Any, ...]
-    why: str
-
-
-class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A column of the table. `missing` says why it cannot be run; its figures are shown all the same."""
-
-    name: str
-    missing: str = ""
-
-
-class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table.
-
-    Attributes:
-        figures: the paper's, by column and metric; rates as shares of 1, None where the paper has a dash.
-        baseline: the row that P@CG, P@99 and P@98 are relative to.
-        exceptions: settings of this row in one column.
-        shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
-        missing: why the row cannot be run.
-        same_as: another row, whose runs are this one's too, since the two algorithms are one here; `why` says why they are.
-        choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
-    """
-
-    name: str
-    figures: dict[str, dict[Metric, float | None]]
-    baseline: str = ""
-    exceptions: dict[str, Settings] = {}
-    shown: Shown = "own"
-    missing: str = ""
-    same_as: str = ""
-    why: str = ""
-    choose: Choice | None = None
-
-
-class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why figures of some cells (as for `select_cells`) are not the paper's, and the records, below results, that show it."""
-
-    cells: str
-    why: str
-    records: tuple[str, ...]
-
-
-class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file. `attack` attacks every cell after its training. `seeds` are ours. `also`: metrics beside the paper's."""
-
-    title: str
-    paper: str
-    table: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
-    attack: bool = False
-    seeds: tuple[int, ...] = (0,)
-    also: tuple[Metric, ...] = ()
-    causes: tuple[Cause, ...] = ()
-
-
-class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another file's table with other settings, smaller ones usually, which win over all of that file's.
-
-    Attributes:
-        base: the other file, without `.yaml`, in the same folder.
-        only: the cells that stay, as for `select_cells`; empty keeps all.
-    """
-
-    base: str
-    title: str
-    our_settings: dict[str, Ours]
-    notes: tuple[str, ...] = ()
-    only: str = ""
-    seeds: tuple[int, ...] | None = None
 
 
 class Cell(NamedTuple):
@@ -139,6 +55,7 @@ class Cell(NamedTuple):
         shown: which model's utility, see `Row`.
         chosen: the option whose value validation decides; empty where there is one candidate.
         same_as: whose runs these are, and why, where they are another row's.
+        victim, leak: which of an attack's figures, see `Row` and `Column`.
     """
 
     name: str
@@ -152,6 +69,8 @@ class Cell(NamedTuple):
     shown: Shown = "own"
     chosen: str = ""
     same_as: str = ""
+    victim: int = 0
+    leak: float | None = None
 
     @property
     def spec(self) -> RunSpec | None:
@@ -227,11 +146,10 @@ def read_experiment(path: Path) -> Experiment:
     raw = _load(path)
     if "base" not in raw:
         return _experiment(path, _convert(raw, Document, path))
+    if "shows" in raw:
+        return _view(path, _convert(raw, View, path))
     variant = _convert(raw, Variant, path)
-    if not can_name_a_file(variant.base):
-        raise SpecError(f"{path}: base: the name of a file beside it, without .yaml; got {shown(variant.base)}")
-    base = path.with_name(f"{variant.base}.yaml")
-    document = _convert(_load(base), Document, base)
+    document = _base(path, variant.base)
     document = msgspec.structs.replace(
         document,
         title=variant.title,
@@ -239,6 +157,34 @@ def read_experiment(path: Path) -> Experiment:
         seeds=variant.seeds or document.seeds,
     )
     return _experiment(path, document, variant)
+
+
+def _base(path: Path, name: str) -> Document:
+    """The document of another file of the same folder."""
+    if not can_name_a_file(name):
+        raise SpecError(f"{path}: base: the name of a file beside it, without .yaml; got {shown(name)}")
+    base = path.with_name(f"{name}.yaml")
+    return _convert(_load(base), Document, base)
+
+
+def _view(path: Path, view: View) -> Experiment:
+    """Another file's cells, which keep their runs and settings, with other figures."""
+    document = _base(path, view.base)
+    whole = _experiment(path, msgspec.structs.replace(document, title=view.title, table=view.table, causes=()))
+    try:
+        kept = select_cells(whole.cells, view.only)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+    names = [cell.name for cell in kept]
+    for name, figures in view.figures.items():
+        if name not in names:
+            raise SpecError(f"{path}: figures: no cell {name!r}; cells are called {names[0]!r} to {names[-1]!r}")
+        if strange := sorted(set(figures) - set(view.shows)):
+            raise SpecError(
+                f"{path}: figures, {name}: {strange[0]} is not among what it shows: {', '.join(view.shows)}"
+            )
+    cells = tuple(cell._replace(figures=view.figures.get(cell.name, {}), baseline="") for cell in kept)
+    return whole._replace(cells=cells, notes=view.notes, also=view.shows)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -268,7 +214,7 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
     rows = [row.name for row in document.rows]
     last = Settings(our_settings=variant.our_settings) if variant else Settings()
     # A variant's settings need not fit rows that it leaves out.
-    kept = _selected([f"{row} {column}" for row in rows for column in columns], variant.only if variant else "")
+    kept = select_names([f"{row} {column}" for row in rows for column in columns], variant.only if variant else "")
     by_name = {row.name: row for row in document.rows}
     cells = tuple(
         _cell(path, row, by_name.get(row.same_as, row), column, (document, last))
@@ -322,6 +268,8 @@ def _check(path: Path, document: Document) -> None:
             raise SpecError(f"{place}: baseline: no row {row.baseline!r}; allowed: {', '.join(rows)}")
         _check_same(place, row, {one.name: one for one in document.rows})
         metrics = {metric for figures in row.figures.values() for metric in figures}
+        if row.victim < 0:
+            raise SpecError(f"{place}: victim: clients are counted from 1; got {row.victim}")
         if metrics & set(RELATIVE) and not row.baseline:
             raise SpecError(f"{place}: baseline: {', '.join(sorted(metrics & set(RELATIVE)))} need one")
         if metrics & set(LEAKAGE) and not document.attack:
@@ -372,6 +320,7 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
     choose = trained.choose
     if choose:  # as one of the levels, so that a wrong option or value is reported like any other
         stating.append(Settings(our_settings={choose.option: Ours(choose.values[0], choose.why)}))
+    known = option_names()
     for level in (*stating, last):
         both = sorted(set(level.paper_settings) & set(level.our_settings))
         if both:
@@ -379,10 +328,8 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
         for option in (*level.paper_settings, *level.our_settings):
             if option == "seed":
                 raise SpecError(f"{path}: {name}: seed: give seeds, a list, at the top of the file")
-            if option not in option_names():
-                close = (
-                    [RENAMED[option]] if option in RENAMED else difflib.get_close_matches(option, option_names(), n=1)
-                )
+            if option not in known:
+                close = [RENAMED[option]] if option in RENAMED else difflib.get_close_matches(option, known, n=1)
                 raise SpecError(f"{path}: {name}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
         values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}
         stated |= dict.fromkeys(level.paper_settings) | {
@@ -398,7 +345,10 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
     baseline = f"{row.baseline} {column.name}" if row.baseline else ""
     figures = row.figures.get(column.name, {})
     same = f"trained as {trained.name}: {row.why}" if row.same_as else ""
-    return Cell(name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same)
+    return Cell(
+        name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same, row.victim,
+        column.leak,
+    )  # fmt: skip
 
 
 def _twice(values: Sequence[Any]) -> bool:
@@ -424,11 +374,11 @@ def select_cells(cells: Sequence[Cell], only: str) -> list[Cell]:
     Raises:
         SpecError: nothing is left.
     """
-    kept = _selected([cell.name for cell in cells], only)
+    kept = select_names([cell.name for cell in cells], only)
     return [cell for cell in cells if cell.name in kept]
 
 
-def _selected(names: Sequence[str], only: str) -> set[str]:
+def select_names(names: Sequence[str], only: str) -> set[str]:
     """The names of cells that `select_cells` leaves."""
     folded = {name: name.casefold() for name in names}
     whole = {word for name in folded.values() for word in name.split()}

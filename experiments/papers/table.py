@@ -18,8 +18,9 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
-from experiments.papers.spec import RELATIVE, Cell, Experiment, Metric, Shown
-from experiments.reporting.convergence import convergence, relative_cost
+from experiments.papers.document import RELATIVE, Metric, Shown
+from experiments.papers.spec import Cell, Experiment
+from experiments.reporting.convergence import convergence, relative_cost, round_reaching
 from experiments.reporting.frames import pooled
 from experiments.reporting.picture import BLUE, GREY, png
 from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
@@ -116,6 +117,12 @@ STYLES: dict[Metric, _Style] = {
     "accuracy": _Style("Test accuracy, mean over clients", _share),
     "clean": _Style("Test accuracy, on graphs without a twin in train", _share),
     "bytes": _Style("Bytes to and from the server in all rounds", _mebibytes),
+    "rounds@0.2": _Style("Rounds until validation MRR reached 0.2", "{:.0f}".format),
+    "rounds@0.4": _Style("Rounds until validation MRR reached 0.4", "{:.0f}".format),
+    "loss": _Style("Training loss at the round that is kept", _share),
+    "valid": _Style("Validation at the round that is kept", _share),
+    "entities": _Style("Entities of a client, mean", "{:.2f}".format),
+    "relations": _Style("Relations of a client, mean", "{:.2f}".format),
 }
 
 
@@ -125,10 +132,19 @@ def reading_aid(table: PaperTable) -> str:
     return (_AID + _SAMPLED_AID * sampled).format(items=table.items)
 
 
-def measure(metric: Metric, record: Record, baseline: Record | None, shown: Shown = "own") -> Estimate | str:
+def measure(
+    metric: Metric,
+    record: Record,
+    baseline: Record | None,
+    shown: Shown = "own",
+    *,
+    victim: int = 0,
+    leak: float | None = None,
+) -> Estimate | str:
     """A figure of one run, or why there is none.
 
-    Costs are of one run and have no interval of their own (method "exact"); seeds give them one.
+    Sizes are means over clients, with Student's interval over them. Costs are of one run and have no interval of their own
+    (method "exact"); seeds give them one.
 
     Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.reporting.convergence`.
     """
@@ -143,10 +159,15 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
         cost = relative_cost(record, baseline, 0.98 if metric == "p@98" else 0.99)
         return "never reached" if cost is None else exact(cost, 1)
     if metric in ("err", "trr"):
-        rows = pooled(record, paper_rows)
-        if len(rows) != 1:
-            return f"{len(rows)} threats and leak ratios; name one of each"
-        return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)
+        return _leakage(metric, record, victim, leak)
+    if metric in ("entities", "relations"):
+        return over_seeds([exact(client[metric], 1) for client in record.data.clients.values()])
+    if metric in ("rounds@0.2", "rounds@0.4"):
+        reached = round_reaching(record, float(metric.partition("@")[2]))
+        return "never reached" if reached is None else exact(reached, 1)
+    if metric in ("loss", "valid"):
+        kept = getattr(record.rounds[record.best_round], metric)
+        return "not measured" if kept is None else exact(kept, 1)
     if shown == "shared" and not record.utility_shared:
         return "no shared model was measured"
     if metric == "bytes":
@@ -156,6 +177,21 @@ def measure(metric: Metric, record: Record, baseline: Record | None, shown: Show
     else:
         found = (record.utility_shared if shown == "shared" else record.utility)[metric]
     return found if found.n else f"no test {task_of(record.spec).items}"
+
+
+def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) -> Estimate | str:
+    """ERR or TRR by the papers' inference, of one victim or all, at one leak ratio."""
+    if victim:
+        names = list(record.data.clients)
+        if victim > len(names):
+            return f"there are {len(names)} clients"
+        rows = [row for row in paper_rows(record.leakage) if row.victim == names[victim - 1]]
+    else:
+        rows = pooled(record, paper_rows)
+    rows = [row for row in rows if leak is None or row.leak == leak]
+    if len(rows) != 1:
+        return f"{len(rows)} threats and leak ratios; name one of each"
+    return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:
@@ -223,7 +259,10 @@ def _cell(
 
 def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: Mapping[int, Record]) -> Figure:
     paper = cell.figures.get(metric)
-    found = {seed: measure(metric, record, baselines.get(seed), cell.shown) for seed, record in runs.items()}
+    found = {
+        seed: measure(metric, record, baselines.get(seed), cell.shown, victim=cell.victim, leak=cell.leak)
+        for seed, record in runs.items()
+    }
     reasons = {seed: reason for seed, reason in found.items() if isinstance(reason, str)}
     if reasons or not found:
         seed, reason = next(iter(reasons.items()), (0, ""))

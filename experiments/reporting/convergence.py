@@ -34,15 +34,21 @@ def convergence(record: Record) -> Convergence:
     )
 
 
+def round_reaching(record: Record, wanted: float) -> int | None:
+    """The round whose validation first reached this; None when none did.
+
+    Source: fedr.txt Figure 3, with 0.2 and 0.4.
+    """
+    return next((entry.round for entry in record.rounds if entry.valid is not None and entry.valid >= wanted), None)
+
+
 def bytes_to_reach(record: Record, wanted: float) -> int | None:
     """Bytes both ways until validation first reached this; None when it never did.
 
     P@98 is this for 98 % of a baseline's validation at the round it converged, over the baseline's own.
     """
-    for entry in record.rounds:
-        if entry.valid is not None and entry.valid >= wanted:
-            return _bytes_until(record, entry.round)
-    return None
+    reached = round_reaching(record, wanted)
+    return None if reached is None else _bytes_until(record, reached)
 
 
 def relative_cost(record: Record, baseline: Record, share: float) -> float | None:

@@ -1,6 +1,6 @@
 """The published datasets by name: where their files lie, where they come from, and how one is fetched and checked.
 
-The table itself is `catalogue.json`, one line a file: path, public address, sha256, size. An address is pinned to a
+The table itself is `catalogue.json`, one line a file: path, public address, digest, size. An address is pinned to a
 commit and given only where the hosted file is byte for byte the listed one.
 """
 
@@ -36,7 +36,11 @@ _READERS: Mapping[str, Callable[[Path], KnowledgeGraph | FederatedGraph]] = {
 
 
 class DataFile(NamedTuple):
-    """One file: path under the data folder, public address (None: nowhere to download), checksum, size."""
+    """One file: path under the data folder, public address (None: nowhere to download), checksum, size.
+
+    The checksum is the sha256, or `git:` and git's own id of the content where a file's repository was seen and the file was not;
+    its size is 0 then, which is checked for no file.
+    """
 
     path: str
     address: str | None
@@ -94,7 +98,7 @@ def cache_folder() -> Path:
 
 
 def locate(name: str, data_dir: Path | str | None = None, progress: bool = True) -> Path:
-    """The folder or file of the dataset called `name`, every file of it checked (size and sha256).
+    """The folder or file of the dataset called `name`, every file of it checked (size and digest).
 
     It is looked for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; what the cache
     lacks is downloaded into it.
@@ -170,17 +174,27 @@ def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
     if not path.is_file():
         raise DataError(f"{path}: missing, {dataset.name} needs it")
     found_bytes = path.stat().st_size
-    if found_bytes != file.size_bytes:
+    if file.size_bytes and found_bytes != file.size_bytes:
         found, expected = f"{found_bytes:,} bytes", f"{file.size_bytes:,} bytes"
     else:
-        with path.open("rb") as content:
-            found = f"sha256 {hashlib.file_digest(content, 'sha256').hexdigest()}"
-        expected = f"sha256 {file.sha256}"
+        kind, _, digest = file.sha256.rpartition(":")
+        found, expected = f"{kind or 'sha256'} {_digest(path, kind)}", f"{kind or 'sha256'} {digest}"
     if found != expected:
         raise DataError(
             f"{path}: not the file of {dataset.name}, expected {expected}, found {found}; "
             "to use a changed copy, give its path instead of the dataset's name"
         )
+
+
+def _digest(path: Path, kind: str) -> str:
+    """The sha256 of a file; of kind "git" the id that git gives its content, a sha1 of its length and itself."""
+    with path.open("rb") as content:
+        if not kind:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        while chunk := content.read(1 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
