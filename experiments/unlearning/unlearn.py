@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,6 +51,7 @@ class Unlearning(msgspec.Struct, frozen=True):
         utility: test figures afterwards, as in a run's record.
         protection, guarantees: as in a run's record, of the run and the unlearning together.
         tables_sha256: of the file with the embeddings and messages afterwards; None in folders of before.
+        run: the options of the raw run by their names; None in folders of before.
     """
 
     schema: str
@@ -66,6 +67,7 @@ class Unlearning(msgspec.Struct, frozen=True):
     protection: list[str] = []
     guarantees: dict[str, Guarantee] = {}
     tables_sha256: str | None = None
+    run: dict[str, Any] | None = None
 
 
 class Unlearned(NamedTuple):
@@ -158,6 +160,7 @@ def _make(
         environment=describe_environment(result),
         protection=result.protection.lines(),
         guarantees=guarantees_of(result),
+        run=spec.document(),
     )
     return unlearning, result
 

@@ -1,0 +1,167 @@
+"""Claims of papers: pairs of cells by hand, the rule, and the committed page."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from experiments.papers.claims import (
+    Claim,
+    judge_claims,
+    outcome_of,
+    page_lines,
+    read_claims,
+    read_verifications,
+    reading_of,
+)
+from experiments.papers.scoreboard import all_records, read_experiments
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.reporting.summary import __file__ as summary_file
+from experiments.runs.record import Record, read_record
+from fkgsec.errors import SpecError
+from fkgsec.estimate import Estimate
+
+RESULTS = Path(summary_file).parents[1] / "results"
+ROWS = ("TransE FedR", "TransE FedE")
+CELL = "TransE FedR, TransE FedE, DDB14 C5"
+
+
+def claim_of(**changes: object) -> Claim:
+    plain = Claim(
+        claim="c", paper="p", where="w", words="said", metric="mrr", tables=("zhang2022_fedr_table2",), pairs=(ROWS,)
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+@pytest.fixture(scope="module")
+def table() -> Experiment:
+    return read_experiment(find_experiment("zhang2022_fedr_table2"))
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    return {name: read_record(RESULTS / f"ddb14-fed5-{name}.json") for name in ("fede", "fedr", "single")}
+
+
+def with_mrr(record: Record, value: float, half: float, seed: int = 0) -> Record:
+    mrr = Estimate(value, value - half, value + half, 100, "bootstrap")
+    return msgspec.structs.replace(record, utility=record.utility | {"mrr": mrr}, seed=seed)
+
+
+def test_a_pair_of_one_seed_is_judged_over_test_items(table: Experiment, records: dict[str, Record]) -> None:
+    made = [with_mrr(records["fedr"], 0.50, 0.03), with_mrr(records["fede"], 0.40, 0.04)]
+    (judged,) = judge_claims([claim_of()], [table], made, {})
+    (pair,) = judged.pairs
+    assert pair.name == f"zhang2022_fedr_table2: {CELL}"
+    assert pair.full
+    # 0.5 - 0.4, half-widths 0.03 and 0.04: 0.1 +- 0.05.
+    assert (pair.excess.value, pair.excess.low, pair.excess.high) == pytest.approx((0.10, 0.05, 0.15))
+    assert pair.reading == "for"
+    assert "clean test triples" in pair.remark
+    assert judged.num_wanted == 12
+    assert judged.num_printed_for == 0  # the paper's FedR is below its FedE in every column
+    assert judged.outcome == "open"  # one pair of twelve
+
+
+@pytest.mark.parametrize(("margin", "reading"), [(0.0, "against"), (0.2, "undecided"), (0.5, "for")])
+def test_near_is_above_what_the_margin_leaves(
+    table: Experiment, records: dict[str, Record], margin: float, reading: str
+) -> None:
+    made = [with_mrr(records["fedr"], 0.30, 0.01), with_mrr(records["fede"], 0.38, 0.02)]
+    (judged,) = judge_claims([claim_of(margin=margin)], [table], made, {})
+    assert [pair.reading for pair in judged.pairs] == [reading]
+    assert judged.pairs[0].excess.value == pytest.approx(0.30 - (1 - margin) * 0.38)
+
+
+def test_several_seeds_are_judged_by_their_differences(table: Experiment, records: dict[str, Record]) -> None:
+    made = [with_mrr(records[name], value, 0.2, seed) for name, by_seed in (("fedr", (0.50, 0.62)), ("fede", (0.40, 0.50)))
+            for seed, value in enumerate(by_seed)]  # fmt: skip
+    (judged,) = judge_claims([claim_of()], [table], [*made, with_mrr(records["fede"], 0.9, 0.2, 7)], {})
+    (pair,) = judged.pairs
+    # Differences 0.10 and 0.12: mean 0.11, standard deviation 0.01414, t 12.706, over the root of 2.
+    assert pair.seeds == (0, 1)
+    assert pair.excess.value == pytest.approx(0.11)
+    assert pair.excess.high - pair.excess.value == pytest.approx(12.706 * 0.0141421 / 2**0.5, rel=1e-4)
+    assert pair.reading == "undecided"
+
+
+def test_bytes_count_where_the_claim_is_of_them(table: Experiment, records: dict[str, Record]) -> None:
+    made = [with_mrr(records["fedr"], 0.50, 0.01), with_mrr(records["fede"], 0.40, 0.01)]
+    sent = [sum(one.bytes_up + one.bytes_down for one in record.rounds[: record.best_round + 1]) for record in made]
+    share = sent[0] / sent[1]
+    for most, reading in ((share * 1.01, "for"), (share * 0.99, "against")):
+        (judged,) = judge_claims([claim_of(most_bytes=most)], [table], made, {})
+        assert judged.pairs[0].reading == reading
+        assert f"{share:.2f} of the bytes" in judged.pairs[0].remark
+
+
+def test_reduced_runs_decide_nothing() -> None:
+    experiments = [read_experiment(find_experiment(f"zhang2024_feds_table2{end}")) for end in ("", "_cpu")]
+    found = [read_record(RESULTS / f"recipes/r3-{name}.json") for name in ("feds", "fedep")]
+    claim = claim_of(tables=("zhang2024_feds_table2",), pairs=(("TransE FedS", "TransE FedEP"),), margin=0.01)
+    (judged,) = judge_claims([claim], experiments, found, {})
+    assert [(pair.full, pair.name.partition(":")[0]) for pair in judged.pairs] == [(False, "zhang2024_feds_table2_cpu")]
+    assert judged.outcome == "open"
+    assert (judged.num_wanted, judged.num_printed_for) == (3, 3)
+
+
+def test_an_audit_counts_where_its_run_and_epochs_are_the_papers() -> None:
+    table = read_experiment(find_experiment("zhu2023_fedlu_table1"))
+    spec = next(cell.spec for cell in table.cells if cell.name == "TransE FedLU (local) C3")
+    assert spec
+    made = read_verifications([RESULTS / "unlearning/c3-unlearned.json"])[0]["c3-unlearned"]
+    claim = claim_of(metric="hits@1", margin=0.03, unlearning=True, tables=("zhu2023_fedlu_table1",), pairs=())
+
+    def full(run: dict | None, epochs: int) -> list[bool]:
+        options = msgspec.structs.replace(made.unlearning.options, epochs=epochs, decay_epochs=10)
+        unlearning = msgspec.structs.replace(made.unlearning, run=run, options=options)
+        audits = {"x": msgspec.structs.replace(made, unlearning=unlearning)}
+        return [pair.full for pair in judge_claims([claim], [table], [], audits)[0].pairs]
+
+    assert full(spec.replace(seed=3).document(), 10) == [True, True]
+    assert full(spec.document(), 30) == full(spec.replace(dim=64).document(), 10) == full(None, 10) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("readings", "outcome"),
+    [
+        ([], "open"), (["for"] * 2, "open"), (["for"] * 3, "holds"), (["for"] * 3 + ["against"], "holds"),
+        (["for"] * 3 + ["against"] * 2, "open"), (["against"] * 3 + ["undecided"], "does not hold"),
+        (["undecided"] * 9, "open"),
+    ],
+)  # fmt: skip
+def test_the_rule(readings: list, outcome: str) -> None:
+    assert outcome_of(readings) == outcome
+
+
+def test_a_reading_is_where_the_whole_interval_is() -> None:
+    assert [reading_of(Estimate(0.0, low, high, 9, "x")) for low, high in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1))] == [
+        "for", "against", "undecided",
+    ]  # fmt: skip
+
+
+def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="tables: no file 'x'"):
+        judge_claims([claim_of(tables=("x",))], [table], [], {})
+    with pytest.raises(SpecError, match="no row 'TransE FedX' in zhang2022_fedr_table2"):
+        judge_claims([claim_of(pairs=(("TransE FedX", "TransE FedE"),))], [table], [], {})
+    (tmp_path / "claims.yaml").write_text("- {claim: c, near: 1}")
+    with pytest.raises(SpecError, match=r"claims\.yaml: "):
+        read_claims(tmp_path / "claims.yaml")
+
+
+def test_the_committed_page_is_what_the_records_say() -> None:
+    records, unreadable = all_records([RESULTS])
+    verifications, unread = read_verifications([RESULTS])
+    assert not [*unreadable, *unread]
+    judged = judge_claims(read_claims(), read_experiments(), records, verifications)
+    assert len(judged) == 7
+    made = "\n".join([*page_lines(judged), ""])
+    command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
+    assert Path("docs/reproduction.md").read_text() == made, f"a record or a claim changed: {command}"
+    unlearned = {pair.name: pair for pair in judged[5].pairs}
+    # By hand from experiments/results/unlearning/README.md: .0677 below .1312, test .1910 beside .1899.
+    pair = unlearned["c3-at-once-unlearned (local, 30 + 2 epochs)"]
+    assert (round(pair.first.value, 4), round(pair.second.value, 4)) == (0.0677, 0.1312)
+    assert pair.excess.low > 0
+    assert pair.remark.startswith("test 0.1910, raw 0.1899")
