@@ -2,6 +2,7 @@
 
 fkgsec experiment list zhang2024_feds_table2
 fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3
+fkgsec experiment run --all --hours 8 --nice
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.progress import observe_on
+from experiments.papers.everything import run_everything
 from experiments.papers.runner import (
     MARKDOWN_FILE,
     PICTURE_FILE,
@@ -50,7 +52,7 @@ from experiments.papers.table import PaperTable, reading_aid, remark_lines, term
 from experiments.reporting.sheets import make_table, terminal_table
 from experiments.runs.seeds import MOST_SEEDS
 from experiments.runs.writing import Force, Overwrite, write_new
-from fkgsec.errors import FkgsecError
+from fkgsec.errors import FkgsecError, SpecError
 from protocols.core.errors import ProtocolError
 
 RUNS = Path("runs")
@@ -70,6 +72,29 @@ Only = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors only")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1, max=MOST_SEEDS)
+]
+Reuse = Annotated[
+    list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
+]
+Jobs = Annotated[int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)]
+Everything = Annotated[
+    bool,
+    typer.Option("--all", help="of all shipped tables at full settings, the cheapest missing run first; see --hours"),
+]
+Hours = Annotated[
+    float | None,
+    typer.Option(
+        "--hours", help="with --all: end then; the run that it cuts off is kept, and goes on next time", min=0
+    ),
+]
+Threads = Annotated[int, typer.Option("--threads", help="with --all: of the one run at a time", min=1)]
+Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest priority")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="with --all: show the plan, run nothing")]
 
 
 @experiment_app.command(
@@ -78,31 +103,42 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tabl
     "  fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3\n\n"
     "  fkgsec experiment run zhang2024_feds_table3 --reuse runs/zhang2024_feds_table2\n\n"
     "  fkgsec experiment run liu2024_cefgl_table1_cpu --jobs 2\n\n"
-    "  fkgsec experiment run my-table.yaml --out runs/mine",
+    "  fkgsec experiment run my-table.yaml --out runs/mine\n\n"
+    "  fkgsec experiment run --all --hours 8 --nice",
 )
 @expected_errors
 def run(
-    spec: SpecName,
+    spec: Annotated[
+        str | None,
+        typer.Argument(metavar="[SPEC]", help="a shipped experiment (see `fkgsec experiment list`) or a file"),
+    ] = None,
     *,
     only: Only = "",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1, max=MOST_SEEDS),
-    ] = None,
-    reuse: Annotated[
-        list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)
-    ] = 1,
+    out: Out = None,
+    seeds: Seeds = None,
+    reuse: Reuse = None,
+    jobs: Jobs = 1,
+    everything: Everything = False,
+    hours: Hours = None,
+    threads: Threads = 1,
+    nice: Nice = False,
+    dry_run: DryRun = False,
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
+    if everything:
+        _check_fits("--all", {"SPEC": spec is not None, "--jobs": jobs > 1, "--overwrite": overwrite})
+        failed = run_everything(
+            out or RUNS / "all", hours=hours, threads=threads, nice=nice, dry_run=dry_run, only=only, num_seeds=seeds or 1,
+            reuse=reuse or [], force=force, quiet=quiet,
+        )  # fmt: skip
+        raise typer.Exit(A_CELL_FAILED if failed else 0)
+    if spec is None:
+        raise SpecError("SPEC: name an experiment (`fkgsec experiment list`), or give --all")
+    all_alone = {"--hours": hours is not None, "--threads": threads > 1, "--nice": nice, "--dry-run": dry_run}
+    _check_fits("a table", all_alone)
     path = find_experiment(spec)
     experiment = read_experiment(path)
     cells = select_cells(experiment.cells, only)
@@ -115,10 +151,8 @@ def run(
     if not quiet:
         for line in unreadable:
             errors.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
-        errors.print(
-            f"{experiment.name}: {_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make",
-            highlight=False,
-        )
+        asked = f"{_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make"
+        errors.print(f"{experiment.name}: {asked}", highlight=False)
 
     observe = observe_on(errors, enabled=not quiet, together=jobs > 1)
     outcome = run_experiment(
@@ -216,6 +250,40 @@ def status(
     console.print(total_line(board), highlight=False, soft_wrap=True)
     if markdown:
         write_new(markdown, "\n".join([*scoreboard_lines(board), ""]).encode(), overwrite=overwrite)
+
+
+@experiment_app.command(
+    "claims",
+    epilog="Examples:\n\n  fkgsec experiment claims runs\n\n"
+    "  fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite",
+)
+@expected_errors
+def claims(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
+    ],
+    *,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the page here")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Whether the papers' headline claims hold, do not, or are open, by one rule."""
+    from experiments.papers.claims import judge_claims, page_lines, read_claims, read_verifications, summary_sheet
+
+    records, unreadable = all_records(places)
+    verifications, unread = read_verifications(places)
+    for line in [*unreadable, *unread]:
+        say(f"warning: {line}")
+    judged = judge_claims(read_claims(), read_experiments(), records, verifications)
+    print_tables(make_console(), [terminal_table(summary_sheet(judged))])
+    if markdown:
+        write_new(markdown, "\n".join([*page_lines(judged), ""]).encode(), overwrite=overwrite)
+
+
+def _check_fits(what: str, given: dict[str, bool]) -> None:
+    """Raises `SpecError` for the first of these options that was given."""
+    for name, was_given in given.items():
+        if was_given:
+            raise SpecError(f"{name} does not apply to {what}; leave it out")
 
 
 def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:

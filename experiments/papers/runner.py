@@ -83,11 +83,16 @@ class Results:
         return self._records.get(self._key(spec), {})
 
     def _key(self, spec: RunSpec) -> RunSpec:
-        changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
-        if not self._attack:
-            plain = type(spec)()
-            changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
-        return spec.settled().replace(**changes)
+        return run_key(spec, attack=self._attack)
+
+
+def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
+    """What runs of one cell have in common: options but seeds and device, those of the attack where there is one."""
+    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
+    if not attack:
+        plain = type(spec)()
+        changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
+    return spec.settled().replace(**changes)
 
 
 def _best(cell: Cell, records: Sequence[Record]) -> Record:

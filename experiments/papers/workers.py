@@ -1,4 +1,4 @@
-"""Runs in processes of their own, of one thread each: several at a time, and one that is killed takes no other along.
+"""Runs in processes of their own: several of one thread each at a time, and one that is killed takes no other along.
 
     for job, error in run_jobs(jobs, count=2, attack=False, observe=unobserved):
         print(job.name, error or read_record(job.folder / RECORD_FILE).valid)
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import signal
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,11 +33,15 @@ from protocols.core.errors import ProtocolError
 
 
 class Job(NamedTuple):
-    """A run to make, what it is called, and where its folder is."""
+    """A run to make, what it is called, and where its folder is.
+
+    `command`: what its record is to name as the command that makes it; empty: this process's.
+    """
 
     name: str
     spec: RunSpec
     folder: Path
+    command: str = ""
 
 
 class _Failed(NamedTuple):
@@ -58,11 +64,11 @@ def run_jobs(
     Args:
         attack, overwrite, at_once: as for `execute`. observe: gives each run its observer, in this process.
     """
-    left, workers = list(jobs), list[_Worker]()
+    left, workers = list(jobs), list[Worker]()
     try:
         while left or workers:
             while left and len(workers) < count:
-                workers.append(_Worker(attack=attack, overwrite=overwrite, at_once=at_once))
+                workers.append(Worker(attack=attack, overwrite=overwrite, at_once=at_once))
                 workers[-1].begin(left.pop(0), observe)
             for worker in [one for one in workers if one.connection in wait([one.connection for one in workers])]:
                 ended = worker.read()
@@ -80,14 +86,14 @@ def run_jobs(
             worker.close(kill=True)
 
 
-class _Worker:
+class Worker:
     """A process and the run that it is at."""
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, threads: int = 1, **how: Any) -> None:
         """`how`: arguments of `execute`."""
         context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), how)
+        arguments = (theirs, os.getpid(), threads, how)
         self._process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -99,7 +105,7 @@ class _Worker:
         """Hand it a run."""
         self._job, self._observed = job, observe(job.spec, job.name)
         self._observer = self._observed.__enter__()
-        self.connection.send((job.spec, job.folder))
+        self.connection.send((job.spec, job.folder, job.command))
 
     def read(self) -> tuple[Job, Exception | None, bool] | None:
         """Take one message; where the run has ended by it, the run, its error, and whether the process can take another."""
@@ -153,20 +159,22 @@ class _Sender(Observer):
         self._connection.send(entry)
 
 
-def _work(connection: Connection, parent: int, how: dict[str, Any]) -> None:
+def _work(connection: Connection, parent: int, threads: int, how: dict[str, Any]) -> None:
     """What a process does: run after run, until the connection is closed."""
     import numba
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    torch.set_num_threads(1)
-    numba.set_num_threads(1)
+    torch.set_num_threads(threads)
+    numba.set_num_threads(threads)
     graphs: dict[tuple[Any, ...], Any] = {}
     while True:
         try:
-            spec, folder = connection.recv()
+            spec, folder, command = connection.recv()
         except EOFError:
             return
+        if command:  # which records take from here
+            sys.argv = shlex.split(command)
         try:
             if data_of(spec) not in graphs:
                 graphs = {data_of(spec): spec.load_graph()}

@@ -220,4 +220,6 @@ TASK = RunTask(
     statistics=_statistics,
     memory=_memory,
     smaller="a smaller width or batch_size, or fewer clients",
+    work=lambda spec, num_train: num_train * spec.local_epochs * spec.layers * spec.width**2,
+    small={"data": MOTIFS, "size": 200, "clients": None, "partition": None, "local_epochs": 1},
 )

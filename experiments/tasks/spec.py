@@ -38,6 +38,8 @@ class RunSpec:
     settings: Any
     defense: str
     rounds: int
+    eval_every: int
+    patience: int
     seed: int
     device: str
     data: str

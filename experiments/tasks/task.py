@@ -85,6 +85,8 @@ class RunTask:
         statistics: of the data, for `fkgsec data stats`.
         memory: bytes that a run takes beside the program itself, by part; see `experiments.tasks.memory`.
         smaller: what takes less of it.
+        work: what training of a round grows with, of a spec and its training items; in units of its own.
+        small: changes of a spec that make a round of it, and its data, small ones.
     """
 
     name: str
@@ -112,6 +114,8 @@ class RunTask:
     statistics: Callable[[Any], Statistics]
     memory: Callable[[Any, Any], Mapping[str, float]]
     smaller: str
+    work: Callable[[Any, int], float]
+    small: Mapping[str, Any]
 
     def label(self, figure: str) -> str:
         """How a figure of utility is written."""
