@@ -19,7 +19,7 @@ from fkgsec.data.catalogue import DATA_VARIABLE
 
 RESULTS = Path(summary_file).parents[1] / "results"
 NUM_CHEAPEST = 3
-SMALL = ("ddb14-fed5-fedr-6rounds", "ddb14-fed5-fede-published16", "ddb14-fed5-single-1epoch")
+REMADE = ("ddb14-fed5-fedr-6rounds", "ddb14-fed5-fede-published16")
 
 
 def environments(found: Any) -> Iterator[dict[str, Any]]:
@@ -75,7 +75,7 @@ def cheapest() -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason=f"{DATA_VARIABLE} is not set")
-@pytest.mark.parametrize("name", [*range(NUM_CHEAPEST), *SMALL])
+@pytest.mark.parametrize("name", [*range(NUM_CHEAPEST), *REMADE])
 def test_a_record_follows_from_its_command(tmp_path: Path, name: int | str) -> None:
     path = cheapest()[name] if isinstance(name, int) else RESULTS / f"{name}.json"
     record = read_record(path)
