@@ -1,4 +1,4 @@
-"""Checks of the arrays that attacks are given, with an error that names the array."""
+"""Checks of the arrays that attacks are given, with an error that names the array; and scores in deviations."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def mask(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if array.dtype != np.bool_ or array.shape != shape:
         raise ValueError(f"{name} must be bool of shape {list(shape)}; got {array.dtype} of {list(array.shape)}")
     return array
+
+
+def in_deviations(scores: np.ndarray) -> np.ndarray:
+    """Less their mean, over their deviation: so that scores of several kinds can be added."""
+    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)

@@ -12,16 +12,18 @@ from attacks.poisoning import untargeted
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
 from attacks.sums import disaggregation, inconsistent
-from attacks.uploads import attributes, auxiliary, degrees, edges, patterns
+from attacks.uploads import attributes, auxiliary, degrees, edges, patterns, rounds
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
 ATTACKS.register(MEMBERSHIP, membership.ATTACK)
 for one in (
     edges.ATTACK,
+    rounds.EDGES,
     degrees.ATTACK,
     patterns.ATTACK,
     auxiliary.ATTACK,
+    rounds.TRIPLES,
     attributes.ATTACK,
     passive.ATTACK,
     active.ATTACK,

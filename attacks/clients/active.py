@@ -39,6 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.arrays import in_deviations
 from attacks.clients.asking import askable, names_scorer, nothing_broadcast, numbers, places
 from attacks.clients.passive import row_scores
 from attacks.figure import NOT_ATTACKED, Figure
@@ -176,16 +177,12 @@ class Answers(NamedTuple):
 
         def both(triples: np.ndarray) -> np.ndarray:
             found = places(triples, place, kind)
-            return _in_deviations(self.displacement(found)) + _in_deviations(self.passive(found))
+            return in_deviations(self.displacement(found)) + in_deviations(self.passive(found))
 
         return (
             {"displacement": lambda triples: self.displacement(places(triples, place, kind)), "with passive": both},
             {"passive": lambda triples: self.passive(places(triples, place, kind)), "names": self.plan.names},
         )
-
-
-def _in_deviations(scores: np.ndarray) -> np.ndarray:
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
 
 
 def score(plan: Plan, truth: Truth) -> list[Figure]:

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.arrays import in_deviations
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.registry import Attack, Needs, Truth
@@ -100,13 +101,9 @@ def _answers(
         return model.score_all(query, tails)[0].double().numpy()
 
     def with_prior(entity: str) -> np.ndarray:
-        return _in_deviations(score(entity)) + _in_deviations(prior)
+        return in_deviations(score(entity)) + in_deviations(prior)
 
     return Answers(candidates, {"score": score, "with prior": with_prior}, prior)
-
-
-def _in_deviations(scores: np.ndarray) -> np.ndarray:
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
 
 
 def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:

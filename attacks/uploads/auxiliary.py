@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.arrays import in_deviations
 from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
 from attacks.registry import Attack, Needs, Truth
@@ -76,10 +77,11 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
 
 def fit(view: KgeView, rng: np.random.Generator) -> dict[str, Fitted | str]:
     """By victim how the adversary scores triples, or why it cannot."""
-    return {victim.name: _fit(view.model, victim) for victim in view.victims}
+    return {victim.name: fit_relations_of(view.model, victim) for victim in view.victims}
 
 
-def _fit(model: KgeModel, victim: VictimView) -> Fitted | str:
+def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted | str:
+    """How the adversary scores triples of one victim, or why it cannot."""
     if victim.entities is None or victim.entity_names is None:
         return "no entity embedding of it crossed"
     if victim.auxiliary is None:
@@ -108,13 +110,9 @@ def _fit(model: KgeModel, victim: VictimView) -> Fitted | str:
     if (received := victim.received.get("entities")) is not None:
         before, after = scorer(received.float()), ways["fit"]
         ways["change"] = lambda triples: after(triples) - before(triples)
-        ways["both"] = lambda triples: _in_deviations(after(triples)) + _in_deviations(ways["change"](triples))
+        ways["both"] = lambda triples: in_deviations(after(triples)) + in_deviations(ways["change"](triples))
     guesses = {"names": _names_scorer(victim.auxiliary), "any relation": _any_relation_scorer(victim.auxiliary)}
     return Fitted(ways, guesses, frozenset(place))
-
-
-def _in_deviations(scores: np.ndarray) -> np.ndarray:
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
 
 
 def _names_scorer(auxiliary: np.ndarray) -> Scorer:

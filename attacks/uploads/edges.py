@@ -27,6 +27,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from attacks.arrays import in_deviations
 from attacks.figure import Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.membership.figures import placements
@@ -66,10 +67,11 @@ class Ranked:
 
 def rank(view: KgeView, rng: np.random.Generator) -> dict[str, Ranked | str]:
     """By victim its pairs ranked, or why there is none."""
-    return {victim.name: _rank(view, victim, rng) for victim in view.victims}
+    return {victim.name: rank_pairs(view, victim, rng) for victim in view.victims}
 
 
-def _rank(view: KgeView, victim: VictimView, rng: np.random.Generator) -> Ranked | str:
+def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> Ranked | str:
+    """A victim's pairs ranked, or why there is none."""
     if victim.entities is None:
         return "no entity embedding of it crossed"
     seen = np.flatnonzero(~victim.entities.isnan().any(dim=1).numpy())
@@ -83,7 +85,7 @@ def _rank(view: KgeView, victim: VictimView, rng: np.random.Generator) -> Ranked
     if view.colluder is None or victim.entity_names is None:
         return Ranked(pairs, ways, None)
     names = by_names(view.colluder, victim.entity_names, pairs)
-    ways["named"] = _in_deviations(ways["standardised"]) + _in_deviations(names)
+    ways["named"] = in_deviations(ways["standardised"]) + in_deviations(names)
     return Ranked(pairs, ways, names)
 
 
@@ -96,10 +98,6 @@ def _ways(model: KgeModel, rows: torch.Tensor, pairs: Pairs, received: torch.Ten
         towards = standardised(attraction(chosen, rows, pairs.rows, received), pairs.rows)
         found["movement"] = (nearer + towards)[pairs.mask]
     return found
-
-
-def _in_deviations(scores: np.ndarray) -> np.ndarray:
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
 
 
 def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np.ndarray:
@@ -120,13 +118,14 @@ def score(claims: Mapping[str, Ranked | str], truth: Truth) -> list[Figure]:
     for victim in truth.view.victims:
         ranked = claims.get(victim.name)
         if isinstance(ranked, Ranked):
-            figures += _figures(truth, victim, ranked)
+            figures += pair_figures(truth, victim, ranked)
         elif ranked is not None:
             figures += truth.not_attacked(victim.name, ranked)
     return figures
 
 
-def _figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figure]:
+def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figure]:
+    """AUC and precision of one victim, by each way and by the strongest."""
     pairs = ranked.pairs
     linked = linked_pairs(truth.client(victim.name).train, pairs, local_ids(truth, victim))
     num_linked, num_pairs = int(linked.sum()), len(linked)

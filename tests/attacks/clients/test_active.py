@@ -110,7 +110,7 @@ def test_sums_cannot_stop_it(probed, defense: str) -> None:
 
 
 @pytest.mark.parametrize(("clip", "near_chance"), [("robust:rule=clip,c=1", 0.5), ("robust:rule=clip", 0.52)])
-def test_clipped_changes_bring_it_to_chance(probed, clip: str, near_chance: float) -> None:
+def test_clipped_changes_bring_it_near_chance(probed, clip: str, near_chance: float) -> None:
     for clipped, clear in zip(*(of_victims(probed(one)) for one in (clip, "")), strict=True):
         assert clipped.estimate.low < near_chance
         assert clipped.estimate.value < clear.estimate.value

@@ -1,0 +1,216 @@
+"""What a server learns from the uploads of many rounds, where one upload says less (trajectories).
+
+    found = run_attacks(result, AttackOptions(attack=("edges-rounds", "server-aux-rounds")))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.by)                # hospital-2  precision  0.86 ...  both
+
+Threat models and figures are those of `edges` (a server alone: which pairs of rows are linked) and of `server-aux` (one that was
+told some triples: which others were trained on). Their ways on the last upload are among those that are compared here; the
+others add up what each round says:
+
+- `distances`: how near two rows lie, standardised in each round. `movements`: how straight a round's training moved them towards
+  each other. `distances and movements`: both, in deviations.
+- `fits`: the score by relations that were fitted to each round's rows. `changes`: by how much training raised it in each round.
+  `fits and changes`: both, in deviations.
+
+A pair that is trained on is drawn together in every round, others by chance in some; and early rounds, in which a row still
+moves far, are not undone by later ones, in which it hardly does.
+
+The transcript of a run keeps few uploads, the server all: so the run is trained once more with the same seed and options, which
+gives the same uploads (under a defense from a script, by `run_attacks(..., train=...)` with its transport). Of long runs
+`MOST_ROUNDS` uploads are taken, evenly spread. Of sums, a round's change is that of the mean.
+
+Source: ours. Membership by the course of training: Zari et al. 2021 (passive server), Liu et al. 2022 (trajectories of loss).
+
+Legend: `n` rows of a victim, `W` width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from attacks.arrays import in_deviations
+from attacks.figure import Figure
+from attacks.kge.view import KgeView, VictimView, kge_view
+from attacks.poisoning.planting import obstacle
+from attacks.registry import Attack, Needs, Truth
+from attacks.sums.plan import Plan, plan
+from attacks.uploads import auxiliary, edges
+from attacks.uploads.pairs import attraction, closeness, standardised
+from attacks.uploads.questions import Scorer
+from fkgsec.federation.loop import FederationResult
+from fkgsec.kge.models import KgeModel
+
+EDGES_ROUNDS, SERVER_AUX_ROUNDS = "edges-rounds", "server-aux-rounds"
+MOST_ROUNDS = 20
+
+
+def watch(truth: Truth) -> dict[str, list[VictimView]] | str:
+    """Train the run once more; of each victim what the server has in each of the chosen rounds, or why there is nothing.
+
+    All of a victim's views have the same rows in the same order. `received`: what training began from, of sums the means before.
+    """
+    result: FederationResult = truth.result
+    if reason := obstacle(truth):
+        return reason
+    if any(result.observed.values()):
+        return f"{result.options.algorithm} sends some rows of each round, which the server puts together over rounds anyway"
+    last = result.best_round
+    chosen = np.unique(np.linspace(1, last, min(MOST_ROUNDS, last)).round().astype(int)).tolist()
+    needed = sorted({near for number in chosen for near in (number - 1, number)})
+    again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=needed)
+    told = {victim.name: victim.auxiliary for victim in truth.view.victims}
+    found: dict[str, list[VictimView]] = {name: [] for name in told}
+    for number in chosen:
+        view: KgeView = kge_view(
+            replace(again, best_round=number),
+            truth.view.threat_model,
+            colluder=truth.colluders,
+            leak=truth.view.leak,
+            seed=truth.seed,
+        )
+        for victim in view.victims:
+            if victim.name in told and victim.entities is not None:
+                found[victim.name].append(replace(victim, auxiliary=told[victim.name]))
+    return {
+        name: _of_sums(again, views[-1], needed, chosen)
+        if views and "entities" in views[-1].claims
+        else _changed(views)
+        for name, views in found.items()
+    }
+
+
+def _changed(views: Sequence[VictimView]) -> list[VictimView]:
+    """Without those of rounds that the victim sat out, in which its last upload is that of the round before."""
+    kept: list[VictimView] = []
+    for view in views:
+        if not (kept and torch.equal(_rows(view), _rows(kept[-1]))):
+            kept.append(view)
+    return kept
+
+
+def _of_sums(
+    again: FederationResult, last: VictimView, needed: Sequence[int], chosen: Sequence[int]
+) -> list[VictimView]:
+    """The means of the rows that the server attributes to a victim in the end, after each chosen round; a row that is in no sum
+    of a round stays what it was. Rounds before which some row was in no sum are left out."""
+    rows, seen = last.claims["entities"].rows, ~_rows(last).isnan().any(dim=1).numpy()
+    mean, found = np.full(tuple(_rows(last).shape), np.nan), []
+    for number in needed:
+        opened = (one for one in again.transcript.opened(number) if one.table == "entities" and one.total)
+        before, one = torch.from_numpy(mean.astype(np.float32)), next(opened, None)
+        if one is not None:
+            total, holders = (part[rows] for part in one.sums())
+            there = holders > 0
+            mean[there] = total[there] / holders[there, None]
+        if number in chosen and one is not None and not np.isnan(mean[seen]).any():
+            known = {} if before[torch.from_numpy(seen)].isnan().any() else {"entities": before}
+            found.append(replace(last, entities=torch.from_numpy(mean.astype(np.float32)), received=known))
+    return found
+
+
+def _rows(view: VictimView) -> torch.Tensor:
+    assert view.entities is not None
+    return view.entities
+
+
+def score_edges(plan: Plan, truth: Truth) -> list[Figure]:
+    """Figures of every victim, by ways of one upload and of many."""
+    views, figures = watch(truth), []
+    for victim in plan.victims:
+        if isinstance(views, str) or len(views[victim]) < 2:
+            reason = views if isinstance(views, str) else _too_few(len(views[victim]))
+            figures += truth.not_attacked(victim, reason)
+            continue
+        last = views[victim][-1]
+        ranked = edges.rank_pairs(truth.view, last, truth.rng)
+        if isinstance(ranked, str):
+            figures += truth.not_attacked(victim, ranked)
+            continue
+        ways = {**ranked.ways, **pairs_over_rounds(truth.view.model, views[victim], ranked)}
+        figures += edges.pair_figures(truth, last, replace(ranked, ways=ways))
+    return figures
+
+
+def _too_few(count: int) -> str:
+    return f"{count} uploads of it with the rows of the last one crossed; it takes 2"
+
+
+def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edges.Ranked) -> dict[str, np.ndarray]:
+    """Scores `[P]` of pairs by what all rounds say of them, by way."""
+    pairs, seen = ranked.pairs, np.flatnonzero(~_rows(views[-1]).isnan().any(dim=1).numpy())
+    near, towards = np.zeros(len(pairs.first)), np.zeros(len(pairs.first))
+    place = np.searchsorted(seen, pairs.rows)
+    for view in views:
+        rows = _rows(view)[torch.from_numpy(seen)].float()
+        some = rows[torch.from_numpy(place)]
+        near += standardised(closeness(model, some, rows), place)[pairs.mask]
+        if (received := view.received.get("entities")) is not None:
+            before = received[torch.from_numpy(seen)].float()
+            towards += standardised(attraction(some, rows, place, before), place)[pairs.mask]
+    found = {"distances": near}
+    if towards.any():
+        found |= {"movements": towards, "distances and movements": in_deviations(near) + in_deviations(towards)}
+    return found
+
+
+def score_triples(plan: Plan, truth: Truth) -> list[Figure]:
+    """Figures of every victim, by ways of one upload and of many."""
+    views = watch(truth)
+    if isinstance(views, str):
+        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, views)]
+    claims = {victim: triples_over_rounds(truth.view.model, views[victim]) for victim in plan.victims}
+    return auxiliary.score(claims, truth)
+
+
+def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted | str:
+    """How triples are scored by the last of these uploads and by all, or why they cannot be."""
+    if len(views) < 2:
+        return _too_few(len(views))
+    fitted = [auxiliary.fit_relations_of(model, view) for view in views]
+    last = fitted[-1]
+    if isinstance(last, str):
+        return last
+    ways = dict(last.ways)
+    for name, way in (("fits", "fit"), ("changes", "change")):
+        rounds = [one.ways[way] for one in fitted if isinstance(one, auxiliary.Fitted) and way in one.ways]
+        if rounds:
+            ways[name] = _summed(rounds)
+    if {"fits", "changes"} <= set(ways):
+        fits, changes = ways["fits"], ways["changes"]
+        ways["fits and changes"] = lambda triples: in_deviations(fits(triples)) + in_deviations(changes(triples))
+    return replace(last, ways=ways)
+
+
+def _summed(rounds: Sequence[Scorer]) -> Scorer:
+    return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
+
+
+EDGES = Attack(
+    EDGES_ROUNDS,
+    "ranks pairs of a victim's rows by how likely a triple links them, by uploads of many rounds; trains the run again for them",
+    Needs(entities=True, server=True),
+    edges.METRICS,
+    plan,
+    score_edges,
+    threats=("server",),
+    items=edges.ATTACK.items,
+    in_order=True,
+    trains=True,
+)
+TRIPLES = Attack(
+    SERVER_AUX_ROUNDS,
+    "tells triples that a victim trained on, by uploads of many rounds and some of its triples; trains the run again",
+    Needs(names=True, entities=True, auxiliary=True, server=True),
+    auxiliary.METRICS,
+    plan,
+    score_triples,
+    threats=("server+triples",),
+    items=auxiliary.ATTACK.items,
+    in_order=True,
+    trains=True,
+)
