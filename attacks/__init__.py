@@ -4,9 +4,11 @@ figures, scores = run_attacks(result, KgeAttackOptions(leak=(0.5, 1.0)))        
 figures, scores = run_attacks(result, GraphAttackOptions(threat=("models",)))     # of graph classification
 for one in headline(figures):
     print(one.key, one.threat_model, one.leak, one.victim, one.estimate, one.baseline)
+figures_to_frame(figures)                                                         # pandas, as run_attacks(...).to_frame()
 """
 
 from attacks.figure import Figure, headline
+from attacks.frames import figures_to_frame
 from attacks.graphs.options import GraphAttackOptions
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage, headline_rows
@@ -31,6 +33,7 @@ __all__ = [
     "View",
     "attack_federation",
     "build_view",
+    "figures_to_frame",
     "headline",
     "headline_rows",
     "run_attacks",

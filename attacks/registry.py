@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from attacks.figure import NOT_ATTACKED, TOGETHER, Figure
+from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.membership.figures import measure_membership
 from attacks.view import (
@@ -40,6 +41,7 @@ from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
+from fkgsec.frames import block
 from fkgsec.registry import Registry
 
 if TYPE_CHECKING:
@@ -274,6 +276,14 @@ class Attacked(NamedTuple):
 
     figures: list[Figure]
     scores: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each figure, with its interval and baseline: columns `attacks.frames.COLUMNS`."""
+        return figures_to_frame(self.figures)
+
+    def _repr_html_(self) -> str:
+        """The figures that verdicts go by, of all victims together, as notebooks show them."""
+        return block("What attacks found", heads=HEADS, rows=summary_rows(self.figures))
 
 
 def check_attacks(names: Iterable[str]) -> None:

@@ -47,6 +47,7 @@ def test_exported_names_of_attacks() -> None:
         "View",
         "attack_federation",
         "build_view",
+        "figures_to_frame",
         "headline",
         "headline_rows",
     }

@@ -17,12 +17,13 @@ Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from attacks.forgetting.relearning import Relearning, measure_relearning
 from attacks.forgetting.update_difference import UpdateDifference, update_difference
@@ -55,6 +56,7 @@ from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.options import FederationOptions
+from fkgsec.frames import INTERVAL, interval, tidy
 from fkgsec.kge.local.evaluation import utility
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
@@ -63,6 +65,7 @@ from fkgsec.unlearning.forget_sets import Forget
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
 Results = Mapping[str, FederationResult]
+COLUMNS = ("measure", "client", "asked", "model", "variant", "role", *INTERVAL, "baseline", "reason")
 OTHERS = "(others)"  # all clients that did not ask, together
 
 
@@ -131,6 +134,51 @@ class Forgetting(msgspec.Struct, frozen=True):
     updates: list[UpdateDifference]
     rebuilt: list[Rebuilt]
     notes: list[str]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each figure of each role, beside the re-trained model's, which is its baseline.
+
+        Returns: columns `measure` ("forget.mrr", "test.mrr", "membership.auc", "distance.ks", "update.auc", "rebuilt.trr", ...),
+            `client`, `asked`, `model`, `variant` (attack or threat model), `role`, the interval, `baseline`, `reason`. Curves of
+            relearning have no intervals and are not in it.
+        """
+        return tidy([*self._quality_rows(), *self._membership_rows(), *self._other_rows()], COLUMNS)
+
+    def _quality_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.quality:
+            about = {"client": row.client, "asked": row.asked, "model": row.model}
+            for metric in row.figures["unlearned"]:
+                figures = {role: figures[metric] for role, figures in row.figures.items()}
+                yield from _role_rows({"measure": f"{row.triples}.{metric}", **about}, figures)
+
+    def _membership_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.membership:
+            about = {"client": row.client, "asked": row.asked, "model": row.model, "variant": row.attack}
+            if row.reason:
+                yield {"measure": "membership.auc", **about, "reason": row.reason}
+            for metric in ("auc", "distinguishability", "advantage") if row.figures else ():
+                figures = {role: getattr(found, metric) for role, found in row.figures.items()}
+                yield from _role_rows({"measure": f"membership.{metric}", **about}, figures)
+
+    def _other_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.distances:
+            about = {"measure": "distance.ks", "client": row.client, "asked": row.asked, "model": row.model}
+            yield from _role_rows(about, {role: found.distance for role, found in row.figures.items()})
+        for one in self.updates:
+            about = {"measure": "update.auc", "client": one.client, "asked": True}
+            yield from _role_rows(about, {role: found.auc for role, found in one.figures.items()})
+            yield from ({**about, "role": role, "reason": reason} for role, reason in one.reasons.items())
+        for found in self.rebuilt:
+            about = {"measure": "rebuilt.trr", "client": found.client, "asked": True, "variant": found.threat_model}
+            yield from _role_rows(about, found.figures)
+
+
+def _role_rows(about: Mapping[str, Any], figures: Mapping[str, Estimate]) -> Iterator[dict[str, Any]]:
+    """A row for each role; the re-trained model's figure is the baseline of the others."""
+    reference = figures.get("retrained")
+    for role, figure in figures.items():
+        base = None if reference is None or role == "retrained" else reference.value
+        yield {**about, "role": role, **interval(figure), "baseline": base}
 
 
 def measure_forgetting(

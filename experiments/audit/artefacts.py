@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.figure import Figure
+from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.reconstruction.leakage import Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import RECONSTRUCTION, default_threats, run_attacks
@@ -31,6 +32,7 @@ from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.frames import block
 from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.models import KgeModel, ModelName, function_of
 
@@ -61,6 +63,14 @@ class Audit(msgspec.Struct, frozen=True):
     def leakage(self) -> list[Leakage]:
         """What reconstruction found, ERR and TRR of each victim and inference side by side."""
         return rows_of(self.figures)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each figure, with its interval and baseline: columns `attacks.frames.COLUMNS`."""
+        return figures_to_frame(self.figures)
+
+    def _repr_html_(self) -> str:
+        title = f"Audit of {self.data.name}: {self.algorithm}, {self.model.name}"
+        return block(title, heads=HEADS, rows=summary_rows(self.figures))
 
 
 def collect_tables(spec: Spec, result: FederationResult) -> tuple[Manifest, Tables]:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 
 from attacks.figure import Figure
+from attacks.frames import COLUMNS, HEADS, figures_to_frame, summary_rows
+from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.comparison import draw_comparison
@@ -27,6 +30,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.recipes import RECIPES, algorithms_of
+from fkgsec.frames import block
 
 SCHEMA = "fkgsec/comparison/1"
 COMPARISON_FILE, PICTURE_FILE, MATRIX_FILE = "comparison.json", "comparison.png", "matrix.png"
@@ -46,6 +50,26 @@ class Comparison(msgspec.Struct, frozen=True):
     schema: str
     cases: list[Case]
     unlearning: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each figure of each case: columns `case`, `unlearned` (found after clients unlearnt), and a record's."""
+        frames = [
+            frame.assign(case=case.name, unlearned=unlearned)
+            for case in self.cases
+            for frame, unlearned in ((case.record.to_frame(), False), (figures_to_frame(case.unlearned), True))
+            if len(frame)
+        ]
+        return pd.concat(frames, ignore_index=True).reindex(columns=["case", "unlearned", *COLUMNS])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for case in self.cases:
+            rows += [
+                (case.name, "utility", name, None, None, ALL, one, None, None)
+                for name, one in case.record.utility.items()
+            ]
+            rows += [(case.name, *row) for row in summary_rows(case.record.figures)]
+        return block("Comparison", [f"{len(self.cases)} cases"], heads=("case", *HEADS), rows=rows)
 
 
 def read_comparison(path: Path) -> Comparison | None:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pandas as pd
 import torch
 
 import fkgsec
 from attacks.figure import Figure
+from attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
 from attacks.reconstruction.leakage import Leakage, rows_of
+from attacks.view import ALL
 from experiments.integrity.origin import Origin
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.tasks.contradictions import check_record
@@ -27,11 +30,12 @@ from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import RunTask, task_of
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.errors import RunError, SpecError
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.result import RunResult
+from fkgsec.frames import block, interval, tidy
 from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/2"
@@ -126,6 +130,40 @@ class Record(msgspec.Struct, frozen=True):
     def all_figures(self) -> list[Figure]:
         """What every attack found: each variant of it; `attacks.figure.headline` picks what summaries go by."""
         return self.figures
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every figure in a row, with its interval and baseline: what attacks found, and utility and bytes as further "attacks".
+
+        Returns: columns `attacks.frames.COLUMNS`; of utility `metric` is such as "mrr" and `victim` a client or "all", of bytes
+            `metric` is "up" or "down". `rounds_frame` has the rounds.
+        """
+        return tidy(self._rows(), COLUMNS)
+
+    def rounds_frame(self) -> pd.DataFrame:
+        """A row for each round, as `RunResult.to_frame`."""
+        return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = [
+            {"attack": "utility", "metric": metric, "victim": client, "round": self.best_round, **interval(figure)}
+            for client, figures in (*self.utility_by_client.items(), (ALL, self.utility))
+            for metric, figure in figures.items()
+        ]
+        for metric, count in (("up", self.bytes.up), ("down", self.bytes.down)):
+            rows.append(
+                {"attack": "bytes", "metric": metric, "victim": ALL, **interval(exact(count, len(self.rounds)))}
+            )
+        return [one | {"headline": True, "less_is_worse": False} for one in rows] + figure_rows(self.figures)
+
+    def _repr_html_(self) -> str:
+        spec = self.spec
+        lines = [
+            f"{len(self.data.clients)} clients of {self.data.name}; kept at round {self.best_round}",
+            *self.protection,
+        ]
+        reached = [("utility", name, None, None, ALL, figure, None, None) for name, figure in self.utility.items()]
+        title = f"{spec.algorithm}, {spec.model}, {spec.defense or 'no defense'}"
+        return block(title, lines, heads=HEADS, rows=[*reached, *summary_rows(self.figures)])
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "spec", self.spec.settled().replace(device=self.spec.device))

@@ -104,10 +104,10 @@ def _with_twin(graph: FederatedGraphs) -> list[np.ndarray]:
 def _reached(result: GnnResult) -> Reached:
     """The mean over the clients, each of which counts alike, as in the papers."""
     twins = _with_twin(result.graph)
-    clients = zip(result.graph.clients, result.test, strict=True)
+    of_all, by_client = result.utility()
     return Reached(
-        _accuracy(result.accuracy()),
-        {client.name: _accuracy(proportion(int(one.correct.sum()), len(one.classes))) for client, one in clients},
+        of_all or _accuracy(None),
+        by_client,
         {
             "leaked": _accuracy(result.accuracy(twins)),
             "clean": _accuracy(result.accuracy([~mask for mask in twins])),

@@ -129,11 +129,12 @@ def is_knowledge_graph(name: str) -> bool:
 def _reached(result: KgeResult) -> Reached:
     """Every client is weighted by its triples."""
     graph, seed = result.graph, result.options.seed
+    of_all, by_client = result.utility()
     ranks = np.concatenate(result.test_ranks)
     leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
     return Reached(
-        utility(ranks, seed),
-        {client.name: utility(own, seed) for client, own in zip(graph.clients, result.test_ranks, strict=True)},
+        of_all,
+        by_client,
         {"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
         utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
     )

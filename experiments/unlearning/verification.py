@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import pandas as pd
 import torch
 
 from attacks.figure import Figure
@@ -33,6 +34,7 @@ from experiments.unlearning.verdict import Thresholds, Verdict, judge
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import FederationResult, run_identity
+from fkgsec.frames import block
 from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/verification/1"
@@ -108,6 +110,19 @@ class Verification(msgspec.Struct, frozen=True):
     def figures(self) -> list[Figure]:
         """What was measured, as the figures of every attack are given."""
         return forgetting_figures(self.forgetting)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each figure of each role, see `Forgetting.to_frame`; the outcome is `verdict.outcome`."""
+        return self.forgetting.to_frame()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.key, one.variant, one.victim, one.estimate, None if one.baseline is None else one.baseline.value)
+            for one in self.figures
+            if one.reason is None
+        ]
+        heads = ("measure", "model, attack", "client", "unlearned", "re-trained")
+        return block(f"Unlearning: {self.verdict.outcome}", self.verdict.reasons, heads=heads, rows=rows)
 
 
 def verify(

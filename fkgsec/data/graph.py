@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fkgsec.errors import DataError
+from fkgsec.frames import block
 from fkgsec.text import printable
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class KnowledgeGraph:
             raise DataError(
                 f"{self.name}: sensitive relations that the graph does not have: {', '.join(sorted(unknown))}"
             )
+
+    def _repr_html_(self) -> str:
+        return block(repr(self), self.warnings)
 
     def __repr__(self) -> str:
         return f"KnowledgeGraph({printable(self.name, 80)}: {_sizes(self, [self])})"
@@ -210,6 +214,14 @@ class FederatedGraph:
         for client in self.clients:
             if client.entity_ids.max() >= len(self.entities) or client.relation_ids.max() >= len(self.relations):
                 raise DataError(f"{self.name}: client {client.name} has a global id beyond the vocabularies")
+
+    def _repr_html_(self) -> str:
+        heads = ("client", "entities", "relations", *SPLITS)
+        rows = [
+            (one.name, one.num_entities, one.num_relations, *(len(getattr(one, split)) for split in SPLITS))
+            for one in self.clients
+        ]
+        return block(repr(self), self.warnings, heads=heads, rows=rows)
 
     def __repr__(self) -> str:
         return f"FederatedGraph({printable(self.name, 80)}: {len(self.clients)} clients, {_sizes(self, self.clients)})"

@@ -3,6 +3,7 @@
 result = run_federation(graph, options)                   # a `KgeResult`, for the options of knowledge graphs
 print(result.summary())                                   # a line for each figure
 result.to_frame()                                         # pandas: a row for each round
+result.utility_frame()                                    # a row for each client and metric, with its interval
 result.save(Path("run.safetensors"))
 KgeResult.load(Path("run.safetensors"), graph, options)
 """
@@ -20,11 +21,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
 from fkgsec.federation.checkpoint import RoundEntry, save_tensors, with_current_names
 from fkgsec.federation.messages import Entry, Transcript, client_party
 from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.frames import INTERVAL, block, interval, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,6 +111,10 @@ class RunResult(Kept):
         """The figures that the kept models reach, a line each."""
         return [] if self.valid is None else [f"validation {self.metric}: {self.valid:.4f}"]
 
+    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
+        """What the kept models reach on test items, by metric: over all clients, and of each; empty where a task has no such."""
+        return {}, {}
+
     def outcome_tree(self) -> dict[str, packing.Tree]:
         """The task's own fields as they stand on disk."""
         return {}
@@ -140,8 +147,30 @@ class RunResult(Kept):
         sent = f"bytes: {up:,} to the server, {down:,} back"
         return "\n".join([*lines, *self.reached(), sent, *self.protection.lines()])
 
+    def _repr_html_(self) -> str:
+        """The summary and a table of utility, as notebooks show it."""
+        title, *lines = self.summary().split("\n")
+        rows = [(client, metric, figure) for client, figures in self._by_client() for metric, figure in figures.items()]
+        return block(title, lines, heads=("client", "metric", "test figure"), rows=rows)
+
+    def _by_client(self) -> list[tuple[str, dict[str, Estimate]]]:
+        of_all, by_client = self.utility()
+        return [*by_client.items(), ("all", of_all)]
+
+    def utility_frame(self) -> pd.DataFrame:
+        """What the kept models reach on test items: a row for each client, and for all together, and each metric.
+
+        Returns: columns `client`, `metric`, `value`, `low`, `high` (its 95 % interval), `n` (items), `method` (of the interval).
+        """
+        rows = [
+            {"client": client, "metric": metric, **interval(figure)}
+            for client, figures in self._by_client()
+            for metric, figure in figures.items()
+        ]
+        return tidy(rows, ("client", "metric", *INTERVAL))
+
     def to_frame(self) -> pd.DataFrame:
-        """A row for each round: loss, validation, bytes, seconds, survivors."""
+        """A row for each round: loss, validation, bytes, seconds, survivors. What was reached: `utility_frame`."""
         import pandas as pd  # which a machine that only trains need not have
 
         return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")

@@ -62,6 +62,13 @@ class GnnResult(RunResult):
             correct = [one[mask] for one, mask in zip(correct, masks, strict=True)]
         return mean_over_clients([proportion(int(one.sum()), len(one)) for one in correct if len(one)])
 
+    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
+        """Accuracy on test graphs: the mean over clients, each of which counts alike as in the papers, and of each."""
+        clients = zip(self.graph.clients, self.test, strict=bool(self.test))
+        shares = {client.name: proportion(int(one.correct.sum()), len(one.classes)) for client, one in clients}
+        mean = self.accuracy()
+        return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": one} for name, one in shares.items()}
+
     def headline(self) -> str:
         """Algorithm, network and its size."""
         options = self.options

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
 from fkgsec.federation.result import RunResult
 from fkgsec.kge.local.evaluation import ClientTables, utility
@@ -76,8 +77,13 @@ class KgeResult(RunResult):
         """Test MRR and Hits@k with their intervals; empty without test triples."""
         if not any(len(ranks) for ranks in self.test_ranks):
             return []
-        figures = utility(np.concatenate(self.test_ranks), self.options.seed)
-        return [f"test {name}: {figure}" for name, figure in figures.items()]
+        return [f"test {name}: {figure}" for name, figure in self.utility()[0].items()]
+
+    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
+        """Filtered MRR and Hits@k on test triples: over all clients, where each counts by its triples, and of each."""
+        seed, clients = self.options.seed, zip(self.graph.clients, self.test_ranks, strict=bool(self.test_ranks))
+        by_client = {client.name: utility(ranks, seed) for client, ranks in clients}
+        return utility(np.concatenate(self.test_ranks), seed) if self.test_ranks else {}, by_client
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
         """Embeddings and ranks, by place."""

@@ -1,0 +1,78 @@
+"""What attacks found, for pandas and notebooks: a row for each figure, with its interval and its baseline.
+
+    figures, scores = found = run_attacks(result, KgeAttackOptions())
+    frame = found.to_frame()                            # or figure_rows of any list of figures
+    frame[frame.headline & (frame.victim == "all")][["attack", "metric", "value", "low", "high", "baseline"]]
+
+`headline` marks the figures that verdicts go by: of an attack with several ways to infer, the strongest. What was not attacked
+has no value and a `reason`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from attacks.figure import Figure, headline, over_victims
+from fkgsec.frames import INTERVAL, tidy
+
+COLUMNS = (
+    "attack", "metric", "variant", "threat_model", "leak", "colluder", "victim", "round", *INTERVAL,
+    "baseline", "baseline_low", "baseline_high", "attainable", "advantage", "less_is_worse", "headline", "by", "num_attacked",
+    "reason", "remark",
+)  # fmt: skip
+"""Columns of figures; `advantage` is how much worse for the victim than the baseline, see `attacks.figure.Figure`."""
+
+HEADS = ("attack", "metric", "threat model", "leak", "victim", "figure", "baseline", "attainable")
+
+
+def figure_rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
+    """A row for each figure, by the names of `COLUMNS`."""
+    listed = list(figures)
+    chosen = {id(one) for one in headline(listed)}
+    return [_row(one) | {"headline": id(one) in chosen} for one in listed]
+
+
+def _row(one: Figure) -> dict[str, Any]:
+    attacked = one.reason is None
+    base = one.baseline
+    row = {name: getattr(one, name) for name in COLUMNS if name in Figure.__struct_fields__}
+    return row | {
+        "variant": one.variant or None,
+        **{name: getattr(one.estimate, name) if attacked else None for name in INTERVAL},
+        "baseline": None if base is None else base.value,
+        "baseline_low": None if base is None else base.low,
+        "baseline_high": None if base is None else base.high,
+        "attainable": one.attainable if attacked else None,
+        "advantage": one.advantage if attacked and base is not None else None,
+    }
+
+
+def figures_to_frame(figures: Iterable[Figure]) -> pd.DataFrame:
+    """The figures as a frame with `COLUMNS`.
+
+    >>> from fkgsec.estimate import exact, proportion
+    >>> one = Figure("shapes", "auc", "server", "hospital-2", proportion(80, 100), baseline=exact(0.5, 100))
+    >>> figures_to_frame([one])[["victim", "value", "baseline"]].to_dict("records")
+    [{'victim': 'hospital-2', 'value': 0.8, 'baseline': 0.5}]
+    """
+    return tidy(figure_rows(figures), COLUMNS)
+
+
+def summary_rows(figures: Sequence[Figure]) -> list[tuple[Any, ...]]:
+    """A row of `HEADS` for each question, of all victims together or of the worst one: what a notebook shows."""
+    return [
+        (
+            one.attack,
+            one.label,
+            one.threat_model,
+            one.leak,
+            one.victim,
+            f"not attacked: {one.reason}" if one.reason else one.estimate,
+            None if one.baseline is None else one.baseline.value,
+            None if one.reason else one.attainable,
+        )
+        for one in over_victims(headline(figures))
+    ]
