@@ -1,5 +1,6 @@
 """Arguments of the Python API: refused in one line, in the words that files and the command line have for them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import typer
 
 from attacks import GraphAttackOptions, KgeAttackOptions
+from experiments.cli.main import app
+from experiments.cli.one_line import usage_line
 from experiments.runs.spec import make_spec
-from fkgsec import KgeModel, KgeOptions, generate_consortium, partition, run_federation
-from fkgsec.errors import DataError, SpecError
+from fkgsec import KgeModel, KgeOptions, KgeResult, generate_consortium, partition, run_federation
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation.options import replace, run_identity
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.unlearning.options import UnlearnOptions
@@ -80,6 +84,28 @@ def test_numbers_of_numpy_and_lists_are_as_plain_ones() -> None:
     asked = KgeAttackOptions(leak=np.array([0.5, 1.0]), attack=["reconstruction"])  # type: ignore[arg-type]
     assert asked == KgeAttackOptions(leak=(0.5, 1.0), attack=("reconstruction",))
     assert replace(KgeOptions(algorithm="feds"), sparsity=np.float64(0.25)).settings.sparsity == 0.25
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "kind"), [("--rounds", "2.5", "a whole number"), ("--gamma", "x", "a number")]
+)
+def test_the_command_line_says_it_too(option: str, given: str, kind: str) -> None:
+    with pytest.raises(typer.BadParameter) as refused:
+        app(["train", option, given], standalone_mode=False)
+    said = usage_line(refused.value)
+    assert re.fullmatch(rf"{option} must be {kind}(; got '{given}')?\. See .*train --help", said)
+
+
+def test_a_folder_is_made_before_training(tmp_path: Path) -> None:
+    graph = generate_consortium(clients=2, size=400, seed=0)
+    options = KgeOptions(dim=8, rounds=1, local_epochs=1, num_negatives=4)
+    result = run_federation(graph, options, str(tmp_path / "new" / "run"))
+    assert (tmp_path / "new" / "run" / "checkpoint.safetensors").exists()
+    result.save(str(tmp_path / "run.safetensors"))
+    assert KgeResult.load(str(tmp_path / "run.safetensors"), graph, options).best_round == 1
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="file/run: cannot be made"):
+        run_federation(graph, options, tmp_path / "file" / "run")
 
 
 def test_what_functions_refuse() -> None:

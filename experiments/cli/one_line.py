@@ -22,6 +22,10 @@ from fkgsec.text import printable
 
 # typer brings a copy of click in some versions and imports it in others; this is the base of its errors in either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_NO_NUMBER = re.compile(
+    r"^Invalid value for '(?P<name>[^']*)'[^:]*: (?:Input should be|(?P<given>'.*') is not) a valid "
+    r"(?:(?P<whole>int)\w*|number|float)\b.*$"
+)
 
 
 class OneLineErrors(TyperGroup):
@@ -62,6 +66,12 @@ def _check_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _no_number(found: re.Match[str]) -> str:
+    """The words that files and Python have for it, see `fkgsec.arguments`."""
+    got = f"; got {found['given']}" if found["given"] else ""
+    return f"{found['name']} must be {'a whole' if found['whole'] else 'a'} number{got}"
+
+
 def usage_line(error: Any) -> str:
     """What is wrong with a command line, in one line: the message, the nearest name, and where the help is."""
     near: list[str] = []
@@ -70,5 +80,6 @@ def usage_line(error: Any) -> str:
     message = " ".join(error.message.split() if near else error.format_message().split()).rstrip(".")
     message = f"{message}; did you mean {near[0]}?" if near else message
     message = re.sub(r"\. Did you mean '([^']*)'.*\?$", r"; did you mean \1?", message)
+    message = _NO_NUMBER.sub(_no_number, message)
     path = error.ctx.command_path if error.ctx is not None else "fkgsec"
     return f"{message}{'' if message.endswith('?') else '.'} See {path} --help"

@@ -264,7 +264,7 @@ def run_federation(
     Args:
         graph: the clients' data, for knowledge graphs a `FederatedGraph`.
         options: what to run; those of the algorithm's task.
-        folder: where checkpoints go; a run that was killed goes on from the last one found there.
+        folder: where checkpoints go, made if it is not there; a run that was killed goes on from the last one found there.
         observer: progress callbacks for every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
         make_transport: how tables cross; a defense's own (`defenses.make_transport`), or in clear.
@@ -280,12 +280,12 @@ def run_federation(
         SpecError: options that name a defense, and a transport that has none, or are another task's; an adversary that is no
             party.
         TrainingError: a loss that is not finite; the last checkpoint stays.
-        RunError: a checkpoint that is damaged or of another run.
+        RunError: a checkpoint that is damaged or of another run; a folder that cannot be made.
     """
     observer = observer or Observer()
     federation = Federation(graph, options, make_transport, adversary, rounds_needed, make_task)
     transcript = federation.channel.transcript
-    path = Path(folder) / CHECKPOINT if folder else None
+    path = _checkpoint_in(Path(folder)) if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
     if path and path.exists():
         progress = _restore(federation, path)
@@ -328,6 +328,15 @@ def load_federation(
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, released)
+
+
+def _checkpoint_in(folder: Path) -> Path:
+    """Where the checkpoint lies in a folder, which is made before anything is trained."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+    return folder / CHECKPOINT
 
 
 def _save(path: Path, federation: Federation, progress: Progress) -> None:
