@@ -24,6 +24,7 @@ INTERVAL = ("value", "low", "high", "n", "method")
 
 _NUMBERS = {"value", "low", "high", "baseline", "baseline_low", "baseline_high", "attainable", "advantage", "leak"}
 _COUNTS = {"n", "round", "num_attacked"}
+_NO_MATH = "tex2jax_ignore mathjax_ignore"  # a name such as $\href{javascript:...}$ is no formula to notebooks then
 _MOST_ROWS = 40
 _MOST_IN_CELL, _MOST_IN_LINE = 120, 1000  # characters
 
@@ -60,8 +61,8 @@ def block(
 ) -> str:
     """A title, lines and a table as HTML; without styles of its own, so that it reads in light and dark.
 
-    >>> block("<b>", heads=("a",), rows=[(None,)])
-    '<div><strong>&lt;b&gt;</strong><table><thead><tr><th>a</th></tr></thead><tbody><tr><td></td></tr></tbody></table></div>'
+    >>> block("<b>")
+    '<div class="tex2jax_ignore mathjax_ignore"><strong>&lt;b&gt;</strong></div>'
     """
     parts = [f"<strong>{_cell(title)}</strong>", *(f"<div>{_cell(line, _MOST_IN_LINE)}</div>" for line in lines)]
     if rows:
@@ -70,11 +71,13 @@ def block(
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div>and {len(rows) - _MOST_ROWS:,} more rows; to_frame() has all</div>")
-    return f"<div>{''.join(parts)}</div>"
+    return f'<div class="{_NO_MATH}">{"".join(parts)}</div>'
 
 
 def _cell(value: Any, most: int = _MOST_IN_CELL) -> str:
     if value is None:
         return ""
+    if isinstance(value, Estimate) and not value.n:
+        return "nothing to count"
     text = f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
     return escape(printable(text, most))

@@ -1,6 +1,7 @@
 """Results for pandas and notebooks: a row for each figure, what was not measured is missing, and names stay in their cells."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,13 +16,15 @@ from attacks.forgetting.update_difference import UpdateDifference
 from attacks.frames import COLUMNS, figures_to_frame
 from attacks.membership.figures import ScoreDistance, measure_membership
 from attacks.registry import Attacked
-from experiments.runs.compare import Case, Comparison
+from experiments.runs.compare import Case, Comparison, read_comparison
 from experiments.runs.record import Record, make_record
 from experiments.runs.spec import Spec
+from experiments.unlearning.summary import read_verification
 from fkgsec import KgeResult, generate_consortium, graph_from, run_federation
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.frames import block
 
+RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 HOSTILE = '<img src=x onerror="alert(1)">&\u202e\x1b[2J'
 SPEC = Spec(
     dim=8, rounds=2, local_epochs=1, batch_size=64, num_negatives=4, eval_every=1, learning_rate=0.05, unlinked_heads=0,
@@ -50,7 +53,7 @@ class Shown(HTMLParser):
 def check_html(shown: Any, *says: str) -> None:
     html = Shown(shown._repr_html_())
     assert html.tags <= {"div", "strong", "table", "thead", "tbody", "tr", "th", "td"}
-    assert html.attributes == []
+    assert html.attributes == [("class", "tex2jax_ignore mathjax_ignore")]  # no formulas in names
     assert not set(html.text) & {"\u202e", "\x1b"}
     for one in says:
         assert one in html.text
@@ -93,7 +96,7 @@ def test_without_test_triples_nothing_is_zero() -> None:
     reached = result.utility_frame()
     assert len(reached)
     assert reached[["value", "low", "high"]].isna().all(axis=None)
-    check_html(result)
+    check_html(result, "nothing to count")
     check_html(graph, "<img src=x onerror=")
 
 
@@ -176,6 +179,22 @@ def test_membership_and_forgetting() -> None:
     reasons = forgetting.to_frame().set_index("reason")
     assert reasons.loc["too few", "client"] == "b"
     assert reasons.loc["a whole run", "measure"] == "update.auc"
+
+
+def test_committed_verifications_and_comparisons() -> None:
+    made = read_verification(RESULTS / "unlearning" / "c3-unlearned.json")
+    assert made is not None
+    left = made.to_frame().query("measure == 'forget.mrr' and client == '0' and model == 'local'").set_index("role")
+    row = next(
+        row for row in made.forgetting.quality if (row.client, row.model, row.triples) == ("0", "local", "forget")
+    )
+    assert left["value"].to_dict() == {role: figures["mrr"].value for role, figures in row.figures.items()}
+    assert left.loc["unlearned", "baseline"] == left.loc["retrained", "value"]
+    check_html(made, f"Unlearning: {made.verdict.outcome}", "unlearned", "re-trained")
+    compared = read_comparison(RESULTS / "recipes" / "ddb14-clean5-recipes.json")
+    assert compared is not None
+    assert compared.to_frame()["case"].nunique() == len(compared.cases)
+    check_html(compared, f"{len(compared.cases)} cases")
 
 
 def test_long_tables_say_what_they_leave_out() -> None:
