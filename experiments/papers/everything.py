@@ -5,6 +5,7 @@ fkgsec experiment run --all --hours 8 --nice --dry-run
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from pathlib import Path
 from experiments.cli.console import make_console, print_tables, say
 from experiments.cli.progress import observe_on
 from experiments.papers.estimates import Costs
-from experiments.papers.queue import QUEUE_FILE, Entry, Queue, papers_rounds, read_queue, wanted_runs
+from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
 from experiments.papers.runner import Results
 from experiments.papers.scoreboard import all_records, make_scoreboard, read_experiments, total_line
 from experiments.reporting.sheets import Column, Sheet, terminal_table
@@ -43,26 +44,29 @@ def run_everything(
     until = time.monotonic() + (hours or 0.0) * HOUR_S
     if nice:
         os.nice(_LOWEST)
-    queue = _queue(out, only, num_seeds, reuse, quiet=quiet)
-    plan = queue.plan()
-    if not quiet:
-        _print_plan(queue, plan, hours)
-    if dry_run:
-        return 0
-    failed: list[Entry] = []
-    observe = observe_on(make_console(stderr=True), enabled=not quiet)
-    with queue.held():
-        for entry in queue.work(until=until, observe=observe, threads=threads, force=force):
-            if entry.state == "failed":
-                failed.append(entry)
-                say(f"fkgsec: {entry.cells[0]}: {entry.error}")
-            elif entry.state == "begun" and not quiet:
-                say(
-                    f"time is up; {entry.cells[0]} is kept at round {entry.rounds_done}, and goes on with the next start"
-                )
+    with contextlib.nullcontext() if dry_run else held(out):
+        queue = _queue(out, only, num_seeds, reuse, quiet=quiet)
+        if not quiet:
+            _print_plan(queue, queue.plan(), hours)
+        if dry_run:
+            return 0
+        failed = _work(queue, until, threads, force=force, quiet=quiet)
     if not quiet:
         _print_outcome(queue, out, reuse)
-    return len(failed)
+    return failed
+
+
+def _work(queue: Queue, until: float, threads: int, *, force: bool, quiet: bool) -> int:
+    """Run until time is up, and say what failed or is cut off; returns how many failed."""
+    failed = 0
+    observe = observe_on(make_console(stderr=True), enabled=not quiet)
+    for entry in queue.work(until=until, observe=observe, threads=threads, force=force):
+        if entry.state == "failed":
+            failed += 1
+            say(f"fkgsec: {entry.cells[0]}: {entry.error}")
+        elif entry.state == "begun" and not quiet:
+            say(f"time is up; {entry.cells[0]} is kept at round {entry.rounds_done}, and goes on with the next start")
+    return failed
 
 
 def _queue(out: Path, only: str, num_seeds: int, reuse: Sequence[Path], *, quiet: bool) -> Queue:

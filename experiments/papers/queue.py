@@ -1,7 +1,7 @@
 """All missing cells of the papers' tables at their own settings, run by run, the cheapest first, until time is up.
 
-    queue = Queue(Path("runs/all"), wanted_runs(read_experiments(), results, num_seeds=1), costs)
-    with queue.held():
+    with held(Path("runs/all")):
+        queue = Queue(Path("runs/all"), wanted_runs(read_experiments(), results, num_seeds=1), costs, sizes)
         for entry in queue.work(until=time.monotonic() + 3600, observe=unobserved, threads=1):
             print(entry.name, entry.state, entry.error)
 
@@ -151,6 +151,17 @@ def papers_rounds(experiments: Iterable[Experiment]) -> dict[RunSpec, int]:
     return found
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Be the one writer of a queue, from before it is read. Raises `RunError` where another process is."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+    with locked(folder):
+        yield
+
+
 class Queue:
     """The runs in a folder, and how each stands.
 
@@ -172,8 +183,8 @@ class Queue:
             state: State = "begun" if known.state == "begun" else "failed" if known.state == "failed" else "waiting"
             known = msgspec.structs.replace(known, cells=one.cells, command=one.command, state=state)
             self.entries[name] = _estimated(known, one.spec, costs)
-        gone = {name: entry for name, entry in earlier.items() if entry.state == "done" and name not in self.entries}
-        self.finished = gone
+        # Finished, or not asked for this time: nothing that an earlier start knew is forgotten.
+        self._others = [entry for name, entry in earlier.items() if name not in self.entries]
 
     def plan(self) -> list[Entry]:
         """What is to be run, in order: the cheapest first, by what is left of it; what failed before, last."""
@@ -183,16 +194,6 @@ class Queue:
     def impossible(self) -> list[Entry]:
         """Runs whose data cannot be read."""
         return [entry for entry in self.entries.values() if entry.state == "impossible"]
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Be the one writer. Raises `RunError` where another process is."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.folder}: cannot be made ({error.strerror})") from error
-        with locked(self.folder):
-            yield
 
     def work(self, *, until: float, observe: Observe, threads: int = 1, force: bool = False) -> Iterator[Entry]:
         """Make one run after the other until `until` (as `time.monotonic` has it); yields each as it then stands.
@@ -244,7 +245,7 @@ class Queue:
 
     def save(self) -> None:
         """Write the file, whole. Raises `RunError` where it cannot be written."""
-        entries = [*self.finished.values(), *self.entries.values()]
+        entries = [*self._others, *self.entries.values()]
         content = msgspec.json.format(msgspec.json.encode(Stored(SCHEMA, entries, self._sizes)), indent=1)
         write_atomically(self.folder / QUEUE_FILE, content + b"\n")
         self._saved_at = time.monotonic()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.cli.progress import Trained
 from experiments.papers.estimates import ASSUMED_ROUNDS, Costs, timed_rate
-from experiments.papers.queue import QUEUE_FILE, Entry, Queue, papers_rounds, read_queue, wanted_runs
+from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
 from experiments.papers.runner import Results, find_results, run_key
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.reporting.summary import __file__ as summary_file
@@ -178,17 +178,22 @@ def test_the_cheapest_comes_first_and_data_that_are_not_there_are_said(tmp_path:
 
 def test_the_file_survives_and_what_failed_comes_last(tmp_path: Path) -> None:
     queue = queue_of(tmp_path / "all", "two")
-    with queue.held():
+    with held(queue.folder):
         first, second, _ = queue.plan()
         queue._set(first.name, state="failed", error="no memory")
         queue._set(second.name, state="begun", rounds_done=1)
-        with pytest.raises(RunError, match="another process is writing here"), queue.held():
+        with pytest.raises(RunError, match="another process is writing here"), held(queue.folder):
             pass
     again = queue_of(tmp_path / "all", "two")
     assert [entry.state for entry in again.plan()] == ["begun", "waiting", "failed"]
     assert again.plan()[0].rounds_done == 1
     assert again.plan()[0].left_s == again.plan()[0].round_s
     assert again.plan()[-1].error == "no memory"
+    fewer = queue_of(tmp_path / "all", "FedE two")  # which leaves out the others for now
+    with held(fewer.folder):
+        fewer.save()
+    assert {entry.name for entry in read_queue(tmp_path / "all").entries} == set(queue.entries)
+    assert [entry.state for entry in queue_of(tmp_path / "all", "two").plan()] == ["begun", "waiting", "failed"]
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema": "x", "entries": [], "sizes": {}}'])
@@ -200,7 +205,7 @@ def test_a_file_that_is_no_queue_is_named(tmp_path: Path, content: str) -> None:
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     queue = queue_of(tmp_path / "all", "two")
-    with queue.held():
+    with held(queue.folder):
         assert not list(queue.work(until=time.monotonic(), observe=quiet))
     assert {entry.state for entry in read_queue(tmp_path / "all").entries} == {"waiting"}
 
@@ -210,7 +215,7 @@ def test_a_run_is_made_in_a_process_of_its_own_and_is_finished_then(tmp_path: Pa
     table = experiment_of(tmp_path, plain)
     wanted = wanted_runs([table], nothing(), num_seeds=1, only="FedR two")
     queue = Queue(tmp_path / "all", wanted, costs_of_one_second(), {})
-    with queue.held():
+    with held(queue.folder):
         (done,) = queue.work(until=time.monotonic() + 300, observe=quiet)
     record = read_record(tmp_path / "all" / done.name / "record.json")
     assert (done.state, done.rounds_done) == ("done", 2)
@@ -233,7 +238,7 @@ def test_a_failed_run_stops_no_other_and_is_said(tmp_path: Path) -> None:
     first, second, third = queue.plan()
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / first.name).write_text("")  # something else stands where its folder is to be
-    with queue.held():
+    with held(queue.folder):
         ended = list(queue.work(until=time.monotonic() + 300, observe=quiet))
     assert [(entry.name, entry.state) for entry in ended] == [
         (first.name, "failed"), (second.name, "done"), (third.name, "done"),
@@ -254,7 +259,7 @@ def test_time_cuts_a_run_off_which_goes_on_to_the_same_figures(tmp_path: Path) -
 
     def work(folder: Path, seconds: float) -> Entry:
         one = queue(folder)
-        with one.held():
+        with held(one.folder):
             (entry,) = one.work(until=time.monotonic() + seconds, observe=quiet)
         return entry
 
