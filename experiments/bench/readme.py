@@ -1,10 +1,10 @@
-"""How long what the README shows takes, and how much room: measured here, kept as a record, and printed into the README.
+"""How long what pages show takes, and how much room: measured here, kept as a record, and printed into docs/start.md.
 
     python -m experiments.bench.readme --write      # from a clean checkout, on a machine that does nothing else
 
-Each part is run in an empty folder as a reader would run it, and its commands are read from the README and the Makefile. CPU
+Each part is run in an empty folder as a reader would run it, and its commands are read from the pages and the Makefile. CPU
 seconds are user and system time of all its processes: they hardly depend on what else the machine does, wall seconds do. A test
-checks that the README says what the record says.
+checks that the page says what the record says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from fkgsec.errors import RunError
 SCHEMA = "fkgsec/readme-times/1"
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "experiments/results/times/readme.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/start.md"  # which shows the table
+FORGET, GATE = ROOT / "docs/tutorials/forget.md", ROOT / "docs/tutorials/gate.md"
 UNMEASURED = (
     "How long each part takes, and how much room, `python -m experiments.bench.readme` measures on your machine."
 )
@@ -73,13 +74,14 @@ class Times(msgspec.Struct, frozen=True):
     parts: list[Measured]
 
 
-def parts_of(readme: str, makefile: str) -> list[Part]:
+def parts_of(forgetting: str, policies: str, makefile: str) -> list[Part]:
     """What is measured: the demo with and without its installation, unlearning with its verification, and the gate."""
     demo = re.search(r"^\t\$\(BIN\)/(fkgsec attack .*?)(?: --out \$\(RUN\))$", makefile, flags=re.MULTILINE)
-    forget = re.search(r"^## Let a client forget.*?^```bash\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
-    gate = re.search(r"^## A policy in.*?^```bash\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    forget, gate = (
+        re.search(r"^```bash\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE) for page in (forgetting, policies)
+    )
     if demo is None or forget is None or gate is None:
-        raise RunError("README.md, Makefile: the demo, the section on forgetting or the one on policies was not found")
+        raise RunError("Makefile, forget.md, gate.md: the demo, or the commands to forget or to check, were not found")
 
     def lines(block: str) -> list[str]:
         return [re.split(r"\s+#", line)[0] for line in block.splitlines() if line.strip()]
@@ -120,7 +122,7 @@ def measure(part: Part) -> Measured:
 
 
 def times_lines(times: Times) -> list[str]:
-    """The README's table. Wall seconds of a busy machine are not printed."""
+    """The table of docs/start.md. Wall seconds of a busy machine are not printed."""
     quiet = times.load <= QUIET_LOAD
     busy = "" if quiet else "; it was busy with other work, so wall seconds are left out"
     return [
@@ -134,7 +136,7 @@ def times_lines(times: Times) -> list[str]:
         "CPU seconds are of all processes together, the start of Python and the compilation of loops included",
         f"({times.processor}{busy}). Setting up has the download of packages in it, where pip's cache lacks them.",
         "`python -m experiments.bench.readme` measured it; a test holds the table to",
-        "[the record](experiments/results/times/readme.json).",
+        "[the record](../experiments/results/times/readme.json).",
     ]
 
 
@@ -154,11 +156,11 @@ def read_times(path: Path = RECORD) -> Times:
 
 
 def with_table(readme: str, times: Times | None) -> str:
-    """The README with this table between its marks, or without a record what to run. Raises `RunError` where there are none."""
+    """The page with this table between its marks, or without a record what to run. Raises `RunError` where there are none."""
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise RunError(f"README.md: needs {BEGIN.strip()} and {END.strip()}, each on a line of its own")
+        raise RunError(f"docs/start.md: needs {BEGIN.strip()} and {END.strip()}, each on a line of its own")
     return head + BEGIN + "\n".join(times_lines(times) if times else [UNMEASURED]) + "\n" + END + tail
 
 
@@ -176,17 +178,19 @@ def _git(*arguments: str) -> str | None:
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="keep the record, and put the table into the README")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="keep the record, and put the table into docs/start.md")
+    ] = False,
     only: Annotated[str, typer.Option("--only", help="parts whose name has this; the others stay as recorded")] = "",
 ) -> None:
-    """Measure what the README shows; the table goes to standard output."""
+    """Measure what the pages show; the table goes to standard output."""
     if shutil.which("bash") is None:
         raise RunError("bash is needed")
     load, status = os.getloadavg()[0], _git("status", "--porcelain")
     commit = _git("rev-parse", "HEAD")
     earlier = {part.name: part for part in read_times().parts} if only and RECORD.exists() else {}
     parts = []
-    for part in parts_of(README.read_text(), (ROOT / "Makefile").read_text()):
+    for part in parts_of(FORGET.read_text(), GATE.read_text(), (ROOT / "Makefile").read_text()):
         if only and only not in part.name:
             parts += [earlier[part.name]] if part.name in earlier else []
             continue
@@ -208,7 +212,7 @@ def main(
     if write:
         RECORD.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(RECORD, msgspec.json.format(msgspec.json.encode(times), indent=2) + b"\n")
-        write_atomically(README, with_table(README.read_text(), times).encode())
+        write_atomically(PAGE, with_table(PAGE.read_text(), times).encode())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+MATRIX = ROOT / "experiments/results/attacks/matrix/hospitals.png"
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
@@ -36,6 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for path, content in generated_files().items():
         files.append(File.generated(config, path, content=content))
+    files.append(File.generated(config, "assets/matrix.png", abs_src_path=str(MATRIX)))
     return files
 
 

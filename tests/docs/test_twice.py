@@ -1,9 +1,9 @@
-"""Every command of the README, in its order, twice in one folder: the second time it finds what it made, or refuses in a line.
+"""Commands of pages that are run `reduced`, twice in one folder: the second time each finds what it made, or refuses in a line.
 
 What is heavy runs small, by these rules and no other: a command that trains takes the options `SMALL`, whatever it says of them
 (and `SIZE` where it has the embedded data), one on graphs to classify `SMALL_GRAPHS`; a paper's table is trained on the embedded
-data with the same options, one cell of it; `check --init` proposes a policy for the README's own small federation. Files that
-the README takes as given are made first.
+data with the same options, one cell of it; `check --init` proposes a policy for the pages' own small federation. Files that
+pages take as given are made first.
 """
 
 import re
@@ -18,11 +18,22 @@ import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.docs.examples import blocks, how
 from experiments.papers.spec import shipped_experiments
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
+ORDER = (
+    "graph-classification",
+    "runs",
+    "defend",
+    "paper-table",
+    "forget",
+    "gate",
+    "tables",
+)  # later pages use runs of earlier ones
+PAGES = {name: (TUTORIALS / f"{name}.md").read_text() for name in ORDER}
 SMALL = {"dim": 8, "rounds": 2, "num_negatives": 4, "batch_size": 64, "unlinked_heads": 0, "device": "cpu"}
 SIZE = {"size": 600}
 SMALL_GRAPHS = {"width": 8, "rounds": 2, "size": 200, "device": "cpu"}
@@ -32,13 +43,13 @@ REPORTS = {"check.xml", "check.sarif", "check.md"}  # of a build: each check mak
 
 
 def commands() -> list[str]:
-    """The lines of the README's code blocks that begin with fkgsec or awk, without their comments."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+    """The lines of the pages' blocks of commands that begin with fkgsec or awk, without their comments."""
     return [
         line
-        for kind, block in blocks
-        if kind in ("", "bash")
-        for line in re.findall(r"^(?:fkgsec|awk) .*?(?= +#|$)", block, flags=re.MULTILINE)
+        for text in PAGES.values()
+        for block in blocks(text)
+        if block.language == "bash"
+        for line in re.findall(r"^(?:fkgsec|awk) .*?(?= +#|$)", block.body, flags=re.MULTILINE)
     ]
 
 
@@ -67,7 +78,7 @@ def reduced(line: str) -> list[str]:
 
 
 def make_given(folder: Path) -> None:
-    """What the README takes as given: a federation, a graph, a spec, tables trained elsewhere, the papers' tables made small."""
+    """What the pages take as given: a federation, a graph, a spec, tables trained elsewhere, the papers' tables made small."""
     graph = generate_consortium(clients=3, size=600, seed=2)
     write_client_folders(graph, folder / "my-federation")
     lines = [
@@ -131,7 +142,11 @@ def run_twice(lines: list[str], folder: Path) -> None:
             )
 
 
-def test_the_readme_has_commands_of_every_kind() -> None:
+def test_all_pages_that_are_run_reduced_are_run_here() -> None:
+    assert {path.stem for path in TUTORIALS.parent.rglob("*.md") if how(path.read_text()) == "reduced"} == set(ORDER)
+
+
+def test_the_pages_have_commands_of_every_kind() -> None:
     kinds = {shlex.split(line)[1] for line in commands() if line.startswith("fkgsec")}
     assert kinds >= {
         "train", "attack", "compare", "unlearn", "verify", "check", "report", "export", "audit", "results", "data", "experiment",

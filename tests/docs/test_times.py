@@ -1,4 +1,4 @@
-"""What the README says of time and room is what `python -m experiments.bench.readme` measured."""
+"""What pages say of time and room is what `python -m experiments.bench.readme` measured."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,8 @@ import pytest
 from experiments.bench.readme import (
     BEGIN,
     END,
+    FORGET,
+    GATE,
     RECORD,
     Measured,
     Part,
@@ -21,31 +23,36 @@ from experiments.bench.readme import (
 )
 from fkgsec.errors import RunError
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+START = (ROOT / "docs/start.md").read_text()
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md")))
 # Not of how long something takes.
 OTHERWISE = ("prints seconds per round",)
 
 
+def parts() -> list[Part]:
+    return parts_of(FORGET.read_text(), GATE.read_text(), (ROOT / "Makefile").read_text())
+
+
 TIMES = read_times() if RECORD.exists() else None
-measured = pytest.mark.skipif(TIMES is None, reason="nothing is recorded, and the README says nothing")
+measured = pytest.mark.skipif(TIMES is None, reason="nothing is recorded, and the page says nothing")
 
 
 def test_the_table_is_the_records() -> None:
-    assert with_table(README, TIMES) == README
+    assert with_table(START, TIMES) == START
 
 
 def test_no_duration_stands_outside_the_table() -> None:
-    rest = README[: README.index(BEGIN)] + README[README.index(END) :]
-    for line in rest.splitlines():
+    rest = START[: START.index(BEGIN)] + START[START.index(END) :]
+    for line in "\n".join([rest, *(page.read_text() for page in PAGES)]).splitlines():
         if not any(words in line for words in OTHERWISE):
             assert not re.search(r"\b(seconds|minutes?|hours?)\b|\b\d+ s\b", line), line
 
 
 @measured
-def test_the_record_is_of_the_commands_that_the_readme_shows() -> None:
+def test_the_record_is_of_the_commands_that_pages_show() -> None:
     times = read_times()
-    asked = {part.name: part.commands for part in parts_of(README, (ROOT / "Makefile").read_text())}
+    asked = {part.name: part.commands for part in parts()}
     assert any(part.name.startswith("`make demo`") for part in times.parts)
     for part in times.parts:
         assert part.commands == asked[part.name] or part.name == "setting up"
@@ -79,9 +86,7 @@ def test_measuring(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_demo_takes_what_the_record_says() -> None:
     """CPU seconds, which a busy machine moves by far less than a factor of three."""
-    (demo,) = [
-        part for part in parts_of(README, (ROOT / "Makefile").read_text()) if part.name.startswith("`make demo`")
-    ]
+    (demo,) = [part for part in parts() if part.name.startswith("`make demo`")]
     (recorded,) = [part for part in read_times().parts if part.name == demo.name]
     found = measure(demo)
     assert recorded.cpu_s / 3 < found.cpu_s < recorded.cpu_s * 3

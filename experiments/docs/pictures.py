@@ -1,0 +1,112 @@
+"""Pictures of the threat models: who sees what crosses, and who knows what beforehand; drawn from `THREAT_MODELS`.
+
+Path("collusion.svg").write_text(draw(THREAT_MODELS["collusion"]))
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from attacks.registry import ATTACKS
+from attacks.view import THREAT_MODELS, ThreatModel
+from experiments.docs.docstrings import cell
+from experiments.tasks.task import all_tasks
+
+WIDTH, HEIGHT = 800, 300
+ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # told apart by colour-blind readers, too
+_STYLE = "font-family:system-ui,sans-serif;font-size:13px"
+
+
+def pictures() -> dict[str, str]:
+    """A picture of every threat model, by its name."""
+    return {name: draw(model) for name, model in THREAT_MODELS.items()}
+
+
+def draw(model: ThreatModel) -> str:
+    """The federation with its adversary in red: the server above, a colluding client or none, and two victims below."""
+    server = model.server and not model.models
+    parts = [
+        _box(280, 20, "server", "adversary" if server else "", ADVERSARY if server else HONEST),
+        _box(60, 190, "client 1", "adversary" if model.colluder else "victim", ADVERSARY if model.colluder else HONEST),
+        _box(280, 190, "client 2", "victim", HONEST),
+        _box(500, 190, "client 3", "victim", HONEST),
+    ]
+    seen = "what crosses: uploads, or their sums" if server else "broadcasts" if model.colluder else ""
+    for place in (140, 360, 580):
+        watched = server or (model.colluder and place == 140)
+        parts += _arrows(place, ADVERSARY if watched else LINE)
+    parts.append(f'<text x="460" y="50" fill="{ADVERSARY if seen else TEXT}">{escape(_seen(model, seen))}</text>')
+    known = knowledge(model)
+    parts += [
+        f'<text x="460" y="{70 + 18 * place}" fill="{ADVERSARY}">{escape(words)}</text>'
+        for place, words in enumerate(known)
+    ]
+    if model.models:
+        parts.append(
+            f'<rect x="48" y="178" width="624" height="94" rx="10" fill="none" stroke="{ADVERSARY}" stroke-dasharray="6 4"/>'
+            f'<text x="48" y="292" fill="{ADVERSARY}">whoever holds the models that clients are left with</text>'
+        )
+    title = f"{model.name}: {model.about}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{_STYLE}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+    )
+
+
+def _seen(model: ThreatModel, seen: str) -> str:
+    return f"sees {seen}" if seen else "saw nothing of the rounds"
+
+
+def knowledge(model: ThreatModel) -> list[str]:
+    """What the adversary has beforehand, a line each."""
+    given = (
+        (model.leaks, "knows pairs that client 1 hands over"),
+        (model.colluder and not model.server, "knows client 1's data and model"),
+        (model.identifiers, "uses the names that alignment gave it"),
+        (model.victim_entities, "has the victims' entity rows, unnamed"),
+        (model.auxiliary, "has data beside, see the table"),
+        (model.models, "has the victims' models"),
+    )
+    return [words for has, words in given if has]
+
+
+def _box(x: int, y: int, name: str, role: str, colour: str) -> str:
+    return (
+        f'<rect x="{x}" y="{y}" width="160" height="70" rx="8" fill="#ffffff" stroke="{colour}" stroke-width="2.5"/>'
+        f'<text x="{x + 80}" y="{y + 32}" text-anchor="middle" fill="{TEXT}" font-weight="600">{name}</text>'
+        f'<text x="{x + 80}" y="{y + 52}" text-anchor="middle" fill="{colour}">{role}</text>'
+    )
+
+
+def _arrows(place: int, colour: str) -> list[str]:
+    """An upload and a broadcast between the server and the client in the middle of whose box `place` is."""
+    start = 330 + (place - 140) * 60 // 440
+    up, down = (place - 12, 190, start, 92), (start + 16, 90, place + 12, 188)
+    return [_arrow(*up, colour), _arrow(*down, colour)]
+
+
+def _arrow(x1: int, y1: int, x2: int, y2: int, colour: str) -> str:
+    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    ux, uy = (x2 - x1) / length, (y2 - y1) / length
+    left, right = (x2 - 9 * ux - 4 * uy, y2 - 9 * uy + 4 * ux), (x2 - 9 * ux + 4 * uy, y2 - 9 * uy - 4 * ux)
+    head = f"{x2},{y2} {left[0]:.1f},{left[1]:.1f} {right[0]:.1f},{right[1]:.1f}"
+    return (
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-width="1.6"/>'
+        f'<polygon points="{head}" fill="{colour}"/>'
+    )
+
+
+def threats_page() -> str:
+    """Every threat model with its picture, its words and the attacks that are run under it."""
+    lines = [
+        "# Threat models",
+        "",
+        "Every figure of leakage is one of an adversary. `--threat` names it, and the attack is given what it has, nothing else; "
+        "truth is joined afterwards. Red is the adversary and what it sees. [What they are for](../concepts/threat-models.md).",
+    ]
+    for name, model in THREAT_MODELS.items():
+        lines += ["", f"## {name}", "", f"![{cell(model.about)}](threats/{name}.svg){{ .threat }}", ""]
+        lines += [f"- {task.about}: {cell(model.lines[task.name])}" for task in all_tasks() if task.name in model.lines]
+        able = [f"[`{one}`](attacks/{one}.md)" for one, attack in ATTACKS.items() if name in attack.threat_models]
+        lines += ["", f"Attacks: {', '.join(able)}."]
+    return "\n".join(lines)
