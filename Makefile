@@ -6,7 +6,7 @@ RUN := runs/demo
 
 SUPPLY := .venv-supply
 
-.PHONY: demo test test-slow test-faults check format docs docs-serve bench lock sbom audit-packages clean
+.PHONY: demo test test-slow test-faults check format docs docs-serve release bench lock sbom audit-packages clean
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,21 @@ docs-serve: $(VENV)/.dev  ## show the documentation on http://127.0.0.1:8000 whi
 
 test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, kills, full disks, two writers: thousands of them
 	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
+
+release: $(VENV)/.dev  ## build, check the metadata, and try the wheel in a fresh environment without the checkout
+	rm -rf dist/wheel && mkdir -p dist/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/wheel .
+	$(BIN)/python -m experiments.docs.release dist/wheel/*.whl
+
+release: $(VENV)/.run  ## dist/release: the wheel, tried in a fresh environment without the checkout: demo, gate, report
+	rm -rf dist/release && mkdir -p dist/release
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/release .
+	$(PYTHON) -m venv dist/release/venv
+	dist/release/venv/bin/pip install --quiet -c constraints.txt dist/release/*.whl
+	dist/release/venv/bin/pip check
+	cp examples/policy.yaml dist/release
+	cd dist/release && venv/bin/fkgsec --version && venv/bin/fkgsec attack --target fede --leak 0.5 --rounds 60 --out demo
+	cd dist/release && venv/bin/fkgsec check policy.yaml && venv/bin/fkgsec report demo --out report.html
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
 	$(BIN)/python -m experiments.bench.rounds

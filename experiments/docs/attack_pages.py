@@ -38,7 +38,10 @@ def _index() -> str:
 
 
 def module_of(attack: Attack) -> ModuleType:
-    """The module that says what an attack is: that of its `run`."""
+    """The module that says what an attack is: the one that has it, or, of an attack that a function makes, that of its `run`."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("attacks.") and any(one is attack for one in vars(module).values()):
+            return module
     run: Any = attack.run
     run = inspect.unwrap(getattr(run, "func", run))
     return sys.modules[getattr(run, "__module__", type(run).__module__)]

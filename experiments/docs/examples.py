@@ -37,6 +37,7 @@ _BLOCK = re.compile(
     r"(?:<!-- output(?:: (?P<begins>[^\n]*?))? -->\n)?^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+_OF_CODE = re.compile(r"-[0-9a-f]{12}\b")  # in the name of a run of `fkgsec check`
 _SECONDS = re.compile(r"[\d.]+( +)cpu$", re.MULTILINE)  # of a table of costs
 
 
@@ -142,8 +143,8 @@ def excerpt(printed: str, begins: str) -> str:
 
 
 def comparable(text: str) -> str:
-    """An output without what no two runs have alike: seconds, spaces that go by their width, names of scratch folders."""
-    text = _SECONDS.sub(r"s cpu", re.sub(r"─+", "─", text))
+    """An output without what no two runs have alike: seconds, the spaces before them, what names the code that made a run."""
+    text = _OF_CODE.sub("-HASH", _SECONDS.sub(r"s cpu", re.sub(r"─+", "─", text)))
     return "\n".join(" ".join(line.split()) for line in text.splitlines())
 
 

@@ -16,6 +16,8 @@ graphs of the data set that nobody trains on. An upload is a gradient where a cl
 Where the layer of features is a client's own, its embeddings of labels are unknown, and no more is tried here than to count: that
 is no proof that nothing more can be had. A first step of Adam uploads the signs of a gradient, further ones a mixture; neither
 keeps its row space.
+
+Source: after Drencheva et al. 2025 (GRAIN); what differs stands in `attacks.graphs.inversion.inference` and `blocks`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+# The demo in a container that may write nowhere but to /tmp and to what is mounted at /runs:
+#
+#   docker build -t fkgsec .
+#   docker run --rm --read-only --tmpfs /tmp --network none fkgsec
+#   docker run --rm --read-only --tmpfs /tmp --network none -v "$PWD/runs:/runs" -v "$PWD/my-federation:/data:ro" fkgsec \
+#     attack --data /data --target fede --out /runs/mine
+FROM python:3.11-slim AS build
+WORKDIR /source
+COPY requirements.lock ./
+RUN python -m venv /opt/fkgsec \
+ && /opt/fkgsec/bin/pip install --no-cache-dir --require-hashes --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY fkgsec fkgsec
+COPY attacks attacks
+COPY defenses defenses
+COPY protocols protocols
+COPY experiments experiments
+RUN /opt/fkgsec/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+
+FROM python:3.11-slim
+RUN useradd --uid 1000 --create-home fkgsec && mkdir /runs && chown fkgsec /runs
+COPY --from=build /opt/fkgsec /opt/fkgsec
+ENV PATH=/opt/fkgsec/bin:$PATH MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba
+USER fkgsec
+WORKDIR /tmp
+ENTRYPOINT ["fkgsec"]
+CMD ["attack", "--target", "fede", "--leak", "0.5", "--rounds", "60", "--out", "/tmp/demo"]
