@@ -3,12 +3,15 @@
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from attacks.registry import ATTACKS
@@ -23,6 +26,7 @@ from fkgsec.kge.models import ENCODERS, MODELS
 from tests.golden.test_golden import RECORDS
 
 ROOT = Path(__file__).parents[2]
+PROGRAM: Any = typer.main.get_command(app)
 README = (ROOT / "README.md").read_text()
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 RUN = [
@@ -85,9 +89,19 @@ def test_every_page_with_commands_says_how_they_are_run() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_parse(line: str) -> None:
-    """With --help at the end every option of the line is parsed, and none is run."""
-    result = CliRunner().invoke(app, [*line.split()[1:], "--help"])
-    assert result.exit_code == 0, result.output
+    """Every option of the line is one of its command, with a value of its type; nothing is run."""
+    words, command = shlex.split(line)[1:], PROGRAM
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, f"no command {words[0]}"
+        command = command.commands[words.pop(0)]
+    command.make_context("fkgsec", words)
+
+
+def test_what_is_no_command_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option: --round"):
+        test_commands_parse("fkgsec train --round 3")
+    with pytest.raises(AssertionError, match="no command generat"):
+        test_commands_parse("fkgsec data generat")
 
 
 @pytest.fixture
@@ -113,6 +127,14 @@ def test_the_python_example_of_data_and_runs(federation: Path) -> None:
     assert len(re.findall(figure, done.stdout, re.M)) == 24
     assert len(re.findall(r"^  without what crossed in the rounds: \d\.\d+ \[", done.stdout, re.M)) >= 24
     assert re.search(r"hospital-[23] +\S+ +\S+ +\S+$", done.stdout, re.M), "no rebuilt triple was printed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["graphs", "poisoning"])
+def test_scripts_of_guides_run(name: str, tmp_path: Path) -> None:
+    scripts = [f"```python\n{one.body}```\n" for one in blocks(PAGES[f"docs/{name}.md"]) if one.language == "python"]
+    assert scripts
+    list(run_page("\n".join(scripts), tmp_path))
 
 
 @pytest.mark.slow
