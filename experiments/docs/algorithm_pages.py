@@ -125,7 +125,7 @@ def _parts(recipe: Recipe) -> list[str]:
         "judged": EVALUATED[recipe.evaluated],
         "optimizer": "lives on between rounds" if recipe.keep_optimizer else "new in every round",
     }
-    return ["| part | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items() if value)]
+    return ["| part | here |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items() if value)]
 
 
 def _settings(recipe: Recipe) -> list[str]:
@@ -193,7 +193,7 @@ def _defenses(name: str, recipe: Recipe) -> list[str]:
         except SpecError as error:
             why = f"refused: {error}"
         rows.append(f"| `{text}` | {cell(why)} |")
-    return ["| `--defense` | |", "|---|---|", *rows, "", "What each hides: [defenses](../defenses/index.md)."]
+    return ["| `--defense` | outcome |", "|---|---|", *rows, "", "What each hides: [defenses](../defenses/index.md)."]
 
 
 def _attacks(name: str, recipe: Recipe) -> list[str]:

@@ -16,7 +16,7 @@ def command_pages() -> dict[str, str]:
         "`fkgsec COMMAND --help` says the same. `fkgsec --install-completion` lets the shell complete them.",
         "",
     ]
-    lines += ["| command | |", "|---|---|"]
+    lines += ["| command | what it does |", "|---|---|"]
     pages = {}
     for command in surface:
         lines.append(f"| [`fkgsec {command.name}`]({command.name}.md) | {cell(command.help)} |")
@@ -40,7 +40,7 @@ def _body(command: Command, level: int) -> list[str]:
     shown = [one for one in command.parameters if not one.hidden]
     for panel in dict.fromkeys(one.panel or ("Options" if one.flags else "Arguments") for one in shown):
         made += ["", f"{'#' * level} {panel} {{ #{command.name}-{panel.lower().replace(' ', '-')} }}", ""]
-        made += ["| | default | values | |", "|---|---|---|---|"]
+        made += ["| option | default | values | meaning |", "|---|---|---|---|"]
         made += [_row(one) for one in shown if (one.panel or ("Options" if one.flags else "Arguments")) == panel]
     return made
 

@@ -39,7 +39,7 @@ def protocol_pages() -> dict[str, str]:
         "",
         "They have had no external audit.",
         "",
-        "| package | |",
+        "| package | what it does |",
         "|---|---|",
     ]
     pages = {}
@@ -73,7 +73,7 @@ def _index() -> str:
         "",
         "`--defense` takes one or more with commas between them, each with its settings: `psu,secagg:dropout=0.1,suppress:t=2`.",
         "",
-        "| name | |",
+        "| name | what it does |",
         "|---|---|",
         *(f"| [`{name}`]({name}.md) | {cell(_about(kind))} |" for name, kind in KINDS.items()),
         "",

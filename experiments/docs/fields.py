@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -16,11 +17,19 @@ from experiments.docs.docstrings import as_markdown, cell, described, summary
 from experiments.gate import policy
 from experiments.gate.audits import Question
 from experiments.gate.measures import MEASURES, PAPERS_WORDS
+from experiments.papers.cli import A_CELL_FAILED
 from experiments.runs.record import SCHEMA, Record
 from experiments.runs.spec import allowed_words
 from experiments.tasks.task import all_tasks, task_named
 from fkgsec import errors
 from fkgsec.federation.recipes import all_settings
+
+
+class Field(NamedTuple):
+    """A field of a struct."""
+
+    name: str
+    type: Any
 
 
 def type_words(kind: Any) -> str:
@@ -36,7 +45,7 @@ def type_words(kind: Any) -> str:
     if get_origin(kind) is dict:
         key, value = get_args(kind)
         return f"{type_words(value)} by {type_words(key)}"
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if is_struct(kind):
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     return getattr(kind, "__name__", str(kind))
 
@@ -91,7 +100,7 @@ def record_page() -> str:
     for struct in structs_of(Record):
         if isinstance(struct, type) and hasattr(struct, "options_type"):
             continue  # a spec, which has a page
-        fields = msgspec.structs.fields(struct)
+        fields = fields_of(struct)
         told = described(struct.__doc__, [one.name for one in fields])
         lines += [
             "",
@@ -102,21 +111,19 @@ def record_page() -> str:
             "| field | type | meaning |",
             "|---|---|---|",
         ]
-        lines += [
-            f"| `{one.encode_name}` | {type_words(one.type)} | {cell(told.get(one.name, ''))} |" for one in fields
-        ]
+        lines += [f"| `{one.name}` | {type_words(one.type)} | {cell(told.get(one.name, ''))} |" for one in fields]
     return "\n".join(lines).replace("RunSpec", "[spec](spec.md)")
 
 
-def structs_of(kind: Any, seen: set[Any] | None = None) -> Iterator[type[msgspec.Struct]]:
+def structs_of(kind: Any, seen: set[Any] | None = None) -> Iterator[type[Any]]:
     """A struct and those that stand in its fields, each once."""
     seen = set() if seen is None else seen
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if is_struct(kind):
         if kind in seen:
             return
         seen.add(kind)
         yield kind
-        for field in msgspec.structs.fields(kind):
+        for field in fields_of(kind):
             yield from structs_of(field.type, seen)
     for part in get_args(kind):
         yield from structs_of(part, seen)
@@ -171,13 +178,28 @@ def exit_page() -> str:
         "",
         "Wrong input is one line on standard error: what, where, and what is allowed. Commands that judge say more:",
         "",
-        "| command | |",
+        "| command | statuses |",
         "|---|---|",
+        f"| [`fkgsec experiment run`](commands/experiment.md) | Exits 0 done, {A_CELL_FAILED} a cell failed, 2 wrong input |",
     ]
     for path, command in flattened(read_surface()):
         if found := re.search(r"\bExits\b.*?(?=(?:\.\s)|\.?$)", " ".join(command.help.split())):
             lines.append(f"| [`fkgsec {path}`](commands/{path.split()[0]}.md) | {cell(found[0])} |")
     return "\n".join(lines)
+
+
+def is_struct(kind: Any) -> bool:
+    """Whether a type has fields of its own: a struct, a dataclass or a named tuple."""
+    return isinstance(kind, type) and (
+        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+    )
+
+
+def fields_of(kind: type[Any]) -> tuple[Field, ...]:
+    """The fields of such a type, in their order."""
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    types = get_type_hints(kind)
+    return tuple(Field(name, types[name]) for name in names or [one.name for one in dataclasses.fields(kind)])
 
 
 def flattened(commands: tuple[Command, ...], before: str = "") -> Iterator[tuple[str, Command]]:

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+GUIDES = "Guides"
 MATRIX = ROOT / "experiments/results/attacks/matrix/hospitals.png"
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the generated pages into the navigation, in place of their section's name."""
+    """Put the generated pages into the navigation, in place of their section's name, and guides that it does not name."""
     made = navigation()
+    listed = str(config.nav)
+    others = [path.name for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in listed]
+    made[GUIDES] = [*next(entry[GUIDES] for entry in config.nav or [] if GUIDES in entry), *others]
     config.nav = [{name: made.get(name, pages)} for entry in config.nav or [] for name, pages in entry.items()]
     return config
 

@@ -27,7 +27,7 @@ _INDEX = """# Reference
 
 Made from the registries and types of this version when the site is built, so that it says what the program does.
 
-| | |
+| page | what it has |
 |---|---|
 | [Commands](commands/index.md) | every command and option |
 | [Algorithms](algorithms/index.md), [attacks](attacks/index.md) | a page each |

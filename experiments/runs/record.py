@@ -43,7 +43,15 @@ _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
 
 
 class DataRecord(msgspec.Struct, frozen=True):
-    """The data of a run. `hash` is over all that training reads, whatever files it came from."""
+    """The data of a run.
+
+    Attributes:
+        name: of the data set, and into how many clients it is divided.
+        hash: over all that training reads, whatever files it came from.
+        clients: by client its sizes, such as entities and triples, by name.
+        sensitive: relations whose answers `attributes` infers; of graph classification nothing.
+        warnings: what loading had to say, such as test items that also stand in train.
+    """
 
     name: str
     hash: str
@@ -53,9 +61,14 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a run was made. `commit` and `dirty` are None outside a git checkout.
+    """Where a run was made.
 
-    `vector_level`: of the CPU, as torch and numba use it; figures are equal to the last bit where it is. "" in records of before.
+    Attributes:
+        commit: of the checkout. dirty: whether it had changes. None outside a checkout of fkgsec.
+        python: its version. platform: system and machine. versions: of packages, by name.
+        device: the name of the GPU, or cpu. threads: of torch.
+        command: the command line; "" from a script.
+        vector_level: of the CPU, as torch and numba use it; figures are equal to the last bit where it is; "" in old records.
     """
 
     commit: str | None
@@ -70,7 +83,12 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Bytes(msgspec.Struct, frozen=True):
-    """Serialised bytes to and from the server, in all and for each round (round 0 is the alignment)."""
+    """Serialised bytes to and from the server.
+
+    Attributes:
+        up: to the server, in all rounds. down: from it.
+        up_by_round: to the server in each round; round 0 is the alignment. down_by_round: from it.
+    """
 
     up: int
     down: int
@@ -82,6 +100,9 @@ class Record(msgspec.Struct, frozen=True):
     """Everything that a table or a picture is made from.
 
     Attributes:
+        schema: of the file. seed: of training, as the spec says, too.
+        data: what the clients held. environment: where and by what it was made.
+        bytes: what crossed. rounds: each in numbers.
         spec: what was asked; what was left to the algorithm is spelled out, such as a temperature.
         utility: test figures over all clients, see `experiments.tasks`.
         utility_by_client: the same for each client.

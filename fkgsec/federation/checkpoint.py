@@ -31,6 +31,8 @@ class RoundEntry(msgspec.Struct, frozen=True):
     """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing.
 
     Attributes:
+        round: its number. loss: of local training, mean over clients; None where nothing was trained.
+        bytes_up: serialised, to the server. bytes_down: from it. seconds: on the wall.
         valid: the task's metric on validation items, its MRR in knowledge graphs; None where the round was not validated.
         num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
         num_clipped: uploaded values that were cut to the range a protocol can carry.
