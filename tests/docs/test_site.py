@@ -34,6 +34,8 @@ class Links(HTMLParser):
         self.classes: set[str] = set()
         self.styles: list[str] = []
         self.policy = ""
+        self.headings = 0
+        self.unnamed: list[str] = []
         self.feed(page.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -41,6 +43,9 @@ class Links(HTMLParser):
         self.ids |= {given[name] for name in ("id", "name") if name in given}
         self.classes |= set(given.get("class", "").split())
         self.styles.append(given.get("style", ""))
+        self.headings += tag == "h1"
+        if (tag == "img" and not given.get("alt")) or (tag == "html" and not given.get("lang")):
+            self.unnamed.append(tag)
         if tag in LOADS and LOADS[tag] in given:
             self.loads.append(given[LOADS[tag]])
         if tag == "link" and FETCHED_LINKS & set(given.get("rel", "").split()):
@@ -112,6 +117,13 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Links]) -> Non
             ):
                 wrong.append(f"{path.relative_to(site)}: no {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_pages_can_be_read_aloud(pages: dict[Path, Links]) -> None:
+    """A language, one main heading, words for every picture."""
+    for path, page in pages.items():
+        assert page.headings == 1, path
+        assert not page.unnamed, path
 
 
 def test_the_checks_would_notice(tmp_path: Path) -> None:
