@@ -9,7 +9,7 @@ smaller size, by the rules of tests/docs/test_twice.py). Blocks run in their ord
 - ```` ```python ````: a script.
 - a block with `title="NAME"`: a file that is written.
 - a block after `<!-- output -->`: what the block before it printed; after `<!-- output: WORDS -->` the first paragraph of that
-  which begins with WORDS.
+  which begins with WORDS. One that ends in a line with … shows as many lines.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_page(text: str, folder: Path) -> Iterator[tuple[Block, str]]:
     with contextlib.chdir(folder):
         for block in blocks(text):
             if block.begins is not None:
-                yield block, excerpt(printed, block.begins)
+                yield block, shortened(excerpt(printed, block.begins), block.body)
             elif block.title:
                 Path(block.title).write_text(block.body)
             elif block.language == "bash":
@@ -140,6 +140,13 @@ def excerpt(printed: str, begins: str) -> str:
         if paragraph.strip("\n").startswith(begins):
             return paragraph.strip("\n") + "\n"
     raise RunError(f"no paragraph begins with {begins!r} in what was printed:\n{printed}")
+
+
+def shortened(output: str, shown: str) -> str:
+    """As many lines of an output as a block shows, where that ends in an ellipsis; else all."""
+    if not shown.endswith("…\n"):
+        return output
+    return "\n".join([*output.splitlines()[: shown.count("\n") - 1], "…\n"])
 
 
 def comparable(text: str) -> str:

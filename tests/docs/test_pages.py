@@ -220,6 +220,9 @@ def test_a_page_is_run_and_renewed(tmp_path: Path) -> None:
     made = renewed(PAGE, tmp_path)
     assert made == PAGE.replace("three", "two").replace("text\n```\n", "text\nthe paragraph\n```\n")
     assert renewed(made, tmp_path) == made
+    assert renewed(PAGE.replace("one\nthree\n", "none\n…\n"), tmp_path) == made.replace(
+        "one\ntwo\n```\n\n```py", "one\n…\n```\n\n```py"
+    )
 
 
 def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
