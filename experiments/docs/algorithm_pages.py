@@ -14,8 +14,7 @@ import fkgsec.algorithms.graphs
 from attacks.registry import attacks_of
 from attacks.view import threat_models
 from defenses.options import check_defense
-from experiments.docs.docstrings import as_markdown, cell, remarks
-from experiments.docs.papers import bibliography
+from experiments.docs.docstrings import as_markdown, bibliography, cell, remarks
 from experiments.tasks.task import all_tasks, task_named
 from fkgsec.errors import SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS

@@ -9,9 +9,8 @@ from typing import Any
 
 from attacks.registry import ATTACKS, Attack, attacks_of
 from attacks.view import threat_models
-from experiments.docs.docstrings import as_markdown, cell
+from experiments.docs.docstrings import as_markdown, bibliography, cell
 from experiments.docs.measured import of_attack
-from experiments.docs.papers import bibliography
 from experiments.tasks.task import all_tasks, task_named
 
 

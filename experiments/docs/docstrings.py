@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any
+
+from experiments.papers.spec import shipped_experiments
 
 _CODE = re.compile(r"(`[^`]*`)")
 _SECTIONS = ("Args:", "Attributes", "Returns:", "Raises:", "Yields:")
@@ -108,3 +111,21 @@ def _docstrings(part: Any) -> Iterator[str]:
             yield from _docstrings(one)
         elif inspect.isfunction(one):
             yield inspect.cleandoc(one.__doc__ or "")
+
+
+@functools.cache
+def papers() -> dict[str, str]:
+    """Authors, year and title by short name, of every paper with a file of a table: `fedr` is that of `zhang2022_fedr_table2`."""
+    found = {}
+    for stem, path in shipped_experiments().items():
+        name = re.match(r"[a-z]+\d{4}_([a-z]+)_", stem)
+        cited = re.search(r"^paper: '?(.*?)'?$", path.read_text(), re.MULTILINE)
+        if name and cited:
+            found[name[1]] = cited[1].replace("''", "'")
+    return found
+
+
+def bibliography(text: str) -> list[str]:
+    """Lines of Markdown on the papers that a text cites, if any."""
+    cited = [name for name in papers() if f"{name}.txt" in text]
+    return ["", "## Papers", "", *(f"- `{name}.txt`: {papers()[name]}" for name in cited)] if cited else []
