@@ -59,6 +59,8 @@ def reduced(line: str) -> list[str]:
     trains = words[0] in ("train", "compare") or (words[0] == "attack" and "--run" not in words)
     if words[:2] == ["check", "--init"]:
         return [*words, "--data", "my-federation"]
+    if "--dry-run" in words:
+        return words
     if words[:2] == ["experiment", "run"]:
         return [*words[:2], f"{words[2]}.yaml", *words[3:], *([] if "--only" in words else ["--only", "FedE"])]
     if words[:2] == ["data", "generate"]:
