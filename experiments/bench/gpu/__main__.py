@@ -45,7 +45,7 @@ def run_tests(out: Path, seconds: float) -> str:
     """Run the tests of the kernels on the GPU, with their output in `tests.txt`; returns the last line."""
     if find_spec("pytest") is None or not (ROOT / TESTS).exists():
         return "tests: pytest or their folder is not there"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu or not gpu", "-p", "no:cacheprovider", TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", TESTS]
     with (out / "tests.txt").open("w") as file:
         try:
             subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=False)

@@ -6,22 +6,26 @@ Source: Kingma & Ba 2015, Algorithm 1, as torch's fused Adam has it: beta 0.9 an
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
-import torch
+import math
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
+LOG_FIRST = tl.constexpr(math.log(0.9))
+LOG_SECOND = tl.constexpr(math.log(0.999))
 
 
-def corrections(steps: Tensor) -> Tensor:
-    """Of step counts `[C]`, what the moments of that many steps are divided by: float32 `[2, C]`, the second one's root.
-
-    In float64: 1 - 0.999^t of small t has hardly a digit in float32.
-    """
-    counts = steps.double().clamp_min(1)
-    return torch.stack([1 - BETAS[0] ** counts, (1 - BETAS[1] ** counts).sqrt()]).float()
+@triton.jit
+def count_steps(moving, steps, divisors, CLIENTS, BLOCK: tl.constexpr):
+    """Add `moving` int32 `[C]` to `steps` int64 `[C]`, and fill `divisors` float32 `[2, C]`: what moments of so many steps are
+    divided by, of the second the root. In float64: 1 - 0.999^t of small t has hardly a digit in float32."""
+    c = tl.arange(0, BLOCK)
+    inside = c < CLIENTS
+    count = tl.load(steps + c, mask=inside, other=0) + tl.load(moving + c, mask=inside, other=0)
+    tl.store(steps + c, count, mask=inside)
+    taken = tl.maximum(count, 1).to(tl.float64)
+    tl.store(divisors + c, (1.0 - tl.exp(taken * LOG_FIRST)).to(tl.float32), mask=inside)
+    tl.store(divisors + CLIENTS + c, tl.sqrt(1.0 - tl.exp(taken * LOG_SECOND)).to(tl.float32), mask=inside)
 
 
 @triton.jit
@@ -32,7 +36,7 @@ def adam_step(
     """Move rows `[N, WIDTH]` and both moments, of clients whose `moving` is not 0; nothing where `bad` is set.
 
     Args:
-        row_client: int32 `[N]`. moving: int32 `[C]`. divisors: float32 `[2, C]`, see `corrections`.
+        row_client: int32 `[N]`. moving: int32 `[C]`. divisors: float32 `[2, C]`, see `count_steps`.
         bad: int32 `[1]`, set as soon as a loss is not finite. SIZE: N times WIDTH.
     """
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -90,11 +90,6 @@ class Batches:
         self.order.copy_(order)
         self.state[:1].zero_()
 
-    def moving(self) -> Tensor:
-        """Which clients have a batch in this step, int32 `[C]`."""
-        batch = self.state[0] // self.passes
-        return ((batch * self.batch_size < self.clients[:, 1]) & (self.clients[:, 2] > 0)).int()
-
     def draw(self) -> None:
         """Fill `candidates`, `relations` and `weights`."""
         draws.draw_candidates[(len(self.slot_client),)](

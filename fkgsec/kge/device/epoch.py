@@ -61,7 +61,7 @@ class FusedTrainer:
         how: How,
     ) -> None:
         self.learners, self._batches, self._pull = tuple(learners), batches, pull
-        self._temperature = options.sampling_temperature
+        self._temperature = float(options.sampling_temperature)
         self._epochs, self._how = options.local_epochs, how
         device = learners[0].stack.device
         count = len(learners[0].stack.graphs)
@@ -69,6 +69,7 @@ class FusedTrainer:
         self._totals = torch.zeros(count, dtype=torch.float64, device=device)
         self._slot_losses = torch.zeros(len(batches.slot_client), device=device)
         self._bad = torch.zeros(1, dtype=torch.int32, device=device)
+        self._moving = torch.zeros(count, dtype=torch.int32, device=device)
         self._mu = torch.zeros(1, device=device)
         self._formula = losses.MUTUAL
         self._row_losses = {
@@ -136,7 +137,6 @@ class FusedTrainer:
     def step(self) -> None:
         """One step of all clients that have a batch."""
         batches = self._batches
-        moving = batches.moving()
         batches.draw()
         weights, scale = batches.weights, 1.0
         if len(self.learners) == 1:
@@ -156,11 +156,12 @@ class FusedTrainer:
             BLOCK=BLOCK,
         )
         self._pull_rows()
-        place = batches.state[1] * batches.num_steps + batches.state[0]
-        self.losses.index_copy_(0, place[None], self._totals[None])
-        self._bad.copy_(torch.maximum(self._bad, (~torch.isfinite(self._totals)).any().int()))
+        losses.settle[(1,)](
+            batches.state, batches.clients, self._totals, self.losses, self._moving, self._bad, batches.batch_size,
+            batches.num_steps, count, SIDES=batches.sides, BLOCK=block_of(count),
+        )  # fmt: skip
         for learner in self.learners:
-            learner.move(moving * (1 - self._bad), self._bad)
+            learner.move(self._moving, self._bad)
         batches.state[:1].add_(1)
 
     def _sum(self) -> None:
@@ -186,6 +187,7 @@ class FusedTrainer:
         if self._pull is None:
             return
         (_, weight, tau), shared = self._pull.objective, self.learners[0]
+        weight, tau = float(weight), float(tau)
         kind = OBJECTIVES[self._pull.name]
         for table, received in self._pull.received.items():
             rows, previous = shared.stack.tables[table].detach(), self._pull.previous.get(table, received)

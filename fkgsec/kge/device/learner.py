@@ -39,7 +39,7 @@ class FusedLearner:
     def __init__(self, stack: ClientStack, trained: Sequence[Table], batches: Batches, learning_rate: float) -> None:
         self.stack, self.trained, self._batches, self._learning_rate = stack, tuple(trained), batches, learning_rate
         model: KgeModel = stack.model
-        self.kind, self.dim, self.margin = MODELS[model.name], model.dim, model.margin
+        self.kind, self.dim, self.margin = MODELS[model.name], model.dim, float(model.margin)
         self.phase = float(np.pi / model.initial_range)
         self.entities, self.relations = (stack.tables[table].detach() for table in ("entities", "relations"))
         size, device = len(batches.slot_client), stack.device
@@ -55,6 +55,7 @@ class FusedLearner:
             table: (torch.zeros_like(rows), torch.zeros_like(rows)) for table, rows in self.gradients.items()
         }
         self.steps = torch.zeros(len(stack.graphs), dtype=torch.int64, device=device)
+        self._divisors = torch.ones(2, len(stack.graphs), device=device)
         self.row_client: dict[Table, Tensor] = {}
         for table in ("entities", "relations"):
             spans = [stack.span(table, client) for client in stack.order]
@@ -133,13 +134,13 @@ class FusedLearner:
 
     def move(self, moving: Tensor, bad: Tensor) -> None:
         """One step of Adam for the clients that are `moving`, int32 `[C]`, unless a loss was `bad`."""
-        self.steps.add_(moving)
-        divisors = adam.corrections(self.steps)
+        count = len(self.steps)
+        adam.count_steps[(1,)](moving, self.steps, self._divisors, count, BLOCK=block_of(count))
         for table in self.trained:
             rows = self.stack.tables[table].detach()
             adam.adam_step[(triton.cdiv(rows.numel(), BLOCK),)](
-                rows, self.gradients[table], *self.moments[table], self.row_client[table], moving, divisors, bad,
-                self._learning_rate, rows.numel(), rows.shape[1], len(self.steps), BLOCK=BLOCK,
+                rows, self.gradients[table], *self.moments[table], self.row_client[table], moving, self._divisors, bad,
+                self._learning_rate, rows.numel(), rows.shape[1], count, BLOCK=BLOCK,
             )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fkgsec.kge.device.draws import batch_and_side
 from fkgsec.kge.device.scoring import sigmoid, softplus
 
 SQUARED, DISTANCE, CONTRASTIVE = 0, 1, 2
@@ -98,6 +99,28 @@ def client_losses(losses, weights, clients, totals, B, SCALE, BLOCK: tl.constexp
         loss = tl.load(losses + places, mask=(places < end) & (weight > 0), other=0.0)
         total += tl.sum((weight * loss).to(tl.float64), axis=0)
     tl.store(totals + c, total * SCALE)
+
+
+@triton.jit
+def settle(state, clients, totals, out, moving, bad, BATCH, STEPS, CLIENTS, SIDES: tl.constexpr, BLOCK: tl.constexpr):
+    """Write the step's losses, `totals` float64 `[C]`, into `out` `[epochs x STEPS, C]`, and say who moves by them.
+
+    Fills `moving` int32 `[C]`, 1 for clients that have a batch, and sets `bad` int32 `[1]` when a loss is not finite, from which
+    step on nobody moves.
+    """
+    c = tl.arange(0, BLOCK)
+    inside = c < CLIENTS
+    batch, _ = batch_and_side(state, SIDES)
+    total = tl.load(totals + c, mask=inside, other=0.0)
+    place = tl.load(state + 1) * STEPS + tl.load(state)
+    tl.store(out + place * CLIENTS + c, total, mask=inside)
+    worst = tl.max(tl.where(total - total == 0, 0, 1), axis=0)  # neither infinity nor NaN is itself less itself
+    stopped = tl.maximum(tl.load(bad), worst)
+    tl.store(bad, stopped)
+    count = tl.load(clients + c * 7 + 1, mask=inside, other=0)
+    active = tl.load(clients + c * 7 + 2, mask=inside, other=0)
+    has_batch = (batch * BATCH < count) & (active > 0)
+    tl.store(moving + c, tl.where(has_batch, 1 - stopped, 0), mask=inside)
 
 
 @triton.jit
