@@ -87,8 +87,10 @@ class Results:
 
 
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
-    """What runs of one cell have in common: options but seeds and device, those of the attack where there is one."""
+    """What runs of one cell have in common: options but seeds, draws and device, those of the attack where there is one."""
     changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
+    if hasattr(spec, "draws"):
+        changes["draws"] = "numpy"  # and so do draws by counters, which differ as those of another seed do
     if not attack:
         plain = type(spec)()
         changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}

@@ -1,7 +1,7 @@
 """`python -m experiments.bench.gpu --minutes 25 --out DIR`: tests, speed and cells of the papers' tables, while time lasts.
 
 Everything lies in DIR as soon as it is measured: `machine.json`, `tests.txt`, `speed.json`, and a folder for each cell. The same
-command goes on where the last one ended. It needs torch, triton, numpy, msgspec, safetensors, cryptography, rich and typer.
+command goes on where the last one ended. It needs torch, triton, numpy, msgspec, safetensors, pyarrow, rich and typer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m experiments.bench.gpu.records DIR`: records of cells that `experiments.bench.gpu` finished, from their checkpoints.
 
 Run it where all of fkgsec is installed and the data are: nothing is trained. Each `record.json` lies beside its `result.json`,
-which says on which machine the cell was trained; `fkgsec experiment table SPEC DIR/cells` shows the paper's table with them.
+which says on which machine the cell was trained; `fkgsec experiment show SPEC DIR/cells` shows the paper's table with them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from fkgsec.kge.device import losses, tables
 from fkgsec.kge.device.batches import Batches
 from fkgsec.kge.device.learner import BLOCK, FusedLearner
 from fkgsec.kge.device.sizes import block_of
-from fkgsec.kge.device.where import How
+from fkgsec.kge.device.where import How, current
 from fkgsec.kge.local.rule import Distillation, WeightedObjective
 from fkgsec.kge.options import KgeOptions
 
@@ -91,7 +90,7 @@ class FusedTrainer:
         The tables, and the counts of Adam, are as before the first step whose loss was not finite.
         """
         batches, order = self._batches, self._batches.order_of_clients
-        with self._on_device():
+        with current(self._totals.device):
             batches.take_part(clients)
             batches.state[2] = round
             self._bad.zero_()
@@ -103,10 +102,6 @@ class FusedTrainer:
                 self._run_epoch()
             found = self.losses.cpu().numpy().reshape(self._epochs, batches.num_steps, len(order))
         return {client: found[:, : batches.steps_of(client), order.index(client)].copy() for client in clients}
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        device = self._totals.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _run_epoch(self) -> None:
         if self._graph is not None:

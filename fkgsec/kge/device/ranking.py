@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fkgsec.kge.device.scoring import load_rows, similarity
 from fkgsec.kge.device.sizes import block_of, tile_of
+from fkgsec.kge.device.where import current
 from fkgsec.kge.kinds import L1, MODULUS
 
 
@@ -34,8 +35,10 @@ def ranks_on_device(
     width = entities.shape[1]
     model, dim = (0, width) if kind == L1 else (1, width // 2) if kind == MODULUS else (2, width)
     ranks = torch.empty(len(queries), dtype=torch.float64, device=queries.device)
-    if len(queries):
-        block = block_of(dim)
+    if not len(queries):
+        return ranks
+    block = block_of(dim)
+    with current(queries.device):
         rank_queries[(len(queries),)](
             queries.contiguous(), entities.contiguous(), true.contiguous(), torch.from_numpy(groups).to(queries.device), start,
             members if len(members) else members.new_zeros(1), ranks, margin, len(entities), dim, width,

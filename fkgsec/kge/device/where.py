@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -32,3 +33,8 @@ def triton_is_there() -> bool:
 def can_run(rows: Tensor) -> bool:
     """Whether kernels run where these rows lie."""
     return rows.device.type in DEVICES and rows.dtype == torch.float32 and triton_is_there()
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Within it kernels are launched on this device, which on a machine with several GPUs need not be the first."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
