@@ -1,6 +1,5 @@
 """Where kernels run: on the GPU where there is one, else in Triton's interpreter, which `tests/conftest.py` asks for."""
 
-import importlib.util
 import warnings
 from collections.abc import Iterator
 
@@ -11,9 +10,6 @@ import torch
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.kge import kernels
 from fkgsec.kge.device import where
-
-if importlib.util.find_spec("triton") is None:  # there are builds for Linux alone
-    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture
