@@ -46,13 +46,10 @@ class Batches:
         ]
         groups, start, members = _lookup(stack, subsets)
         pools = [subsets[client].pool + entity for client, (entity, _) in zip(order, firsts, strict=True)]
-        numbers = np.zeros((len(order), 7), np.int32)
-        numbers[:, 0], numbers[:, 1] = _before(slots), counts
-        numbers[:, 3], numbers[:, 4], numbers[:, 5] = (
-            _before(counts),
-            _before(list(map(len, pools))),
-            list(map(len, pools)),
-        )
+        sizes = list(map(len, pools))
+        numbers = np.zeros((len(order), 6), np.int32)  # as `draws.draw_candidates` says; who is active comes later
+        numbers[:, 0], numbers[:, 1], numbers[:, 3] = _before(slots), counts, _before(counts)
+        numbers[:, 4], numbers[:, 5] = _before(sizes), sizes
 
         def put(values: np.ndarray, dtype: type) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values, dtype=dtype)).to(device)
@@ -66,11 +63,8 @@ class Batches:
         self.row_groups = put(np.repeat(np.arange(len(order)), counts), np.int64)
         self.row_places = put(np.concatenate([np.arange(count) for count in counts]), np.int64)
         self.triples, self.groups = put(np.concatenate(triples), np.int32), put(groups, np.int32)
-        self.start, self.members, self.pool = (
-            put(start, np.int64),
-            put(members, np.int32),
-            put(np.concatenate(pools), np.int32),
-        )
+        self.start, self.members = put(start, np.int64), put(members, np.int32)
+        self.pool = put(np.concatenate(pools), np.int32)
         self.search = int((start[1:] - start[:-1]).max(initial=0)).bit_length()
         self.num_relations = len(stack.tables["relations"])
         self.state = torch.zeros(3, dtype=torch.int64, device=device)  # step, epoch, round

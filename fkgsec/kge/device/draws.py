@@ -55,15 +55,15 @@ def draw_candidates(
 
     Args:
         state: int64 `[3]`: step, epoch, round. slot_client: int32 `[B]`.
-        clients: int32 `[C, 7]`: first slot, triples, whether it is active, first triple, first place of its pool, size of the
-            pool, first group. keys: int64 `[C]`.
+        clients: int32 `[C, 6]`: first slot, triples, whether it is active, first triple, first place of its pool, size of the
+            pool. keys: int64 `[C]`.
         order: int64 `[T]`, rows of `triples` int32 `[T, 3]`, in stacked rows. groups: int32 `[2, T]`, on side tail, then head.
         start, members: int64, int32: those of group g are `members[start[g] : start[g + 1]]`, sorted, of both sides.
         SEARCH: halvings that find a member in the largest group.
     """
     b = tl.program_id(0)
     client = tl.load(slot_client + b)
-    mine = clients + client * 7
+    mine = clients + client * 6
     place, live, in_batch, side = positions(state, mine, b, BATCH, SIDES)
     row = tl.load(order + tl.load(mine + 3) + place, mask=live, other=0)
     tail = side > 0

@@ -48,7 +48,7 @@ class FusedTrainer:
 
     Args:
         learners: of the shared model, then of the one that clients keep, if any. batches: what they train on.
-        pull: what is added for shared rows. temperature: of the weights of negatives.
+        pull: what is added for shared rows, if anything. how: how epochs run.
     """
 
     def __init__(
@@ -142,14 +142,9 @@ class FusedTrainer:
         self._sum()
         count = len(self._totals)
         losses.client_losses[(count,)](
-            self._slot_losses,
-            batches.weights,
-            batches.clients,
-            self._totals,
-            len(self._slot_losses),
-            scale,
+            self._slot_losses, batches.weights, batches.clients, self._totals, len(self._slot_losses), scale,
             BLOCK=BLOCK,
-        )
+        )  # fmt: skip
         self._pull_rows()
         losses.settle[(1,)](
             batches.state, batches.clients, self._totals, self.losses, self._moving, self._bad, batches.batch_size,

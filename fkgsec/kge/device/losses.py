@@ -89,9 +89,9 @@ def pull_rows(
 def client_losses(losses, weights, clients, totals, B, SCALE, BLOCK: tl.constexpr):
     """Fill `totals` float64 `[C]`: each client's losses `[B]` times weights `[B]` and `SCALE`, in the order of its slots."""
     c = tl.program_id(0)
-    begin = tl.load(clients + c * 7)
+    begin = tl.load(clients + c * 6)
     total = tl.full((), 0.0, tl.float64)
-    end = tl.load(clients + c * 7 + 7, mask=c + 1 < tl.num_programs(0), other=0)
+    end = tl.load(clients + c * 6 + 6, mask=c + 1 < tl.num_programs(0), other=0)
     end = tl.where(c + 1 < tl.num_programs(0), end, B)
     for low in range(begin, end, BLOCK):
         places = low + tl.arange(0, BLOCK)
@@ -117,8 +117,8 @@ def settle(state, clients, totals, out, moving, bad, BATCH, STEPS, CLIENTS, SIDE
     worst = tl.max(tl.where(total - total == 0, 0, 1), axis=0)  # neither infinity nor NaN is itself less itself
     stopped = tl.maximum(tl.load(bad), worst)
     tl.store(bad, stopped)
-    count = tl.load(clients + c * 7 + 1, mask=inside, other=0)
-    active = tl.load(clients + c * 7 + 2, mask=inside, other=0)
+    count = tl.load(clients + c * 6 + 1, mask=inside, other=0)
+    active = tl.load(clients + c * 6 + 2, mask=inside, other=0)
     has_batch = (batch * BATCH < count) & (active > 0)
     tl.store(moving + c, tl.where(has_batch, 1 - stopped, 0), mask=inside)
 

@@ -251,7 +251,7 @@ def test_draws_are_those_of_the_cpu(side: Side, device: torch.device) -> None:
     groups = np.stack([known[0].groups(triples), known[1].groups(triples) + offset])
     start = np.concatenate([known[0].start, known[1].start[1:] + len(known[0].members)])
     members = np.concatenate([one.members for one in known])
-    numbers = np.array([[0, 7, 1, 0, 0, 5, 0]])
+    numbers = np.array([[0, 7, 1, 0, 0, 5]])
 
     def put(values: object, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype, device=device)
