@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from attacks.registry import UPDATE_RECOVERY
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
-from experiments.cli.console import expected_errors, make_console, print_tables, say
+from experiments.cli.console import expected_errors, make_console
 from experiments.cli.data import Config, Json, data_app
 from experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.cli.root import make_root
 from experiments.cli.surface import complete_from
+from experiments.cli.training.presets import Preset, choose, longer
+from experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
 from experiments.deploy.cli import deploy_app
 from experiments.gate import cli as check_cli
 from experiments.integrity import cli as integrity_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
-from experiments.reporting import comparison as compared
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
-from experiments.reporting.matrix import has_matrix, matrix, sheet
-from experiments.reporting.sheets import terminal_table
 from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.compare import Comparison, base_algorithm, compare
+from experiments.runs.compare import base_algorithm, compare
 from experiments.runs.compare import default_folder as default_comparison
-from experiments.runs.record import encode_record
-from experiments.runs.recovery import AID as UPDATE_AID
 from experiments.runs.recovery import Unlearning
-from experiments.runs.run import Finished, default_folder, execute, read_spec, reuse, warnings_of
-from experiments.runs.seeds import SEEDS_FILE, SeedsRecord, train_seeds
+from experiments.runs.run import default_folder, execute, read_spec, reuse, warnings_of
+from experiments.runs.seeds import train_seeds
 from experiments.runs.spec import make_spec, of_triples
-from experiments.runs.stored import encode_stored
-from experiments.runs.writing import Force, Overwrite, write_new
+from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import all_tasks, task_of
 from experiments.unlearning import cli as unlearn_cli
@@ -77,6 +71,7 @@ def train(
     *,
     given: dict[str, Any],
     config: Config = None,
+    preset: Preset = None,
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
@@ -90,7 +85,7 @@ def train(
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
     chosen = EngineChoice.of(engine, workers, superlink)
-    wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=False)
+    wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=False)
     _train_and_report(config, given, wanted)
 
 
@@ -109,6 +104,7 @@ def attack(
     given: dict[str, Any],
     run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
     config: Config = None,
+    preset: Preset = None,
     out: Out = None,
     json: Json = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
@@ -126,7 +122,7 @@ def attack(
         return
     chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
-        wanted = Wanted(out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=True)
+        wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=True)
         _train_and_report(config, given, wanted)
         return
     if chosen.engine != ENGINES[0]:
@@ -134,7 +130,8 @@ def attack(
             f"--engine {chosen.engine} is of training, and --run takes a finished run; leave one of them out"
         )
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
-    wrong += [name for name, value in (("--config", config), ("--seeds", seeds)) if value is not None]
+    others = (("--config", config), ("--preset", preset), ("--seeds", seeds))
+    wrong += [name for name, value in others if value is not None]
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
     asked = make_spec(
@@ -143,7 +140,7 @@ def attack(
     changes = {name: getattr(asked, name) for name in given}
     with RunProgress(asked, make_console(stderr=True), enabled=not quiet and bool(asked.shadows)) as progress:
         finished, graph = reuse(run, changes, out, progress, overwrite=overwrite)
-    _print_finished(finished, json, quiet, warnings_of(finished.record.spec, graph), overwrite=overwrite)
+    print_finished(finished, Output(json, quiet, overwrite), warnings=warnings_of(finished.record.spec, graph))
 
 
 @app.command(
@@ -181,6 +178,7 @@ def compare_cases(
         ),
     ] = None,
     config: Config = None,
+    preset: Preset = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="folder; each case gets one of its own in it (default: runs/compare-<data>-<hash>)"),
@@ -196,7 +194,8 @@ def compare_cases(
     named = [spelled_case(one) for one in case or ()]
     if config is None and not {"algorithm", "data"} & set(given) and (base := base_algorithm(named)):
         given = given | {"algorithm": base}
-    spec = make_spec(config, given)
+    chosen = choose(config, given, preset, rows=False)
+    spec = chosen.spec
     graph = spec.load_graph()
     errors = make_console(stderr=True)
     for warning in warnings_of(spec, graph):
@@ -206,10 +205,10 @@ def compare_cases(
     unlearning = _asked_to_forget(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = named or task_of(spec).cases
-    how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1}
+    how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
-        _print_comparison(comparison, folder)
+        print_comparison(comparison, folder, longer(chosen))
 
 
 def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
@@ -223,46 +222,10 @@ def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str
     return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 
-def _print_comparison(comparison: Comparison, folder: Path) -> None:
-    console = make_console()
-    records = {case.name: case.record for case in comparison.cases}
-    unlearned = {case.name: case.unlearned for case in comparison.cases}
-    many = has_matrix(records) and not any(unlearned.values())
-    if many:
-        made = sheet(matrix(records))
-        print_tables(console, [terminal_table(made)])
-        for note in made.notes:
-            console.print(note, soft_wrap=True, highlight=False, markup=False)
-    shown = () if many else (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
-    print_tables(console, [*shown, compared.convergence_table(records)])
-    remark = compared.temperature_remark(records)
-    updates = any(
-        one.attack == UPDATE_RECOVERY for case in comparison.cases for one in (*case.record.figures, *case.unlearned)
-    )
-    lines = [
-        tables.MARGIN_AID,
-        *([UPDATE_AID] if updates else []),
-        *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
-    ]
-    lines += compared.protection_by_case(records)
-    lines += (
-        []
-        if many
-        else dict.fromkeys(
-            line
-            for record in records.values()
-            for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
-        )
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
-    pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
-    console.print(f"In {folder}: {pictures}; fkgsec report {folder} has every figure", highlight=False, soft_wrap=True)
-
-
 class Wanted(NamedTuple):
     """What a training command is to write, and how: its options beside those of the run."""
 
+    preset: str | None
     out: Path | None
     json: str | None
     checkpoint_every_s: float
@@ -273,10 +236,21 @@ class Wanted(NamedTuple):
     engine: EngineChoice
     attack: bool
 
+    @property
+    def output(self) -> Output:
+        """What is printed, and where the record goes beside its folder."""
+        return Output(self.json, self.quiet, self.overwrite)
+
     def elsewhere(self) -> dict[str, Any]:
         """By name what has no meaning where a consortium's server writes the record."""
         every = None if self.checkpoint_every_s == CHECKPOINT_EVERY_S else self.checkpoint_every_s
-        named = {"out": self.out, "seeds": self.seeds, "overwrite": self.overwrite, "force": self.force}
+        named = {
+            "preset": self.preset,
+            "out": self.out,
+            "seeds": self.seeds,
+            "overwrite": self.overwrite,
+            "force": self.force,
+        }
         return named | {"checkpoint-every": every is not None}
 
 
@@ -285,7 +259,8 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         apart = wanted.engine.superlink, config, given, wanted.elsewhere(), wanted.json
         train_apart(*apart, attack=wanted.attack, quiet=wanted.quiet)
         return
-    spec = make_spec(config, given)
+    chosen = choose(config, given, wanted.preset)
+    spec = chosen.spec
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
         raise RunError(f"{wanted.json}: its folder does not exist")
     graph = spec.load_graph()
@@ -298,57 +273,21 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         "checkpoint_every_s": wanted.checkpoint_every_s,
         "overwrite": wanted.overwrite,
         "at_once": 0 if wanted.force else 1,
+        "whose": chosen.whose,
     }
     if wanted.seeds is not None:
         observe = observe_on(errors, enabled=not wanted.quiet)
         folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
         with wanted.engine.training(spec) as make_task:
             several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how)
-        _print_several(several, folder, wanted)
+        print_several(several, folder, wanted.output, longer(chosen))
         return
     with (
         wanted.engine.training(spec) as make_task,
         RunProgress(spec, errors, enabled=not wanted.quiet) as progress,
     ):
         finished = execute(spec, graph, folder, observer=progress, make_task=make_task, **how)
-    _print_finished(finished, wanted.json, wanted.quiet, [], overwrite=wanted.overwrite)
-
-
-def _print_several(several: SeedsRecord, folder: Path, wanted: Wanted) -> None:
-    if not wanted.quiet:
-        console = make_console(stderr=wanted.json == "-")
-        print_tables(console, [tables.seeds_table(several)])
-        console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
-        for names, one in several.guarantees.items():
-            line = f"dp, {names}, all seeds together: {one.describe()}."
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
-        console.print(f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}", highlight=False, soft_wrap=True)
-    _give(encode_stored(several), wanted.json, overwrite=wanted.overwrite)
-
-
-def _give(content: bytes, json: str | None, *, overwrite: bool) -> None:
-    """Write a record where `--json` says, if anywhere."""
-    if json == "-":
-        sys.stdout.write(content.decode())
-    elif json is not None:
-        write_new(Path(json), content, overwrite=overwrite)
-
-
-def _print_finished(finished: Finished, json: str | None, quiet: bool, warnings: list[str], *, overwrite: bool) -> None:
-    for warning in warnings:
-        say(f"warning: {warning}")
-    if not quiet:
-        # Standard output belongs to the record when it was asked for there.
-        console = make_console(stderr=json == "-")
-        print_tables(console, tables.run_tables(finished.record))
-        for line in tables.reading_aid(finished.record):
-            console.print(line, soft_wrap=True, highlight=False)
-        where = "Finished before, and read from" if finished.reused else "Written to"
-        console.print(f"{where} {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True)
-        console.print(", scores.parquet" if len(finished.scores) else "")
-        if finished.reused:
-            console.print("--overwrite makes it anew (what is trained stays).", highlight=False, soft_wrap=True)
-    _give(encode_record(finished.record), json, overwrite=overwrite)
+    print_finished(finished, wanted.output, remarks=longer(chosen))
 
 
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))

@@ -209,6 +209,27 @@ FLAGS: dict[str, Flag] = {
     ),
 }
 
+SOURCES = {
+    "kge": {
+        "FedR's paper": (
+            "num_negatives",
+            "gamma",
+            "local_epochs",
+            "dim",
+            "learning_rate",
+            "patience",
+            "rounds",
+            "entity_scope",
+        ),
+        "FedR's code": ("batch_size", "init_epsilon", "eval_every"),
+    },
+    "graph": {
+        "CEFGL's paper": ("layers", "optimizer", "learning_rate", "weight_decay", "rounds"),
+        "GCFL's code": ("width", "dropout", "readout", "batch_size", "local_epochs"),
+    },
+}
+"""Where defaults come from; a test holds them against the tables of these papers, from which `--preset` takes them."""
+
 DATA_FIELDS = ("data", "clients", "partition", "size", "normalise", "split_seed", "clean")
 ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATTACK, *ATTACK_OF_TASK.values()))
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
@@ -298,8 +319,15 @@ def _help(name: str) -> str:
     if flag.panel in SETTINGS.values():
         return flag.help
     words = _by_task({task.name: ", ".join(allowed_words(name, task.name)) for task in _tasks_with(name)})
-    defaults = _by_task({task.name: _shown(_default(task, name)) for task in _tasks_with(name)})
+    defaults = _by_task({task.name: _sourced(task, name) for task in _tasks_with(name)})
     return f"{flag.help}{f': {words}' if words else ''}{f' (default: {defaults})' if defaults else ''}"
+
+
+def _sourced(task: RunTask, name: str) -> str:
+    """A default with its source, where it has one."""
+    shown = _shown(_default(task, name))
+    source = next((source for source, names in SOURCES[task.name].items() if name in names), "")
+    return f"{shown}, {source}" if shown and source else shown
 
 
 def _tasks_with(name: str) -> list[RunTask]:

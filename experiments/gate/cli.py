@@ -21,7 +21,7 @@ from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, check_poli
 from experiments.gate.policy import read_policy
 from experiments.gate.verdict_formats import (
     detail_lines,
-    summary_line,
+    headline_lines,
     to_json,
     to_junit,
     to_markdown,
@@ -155,7 +155,8 @@ def _make_way(files: dict[str, Path], *, overwrite: bool) -> None:
 
 
 def _show(checked: Checked, console: Console) -> None:
+    for line in (*headline_lines(checked), ""):
+        console.print(line, soft_wrap=True, highlight=False)
     print_tables(console, [verdict_table(checked)])
     for line in detail_lines(checked):
         console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"{summary_line(checked)}; exit status {checked.exit_status}", soft_wrap=True, highlight=False)

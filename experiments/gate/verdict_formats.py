@@ -35,15 +35,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 def verdict_table(checked: Checked) -> Table:
     """A row for each limit; fits 80 columns."""
-    table = make_table(f"Policy {checked.policy}", "limit", "measured", "max", "allowed", "verdict")
+    table = make_table(f"Policy {checked.policy}", "limit", "measured", "base", "max", "allowed", "verdict")
     several = len(checked.data) > 1
     for verdict in checked.verdicts:
         name = verdict.about.replace(", ", ",\n  ", 1)
         table.add_row(
             f"{verdict.federation}:\n{name}" if several else name,
             _measured(verdict).replace(" [", "\n["),
+            _base(verdict),
             _attainable(verdict),
-            _allowed(verdict),
+            _allowed(verdict).replace("at most", "≤").replace("at least", "≥"),
             Text(verdict.status, style=_STYLES[verdict.status]),
         )
     return table
@@ -54,6 +55,16 @@ def summary_line(checked: Checked) -> str:
     counts = {status: sum(one.status == status for one in checked.verdicts) for status in get_args(Status)}
     parts = [f"{count} {status}" for status, count in counts.items() if count]
     return f"{checked.status}: {', '.join(parts)} of {len(checked.verdicts)} limits"
+
+
+def headline_lines(checked: Checked) -> list[str]:
+    """What stands first: how many limits hold; of each that does not what was measured, how sure, beside which base."""
+    lines = [f"Verdict: {summary_line(checked)}; exit status {checked.exit_status}"]
+    for verdict in checked.verdicts:
+        if verdict.status != "pass":
+            base = "" if verdict.baseline is None else f" (base {show(verdict.baseline, verdict.kind)})"
+            lines.append(f"  {verdict.status:<12} {verdict.federation}, {verdict.about}{base}: {verdict.message}")
+    return [_CONTROL.sub(_REPLACED, line) for line in lines]
 
 
 def detail_lines(checked: Checked) -> list[str]:
@@ -145,6 +156,7 @@ def to_sarif(checked: Checked) -> bytes:
                 "bound": verdict.bound,
                 "allowed": verdict.allowed,
                 "measured": msgspec.to_builtins(verdict.measured),
+                "baseline": verdict.baseline,
                 "attainable": verdict.attainable,
                 "reachedBy": verdict.reached_by,
                 "records": verdict.records,
@@ -182,16 +194,18 @@ def to_markdown(checked: Checked) -> str:
         f"## fkgsec check: {checked.status}",
         "",
         f"{_code(summary_line(checked))}, {_code(checked.policy)}. Ranges are 95 % intervals; a limit holds when the whole "
-        "interval does. `max` is the most that this adversary can reach at all with what it knows.",
+        "interval does. `base` is what this adversary gets without what crossed in the rounds, `max` the most that it can "
+        "reach at all with what it knows.",
         "",
-        "| verdict | federation | limit | measured | max | allowed |",
-        "|---|---|---|---|---|---|",
+        "| verdict | federation | limit | measured | base | max | allowed |",
+        "|---|---|---|---|---|---|---|",
     ]
     for verdict in checked.verdicts:
         cells = [
             _cell(verdict.federation),
             _cell(verdict.about),
             _measured(verdict) + (f" by {_cell(verdict.reached_by)}" if verdict.reached_by else ""),
+            _base(verdict),
             _attainable(verdict),
             _allowed(verdict),
         ]
@@ -228,6 +242,10 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _measured(verdict: Verdict) -> str:
     return show_figure(verdict.measured, verdict.kind)
+
+
+def _base(verdict: Verdict) -> str:
+    return "" if verdict.baseline is None else show(verdict.baseline, verdict.kind)
 
 
 def _attainable(verdict: Verdict) -> str:

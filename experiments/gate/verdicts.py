@@ -48,6 +48,7 @@ class Verdict(msgspec.Struct, frozen=True):
         records: the record of each seed.
         line: where the policy says so.
         attainable: the most that the adversary can reach with what it knows; None where that has no meaning.
+        baseline: what the same adversary gets without what crossed in the rounds, the most over seeds; None where there is none.
         reached_by: which inference or guess the attack's figure is of, the strongest that was tried; None for other figures.
     """
 
@@ -66,6 +67,7 @@ class Verdict(msgspec.Struct, frozen=True):
     line: int
     attainable: float | None = None
     reached_by: str | None = None
+    baseline: float | None = None
 
 
 class Runs(NamedTuple):
@@ -111,7 +113,10 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
         return verdict
     figures = [find_figure(one.record, measure.key, limit.question) for one in runs.by_seed.values()]
     by = dict.fromkeys(one.by or one.variant for one in figures)
-    verdict = msgspec.structs.replace(verdict, reached_by=", ".join(name for name in by if name) or None)
+    bases = [one.baseline.value for one in figures if one.baseline is not None]
+    verdict = msgspec.structs.replace(
+        verdict, reached_by=", ".join(name for name in by if name) or None, baseline=max(bases, default=None)
+    )
     reaches = [measure.reach(one, limit.question) for one in runs.by_seed.values()]
     return _within_reach(verdict, max(one.least for one in reaches), _most(reaches), limit, runs)
 

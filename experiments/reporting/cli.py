@@ -24,7 +24,6 @@ from experiments.reporting.listing import (
     sort,
 )
 from experiments.reporting.sheets import as_csv
-from experiments.reporting.tables import MARGIN_AID
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError
 
@@ -73,7 +72,6 @@ def results(
             console.width = WIDE  # a file or pipe has no width to fit
         table, left_out = listing_table(frame, console.width)
         console.print(table)
-        console.print(MARGIN_AID, soft_wrap=True, highlight=False)
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)} (--csv writes every column)", soft_wrap=True)
     if csv is not None:

@@ -31,7 +31,7 @@ from experiments.reporting.frames import (
     where_measured,
 )
 from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, draw_bars, draw_rates, png
-from experiments.reporting.sheets import NARROW, Column, Sheet, terminal_table
+from experiments.reporting.sheets import Column, Sheet, terminal_table
 from experiments.reporting.tables import FIGURE, INFERENCE_TITLE, RATES, inference_columns, protection_lines
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
@@ -60,7 +60,7 @@ def leakage_tables(records: Mapping[str, Record]) -> list[Table]:
             f"{INFERENCE_TITLE}{at.replace(' (', ', ').rstrip(')')}", _threats(inferred, leak=not at), case | by_name
         ),
     ]
-    return [terminal_table(sheet, NARROW, once=1) for sheet in sheets if sheet.rows]
+    return [terminal_table(sheet, once=1) for sheet in sheets if sheet.rows]
 
 
 def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Figure]]) -> list[Table]:
@@ -84,7 +84,7 @@ def other_attacks(records: Mapping[str, Record], unlearned: Mapping[str, list[Fi
         Sheet.of(f"{attack}: all victims together, or the one that gives most away", where_measured(rows), heads)
         for attack, rows in frame.groupby("attack", sort=False)
     ]
-    return [terminal_table(sheet, NARROW, once=3) for sheet in sheets]
+    return [terminal_table(sheet, once=3) for sheet in sheets]
 
 
 class _Round(NamedTuple):

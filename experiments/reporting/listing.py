@@ -31,7 +31,7 @@ from experiments.reporting.frames import (
     run_frame,
     side_by_side,
 )
-from experiments.reporting.sheets import NARROW, NONE, NOT_ATTACKED, Kind, columns, make_table, rates, written
+from experiments.reporting.sheets import NONE, NOT_ATTACKED, TERMINAL, Kind, columns, make_table, rates, written
 from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
@@ -274,7 +274,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
             values[name] = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], 1, "")
     missing = (*LEAKAGE[4:], *OTHERS[2:]) if row["reason"] is not None else ()
     return {
-        **{name: written(None if value == "" else value, _kind(name), NARROW) for name, value in values.items()},
+        **{name: written(None if value == "" else value, _kind(name), TERMINAL) for name, value in values.items()},
         **dict.fromkeys(missing, NOT_ATTACKED),
         "commit": (row["commit"] or NONE)[:8],
     }

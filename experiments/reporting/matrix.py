@@ -1,7 +1,7 @@
 """Configurations beside adversaries: for each attack the figure that stands for it, in every case, as a table and a heat map.
 
     made = matrix({"none": record, "psu,secagg": other})
-    console.print(terminal_table(sheet(made), NARROW))
+    console.print(terminal_table(sheet(made)))
     Path("matrix.png").write_bytes(draw_matrix(made))
 
     python -m experiments.reporting.summary --matrix runs/compare-*/comparison.json     # Markdown; of several seeds their mean

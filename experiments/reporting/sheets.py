@@ -107,13 +107,8 @@ def short(value: Any) -> str:
 
 
 def interval(figure: Estimate) -> str:
-    """`0.363 .345–.380`."""
-    return f"{figure.value:.3f} {short(figure.low)}–{short(figure.high)}"
-
-
-def margin(figure: Estimate) -> str:
-    """The value and the wider half of its interval, `.363 ±.018`."""
-    return f"{short(figure)} ±{short(max(figure.value - figure.low, figure.high - figure.value))}"
+    """`.363 [.345, .380]`, the notation of every output; how many digits is a matter of the room that there is."""
+    return f"{short(figure)} [{short(figure.low)}, {short(figure.high)}]"
 
 
 TERMINAL: Style = {
@@ -123,13 +118,12 @@ TERMINAL: Style = {
     "rate": interval,
     "score": interval,
     "share": short,
-    "mean": lambda value: f"{number(value):.3f}",
+    "mean": short,
     "tiny": lambda value: f"{number(value):.0e}",
     "MiB": lambda size: f"{size / 2**20:,.2f}",
     "s": lambda seconds: f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}",
     "ratio": "{:.4g}x".format,
 }
-NARROW: Style = {**TERMINAL, "rate": margin, "score": margin, "mean": short}
 MARKDOWN: Style = {
     **TERMINAL,
     "rate": str,

@@ -236,9 +236,6 @@ def attack_lines() -> list[str]:
     return lines
 
 
-MARGIN_AID = "± is the wider half of the 95 % interval in the record; the other half may be much narrower."
-
-
 SEEDS_AID = (
     "Each seed is a training of its own on the same data and division. The interval covers the items of one training and the "
     "spread between trainings; of bytes the largest is shown."

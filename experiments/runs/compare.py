@@ -117,13 +117,14 @@ def compare(
     unlearning: Unlearning | None = None,
     exchange: MakeTransport = make_transport,
     at_once: int = 1,
+    whose: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
 
     Args:
         observe: gives each case its observer. unlearning: what every case is to forget afterwards.
         overwrite: write over a finished comparison of other cases or options; what is trained already is only attacked anew.
-        exchange: how tables cross; tests and experiments give one with an adversary in it. at_once: see `execute`.
+        exchange: how tables cross; tests and experiments give one with an adversary in it. at_once, whose: see `execute`.
 
     Raises:
         RunError: the folder has a finished comparison of something else.
@@ -156,7 +157,7 @@ def compare(
         with observe(one, name) as observer:
             finished = execute(
                 one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite,
-                exchange=exchange, at_once=at_once,
+                exchange=exchange, at_once=at_once, whose=whose,
             )  # fmt: skip
             run = folder / folder_name(name)
             updates = attacked_after_unlearning(run, one, unlearning, exchange, observer) if unlearning else []

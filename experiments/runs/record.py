@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,6 +115,8 @@ class Record(msgspec.Struct, frozen=True):
         figures: what every attack found; empty where none was run.
         withstands: which server each part of the protection withstands, and with how many colluders.
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
+        whose: by option whose value it is, such as given, a file's or a paper's; all others are at their default. Empty in
+            records of before.
         origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
     """
 
@@ -137,6 +139,7 @@ class Record(msgspec.Struct, frozen=True):
     metric: str = "mrr"
     valid: float | None = None
     origin: Origin | None = None
+    whose: dict[str, str] = {}
 
     @property
     def attacked(self) -> bool:
@@ -191,7 +194,11 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def make_record(
-    spec: RunSpec, result: RunResult, figures: Sequence[Figure] = (), origin: Origin | None = None
+    spec: RunSpec,
+    result: RunResult,
+    figures: Sequence[Figure] = (),
+    origin: Origin | None = None,
+    whose: Mapping[str, str] | None = None,
 ) -> Record:
     """The record of a finished run and, when it was attacked, of what attacks found."""
     reached = task_of(spec).reached(result)
@@ -220,6 +227,7 @@ def make_record(
         metric=result.metric,
         valid=result.valid,
         origin=origin,
+        whose=dict(whose or {}),
     )
 
 

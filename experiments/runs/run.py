@@ -106,6 +106,7 @@ def execute(
     exchange: MakeTransport = make_transport,
     at_once: int = 1,
     make_task: MakeTask | None = None,
+    whose: Mapping[str, str] | None = None,
 ) -> Finished:
     """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
 
@@ -117,6 +118,7 @@ def execute(
         exchange: how tables cross; tests and experiments give one with an adversary in it.
         at_once: so many such runs must fit into memory; 0: nobody asks whether any does.
         make_task: where clients train, see `run_federation`; None: in this process.
+        whose: by option whose value it is, for the record.
 
     Raises:
         RunError: the folder cannot be written, or holds another run. SpecError: it does not fit into memory.
@@ -142,7 +144,9 @@ def execute(
         target = attack_folder(folder, spec) if further else folder
         train = functools.partial(run_federation, make_transport=make_transport, make_task=make_task)
         fingerprint = _fingerprint(folder, result)
-        return _report(spec, result, target, attack=attack, fingerprint=fingerprint, train=train, observer=observer)
+        return _report(
+            spec, result, target, attack=attack, fingerprint=fingerprint, train=train, observer=observer, whose=whose
+        )  # fmt: skip
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
@@ -327,6 +331,7 @@ def _report(
     fingerprint: str,
     train: Callable[..., Any],
     observer: Observer | None,
+    whose: Mapping[str, str] | None = None,
 ) -> Finished:
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
     seconds = sum(entry.seconds for entry in result.rounds)
@@ -336,7 +341,7 @@ def _report(
     if not scores.columns.empty:
         scores.to_parquet(content, index=False)
     of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
-    record = make_record(spec, result, figures)
+    record = make_record(spec, result, figures, whose=whose)
     candidates = candidates_of(scores)
     beside = {PICTURE_FILE: draw_picture(record)}
     if len(candidates):

@@ -12,6 +12,7 @@ The seeds differ in everything that training draws, and in the share that leaks 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,12 @@ def train_seeds(
     overwrite: bool = False,
     at_once: int = 1,
     make_task: MakeTask | None = None,
+    whose: Mapping[str, str] | None = None,
 ) -> SeedsRecord:
     """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read.
 
     Args:
-        at_once, make_task: see `execute`.
+        at_once, make_task, whose: see `execute`.
 
     Raises:
         SpecError: fewer than two seeds, or too many.
@@ -106,6 +108,7 @@ def train_seeds(
                 overwrite=overwrite,
                 at_once=at_once,
                 make_task=make_task,
+                whose=whose,
             )
         records.append(finished.record)
     several = msgspec.structs.replace(record_of(records), spec=spec)

@@ -210,6 +210,7 @@ TASK = RunTask(
         {"rounds": 30, "width": 32, "dropout": 0.0, "learning_rate": 0.01},  # so that there is something to leak
         ("graph-membership.auc", "graph-membership.advantage"),
     ),
+    embedded={MOTIFS: {"rounds": 20}},
     sizes=("graphs", "classes", "nodes", "train", "valid", "test", "twins"),
     sizes_title="graphs, their classes and nodes, graphs of each split, test graphs with an isomorphic one in train",
     marked="",

@@ -265,6 +265,7 @@ TASK = RunTask(
         {"rounds": 20, "dim": 32, "num_negatives": 64, "learning_rate": 0.01, "unlinked_heads": 0},
         tuple(f"reconstruction.{rate}{suffix}" for suffix in ("", "_advantage") for rate in ("trr", "err")),
     ),
+    embedded={CONSORTIUM: {"rounds": 40}},
     sizes=("entities", "relations", "train", "valid", "test"),
     sizes_title="entities, relations, triples of each split",
     marked="relation",

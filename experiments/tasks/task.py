@@ -77,6 +77,7 @@ class RunTask:
         network: a spec's model and its size in words. columns: these by column of a listing, None where it has no such.
         cases: what `fkgsec compare` compares where nothing is named.
         first_policy: what `fkgsec check --init` proposes.
+        embedded: of data that come with fkgsec, by name, options that the command line takes for a quick first look.
         sizes: the columns of a table of the clients' data, of what `describe` counts.
         sizes_title: what these columns are.
         reached: utility of a finished run. describe: the sizes of each client's data by name.
@@ -104,6 +105,7 @@ class RunTask:
     columns: Callable[[Any], dict[str, Any]]
     cases: tuple[str, ...]
     first_policy: FirstPolicy
+    embedded: Mapping[str, Mapping[str, Any]]
     sizes: tuple[str, ...]
     sizes_title: str
     marked: str

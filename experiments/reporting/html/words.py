@@ -160,11 +160,11 @@ def percent(share: float) -> str:
 
 
 def share(figure: Estimate) -> str:
-    """A share with its interval, `36.3 % (34.5–38.0)`; a figure that was computed exactly stands alone."""
+    """A share with its interval, `36.3 % [34.5, 38.0]`; a figure that was computed exactly stands alone."""
     if not figure.n:
         return NONE
     value = percent(figure.value)
-    return value if figure.method == "exact" else f"{value} ({_hundredths(figure.low)}–{_hundredths(figure.high)})"
+    return value if figure.method == "exact" else f"{value} [{_hundredths(figure.low)}, {_hundredths(figure.high)}]"
 
 
 def _hundredths(share: float) -> str:
@@ -179,11 +179,11 @@ def _hundredths(share: float) -> str:
 
 
 def score_text(figure: Estimate) -> str:
-    """A score with its interval, `0.300 (0.284–0.315)`."""
+    """A score with its interval, `0.300 [0.284, 0.315]`."""
     if not figure.n:
         return NONE
     digits = 3 if figure.value >= 0.1 else 4
-    return f"{figure.value:.{digits}f} ({figure.low:.{digits}f}–{figure.high:.{digits}f})"
+    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
 
 
 def mebibytes(num_bytes: float) -> str:

@@ -96,7 +96,7 @@ def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: 
 def test_what_the_terminal_shows_fits_80_columns(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, out, _ = fkgsec("attack", "--run", run, "--out", tmp_path / "shown")
     assert status == 0
-    tables = out[: out.index("ERR: entities named")]
+    tables = out[out.index("Reconstruction under") : out.index("ERR: entities named")]
     rows = [line for line in tables.splitlines() if "Reconstruction" not in line]
     assert all(len(line) <= 80 for line in rows)
     # Nothing is cut or wrapped to fit: a wider terminal shows the same rows.

@@ -15,6 +15,7 @@ from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, exit_statu
 from experiments.gate.measures import MEASURES
 from experiments.gate.verdict_formats import (
     detail_lines,
+    headline_lines,
     summary_line,
     to_json,
     to_junit,
@@ -173,8 +174,8 @@ def test_markdown_lets_nothing_of_the_data_be_syntax() -> None:
     assert [line for line in lines if line.startswith("#")] == lines[:1]
     table = [line for line in lines if line.startswith("| ")]
     assert len(table) == 1 + 6
-    row = "| **fail** | `hospitals` | `reconstruction.trr, collusion, leak 0.5` | 0.3000 [0.2724, 0.3291] |  | at most 0.0500 |"
-    assert row in table
+    limit = "`hospitals` | `reconstruction.trr, collusion, leak 0.5`"
+    assert f"| **fail** | {limit} | 0.3000 [0.2724, 0.3291] |  |  | at most 0.0500 |" in table
     (nasty,) = [line for line in lines if "everyone" in line]
     assert nasty == "- `rebuilt, of b: a|b 'c' <script> & \ufffd[31m @everyone \ufffd\ufffd ]]> ## d`"
     assert "fkgsec commit 0123456789abcdef-dirty" in text
@@ -195,6 +196,18 @@ def test_json_holds_everything() -> None:
     assert msgspec.json.decode(to_json(checked()), type=Checked) == checked()
 
 
+def test_the_verdict_stands_first_with_the_figure_and_its_base() -> None:
+    first, failed, *others = headline_lines(
+        msgspec.structs.replace(checked(), verdicts=[verdict("fail", proportion(300, 1000), baseline=0.01)])
+    )
+    assert first == "Verdict: fail: 1 fail of 1 limits; exit status 1"
+    assert (
+        failed == "  fail         hospitals, reconstruction.trr, collusion, leak 0.5 (base 0.0100): a message on fail"
+    )
+    assert not others
+    assert sum(line.startswith("  ") for line in headline_lines(checked())) == 4  # what passes is in the table
+
+
 def test_the_table_fits_80_columns_and_names_what_does_not_pass() -> None:
     console = Console(width=80, markup=False)
     with console.capture() as capture:
@@ -206,7 +219,7 @@ def test_the_table_fits_80_columns_and_names_what_does_not_pass() -> None:
         "reconstruction.trr,",
         "0.3000",
         "[0.2724, 0.3291]",
-        "at most 5,000,000 B",
+        "≤ 5,000,000 B",
         "inconclusive",
     ):
         assert word in shown

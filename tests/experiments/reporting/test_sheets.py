@@ -5,7 +5,7 @@ import pandas as pd
 from attacks.figure import NOT_ATTACKED, Figure
 from experiments.reporting.frames import figure_frame, over_all, side_by_side
 from experiments.reporting.html.words import cell_order, cell_text
-from experiments.reporting.sheets import NARROW, Column, Sheet, markdown_lines, rates, terminal_table
+from experiments.reporting.sheets import Column, Sheet, markdown_lines, rates, terminal_table
 from fkgsec.estimate import exact, proportion
 
 
@@ -42,15 +42,15 @@ def test_markdown_has_the_whole_interval_and_escapes_what_would_be_a_column() ->
 
 
 def test_a_terminal_names_a_run_once_and_a_page_sorts_what_is_missing_last() -> None:
-    table = terminal_table(sheet(), NARROW, once=2)
+    table = terminal_table(sheet(), once=2)
     columns = [list(column.cells) for column in table.columns]
     assert columns[0] == ["run|1", "", "", "", "run,\n2", "", "", ""]
     assert columns[1][:4] == ["collusion, leak 0.5", "", "server", ""]
-    assert columns[2][:3] == [".300 ±.096", "n/a", "–"]
+    assert columns[2][:3] == [".300 [.219, .396]", "n/a", "–"]
     shown = sheet()
     orders = [cell_order(value, column) for value, column in zip(shown.rows[1], shown.columns, strict=True)]
     assert orders == [None, None, -1.0, 0.2, -1.0, -1.0]
-    assert cell_text(shown.rows[0][2], shown.columns[2]).replace("\N{NO-BREAK SPACE}", " ") == "30.0 % (21.9–39.6)"
+    assert cell_text(shown.rows[0][2], shown.columns[2]).replace("\N{NO-BREAK SPACE}", " ") == "30.0 % [21.9, 39.6]"
 
 
 def test_no_rows_are_a_head_alone() -> None:

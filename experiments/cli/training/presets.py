@@ -1,0 +1,128 @@
+"""A run's options by whose value each is: given, of a file, of a paper (`--preset`), or of the embedded data.
+
+    chosen = choose(None, {"dim": 64}, preset="fedr")
+    chosen.spec                    # FedR's training with rows of 64 numbers
+    chosen.whose                   # {"dim": "given", "rounds": "preset fedr: Zhang et al. 2022", "batch_size": ...}
+
+A paper's values are those of its table in `experiments/specs`: what the file states for all cells and for the row of the
+algorithm and model; the table's data are not taken. What a file or the command line gives beside it wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from experiments.cli.surface import complete_from
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.runs.choices import spelled
+from experiments.runs.documents import read_document
+from experiments.runs.spec import RENAMED, allowed_words, make_spec
+from experiments.tasks.task import task_of
+
+TABLES = {
+    "fedr": "zhang2022_fedr_table2",
+    "feds": "zhang2024_feds_table2",
+    "fedlu": "zhu2023_fedlu_table1",
+    "pfedeg": "zhang2024_pfedeg_table1",
+    "cefgl": "liu2024_cefgl_table1",
+}
+"""The table, by the paper's algorithm, which is the preset's name."""
+GIVEN = "given"
+OF_DATA = ("data", "clients", "partition", "size")
+
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help=f"take a paper's values for what is not given: {', '.join(TABLES)} (those of its table, see "
+        "`fkgsec experiment list`; the data aside)",
+        autocompletion=complete_from(lambda: tuple(TABLES)),
+    ),
+]
+
+
+class Chosen(NamedTuple):
+    """A run's spec, and whose value each option is that is not at its default for want of anything else."""
+
+    spec: Any
+    whose: dict[str, str]
+
+
+def choose(config: Path | None, given: Mapping[str, Any], preset: str | None = None, *, rows: bool = True) -> Chosen:
+    """The spec from what was given, a file, and a preset or what the embedded data are trained with; the earlier wins.
+
+    Args:
+        rows: whether a preset has settings of its algorithm's row; else those of all rows alone, as for a comparison of several.
+
+    Raises:
+        SpecError: as `make_spec`, and for a preset that there is not.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    content = {} if config is None else read_document(config).content
+    in_file = content if isinstance(content, dict) else {}  # `make_spec` says what is wrong with it
+    whose = {RENAMED.get(name, str(name)): str(config) for name in in_file}
+    whose |= {RENAMED.get(name, name): GIVEN for name in given}
+    stated: dict[str, Any] = {}
+    if preset is not None:
+        own = {
+            name: value
+            for name, value in preset_values(preset, in_file | given, rows=rows).items()
+            if name not in whose
+        }
+        stated = {name: value for name, (value, _) in own.items()}
+        whose |= {name: why for name, (_, why) in own.items()}
+    spec = make_spec(config, stated | given)
+    if config is None and preset is None:
+        quick = {name: value for name, value in task_of(spec).embedded.get(spec.data, {}).items() if name not in whose}
+        spec, whose = spec.replace(**quick), whose | dict.fromkeys(quick, f"the embedded {spec.data}'s")
+    return Chosen(spec, whose)
+
+
+def preset_values(preset: str, stated: Mapping[str, Any], *, rows: bool = True) -> dict[str, tuple[Any, str]]:
+    """A paper's options beside those stated: each with its value, and whose it is.
+
+    Args:
+        stated: what else is said of the run; its algorithm and model tell the row.
+    """
+    name = spelled("preset", preset, TABLES)
+    experiment = read_experiment(find_experiment(TABLES[name]))
+    algorithm = spelled("algorithm", stated.get("algorithm", name), allowed_words("algorithm"))
+    model = spelled("model", stated.get("model"), allowed_words("model"))
+    row, values = _row(experiment, algorithm, model) if rows else ("", {})
+    found = {}
+    for one in experiment.settings:
+        if one.where == "all cells" or (row and one.where == row):
+            whose = (
+                f"preset {name}: {experiment.paper.partition(',')[0]}"
+                if one.why is None
+                else f"preset {name}: {one.why}"
+            )
+            found[one.option] = (values.get(one.option, one.value), whose)
+    return {option: one for option, one in found.items() if option not in OF_DATA} | {
+        "algorithm": (algorithm, f"preset {name}: the paper's")
+    }
+
+
+def _row(experiment: Experiment, algorithm: str, model: str | None) -> tuple[str, dict[str, Any]]:
+    """The first row that trains this, and its options; "" where the table has none, so that what holds for all rows is taken."""
+    for cell in experiment.cells:
+        spec = cell.spec
+        if spec is not None and spec.algorithm == algorithm and model in (None, spec.model):
+            return cell.row, spec.document()
+    return "", {}
+
+
+def longer(chosen: Chosen) -> list[str]:
+    """How to train longer, where the embedded data have set the rounds."""
+    if not chosen.whose.get("rounds", "").startswith("the embedded"):
+        return []
+    usual = type(chosen.spec)().rounds
+    stop = "all of them" if not chosen.spec.patience else "until validation stops it"
+    return [
+        f"A first look: {chosen.spec.rounds} rounds, which {chosen.spec.data} gets where nothing else is said. "
+        f"--rounds {usual}, as other data get, trains {stop}, several times as long."
+    ]

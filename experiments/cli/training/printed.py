@@ -1,0 +1,125 @@
+"""What `fkgsec train`, `attack` and `compare` print of what is finished: the verdict first, then tables, then where it lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from attacks.registry import UPDATE_RECOVERY
+from experiments.cli.console import make_console, print_tables, say
+from experiments.cli.training.verdict import comparison_lines, verdict_lines
+from experiments.reporting import comparison as compared
+from experiments.reporting import tables
+from experiments.reporting.matrix import has_matrix, matrix, sheet
+from experiments.reporting.sheets import terminal_table
+from experiments.runs.compare import Comparison
+from experiments.runs.record import encode_record
+from experiments.runs.recovery import AID as UPDATE_AID
+from experiments.runs.run import Finished
+from experiments.runs.seeds import SEEDS_FILE, SeedsRecord
+from experiments.runs.stored import encode_stored
+from experiments.runs.writing import write_new
+
+
+class Output(NamedTuple):
+    """Where a record goes beside its folder (`-`: standard output), whether anything is printed, and what may be written over."""
+
+    json: str | None
+    quiet: bool
+    overwrite: bool
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str] = ()) -> None:
+    """The verdict by case; the table of all adversaries, or where there are few one for each kind of figure; what they mean.
+
+    Args:
+        remarks: lines about how it was trained.
+    """
+    console = make_console()
+    records = {case.name: case.record for case in comparison.cases}
+    _print_lines(console, [*comparison_lines(records), *remarks, ""])
+    unlearned = {case.name: case.unlearned for case in comparison.cases}
+    many = has_matrix(records) and not any(unlearned.values())
+    if many:
+        made = sheet(matrix(records))
+        print_tables(console, [terminal_table(made)])
+        for note in made.notes:
+            console.print(note, soft_wrap=True, highlight=False, markup=False)
+    shown = () if many else (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
+    print_tables(console, [*shown, compared.convergence_table(records)])
+    remark = compared.temperature_remark(records)
+    updates = any(
+        one.attack == UPDATE_RECOVERY for case in comparison.cases for one in (*case.record.figures, *case.unlearned)
+    )
+    lines = [
+        *([UPDATE_AID] if updates else []),
+        *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
+    ]
+    lines += compared.protection_by_case(records)
+    lines += (
+        []
+        if many
+        else dict.fromkeys(
+            line
+            for record in records.values()
+            for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
+        )
+    )
+    _print_lines(console, lines)
+    pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
+    console.print(f"In {folder}: {pictures}; fkgsec report {folder} has every figure", highlight=False, soft_wrap=True)
+
+
+def print_several(several: SeedsRecord, folder: Path, output: Output, remarks: Iterable[str] = ()) -> None:
+    """Figures over seeds."""
+    if not output.quiet:
+        console = make_console(stderr=output.json == "-")
+        _print_lines(console, remarks)
+        print_tables(console, [tables.seeds_table(several)])
+        console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
+        for names, one in several.guarantees.items():
+            line = f"dp, {names}, all seeds together: {one.describe()}."
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}", highlight=False, soft_wrap=True)
+    _give(encode_stored(several), output)
+
+
+def _give(content: bytes, output: Output) -> None:
+    """Write a record where `--json` says, if anywhere."""
+    if output.json == "-":
+        sys.stdout.write(content.decode())
+    elif output.json is not None:
+        write_new(Path(output.json), content, overwrite=output.overwrite)
+
+
+def print_finished(
+    finished: Finished, output: Output, *, warnings: Iterable[str] = (), remarks: Iterable[str] = ()
+) -> None:
+    """A run: verdict, tables, what they mean, where the files lie.
+
+    Args:
+        warnings: on standard error. remarks: lines about how it was trained.
+    """
+    for warning in warnings:
+        say(f"warning: {warning}")
+    if not output.quiet:
+        # Standard output belongs to the record when it was asked for there.
+        console = make_console(stderr=output.json == "-")
+        _print_lines(console, [*verdict_lines(finished.record), *remarks, ""])
+        print_tables(console, tables.run_tables(finished.record))
+        _print_lines(console, tables.reading_aid(finished.record))
+        where = "Finished before, and read from" if finished.reused else "Written to"
+        console.print(f"{where} {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True)
+        console.print(", scores.parquet" if len(finished.scores) else "")
+        if finished.reused:
+            console.print("--overwrite makes it anew (what is trained stays).", highlight=False, soft_wrap=True)
+    _give(encode_record(finished.record), output)
