@@ -63,6 +63,12 @@ FLAGS: dict[str, Flag] = {
     "normalise": Flag(
         ("--normalise",), "Unicode form of names: as they stand (the default) or one spelling each", DATA
     ),
+    "triple_columns": Flag(
+        ("--triple-columns",),
+        "of a .csv, .tsv or .parquet table: its columns of head, relation and tail, as in subject,predicate,object (default: "
+        "head,relation,tail); a column split or client is read, too",
+        DATA,
+    ),
     "split_seed": Flag(("--split-seed",), "of divisions and of generated data; --seed redraws neither", DATA),
     "algorithm": Flag(("--algorithm", "--target"), "how the federation learns, and what", ALGORITHM),
     "defense": Flag(
@@ -230,7 +236,7 @@ SOURCES = {
 }
 """Where defaults come from; a test holds them against the tables of these papers, from which `--preset` takes them."""
 
-DATA_FIELDS = ("data", "clients", "partition", "size", "normalise", "split_seed", "clean")
+DATA_FIELDS = ("data", "clients", "partition", "size", "triple_columns", "normalise", "split_seed", "clean")
 ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATTACK, *ATTACK_OF_TASK.values()))
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 

@@ -180,12 +180,14 @@ def run_policy(
         for seed, graph in graphs[name].items():
             one = seeded(spec, seed)
             folder = run_folder(runs, name, one, graph, code)
+            about = f"federation {name}, seed {seed}"
             if fresh:
                 for file in (RECORD_FILE, CHECKPOINT):
                     (folder / file).unlink(missing_ok=True)
             elif (folder / RECORD_FILE).exists():
                 require_whole(folder)  # a checkpoint that was put in the place of another is not judged
-            with observe(one, f"federation {name}, seed {seed}") as observer:
+                about = f"{about}: training reused (--fresh trains it anew), attacked again"
+            with observe(one, about) as observer:
                 # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
                 finished[name][seed] = execute(
                     one, graph, folder, attack=bool(threats_of(one)), observer=observer, overwrite=True, at_once=at_once

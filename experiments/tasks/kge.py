@@ -31,6 +31,7 @@ from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
 DEFAULT_SIZE = 13_500
+FEW_TESTS, MOST_NAMED = 2, 5
 
 
 class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +42,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
         clients: how many clients a graph is divided among; None: 3, or what the data come with.
         partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        triple_columns: of a CSV, TSV or Parquet table the names of its columns of head, relation and tail, with commas between.
         normalise: "nfc" makes one of names that differ in their Unicode form alone; None: names are taken as they stand.
         split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
         attack_seed: `seed` of the attack, which the attack's own draws come from; None: the number of the run's seed, so
@@ -54,6 +56,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     clients: int | None = None
     partition: str | None = None
     size: int | None = None
+    triple_columns: str | None = None
     normalise: Literal["nfc"] | None = None
     split_seed: int = 0
     threat: tuple[str, ...] = ()
@@ -92,6 +95,17 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
         if self.partition is not None and self.partition not in PARTITIONS:
             raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
 
+    def _column_names(self) -> tuple[str, str, str] | None:
+        if self.triple_columns is None:
+            return None
+        names = tuple(name.strip() for name in self.triple_columns.split(","))
+        if len(names) != 3 or not all(names) or len(set(names)) < 3:
+            raise SpecError(
+                f"triple_columns must be three names, of head, relation and tail, such as "
+                f"subject,predicate,object; got {self.triple_columns!r}"
+            )
+        return names[0], names[1], names[2]
+
     def settled(self) -> Spec:
         return self.replace(device="auto", temperature=self.sampling_temperature)
 
@@ -105,11 +119,15 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
                 raise SpecError(
                     "normalise does not apply to the embedded consortium, whose names are plain; leave it out"
                 )
+            if self.triple_columns is not None:
+                raise SpecError(
+                    "triple_columns does not apply to the embedded consortium, which is no table; leave it out"
+                )
             size = DEFAULT_SIZE if self.size is None else self.size
             return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
         if self.size is not None:
             raise SpecError("size applies to the embedded consortium only; leave it out")
-        graph = load_dataset(self.data)
+        graph = load_dataset(self.data, columns=self._column_names())
         if self.normalise is not None:
             graph = normalised(graph)
         if isinstance(graph, FederatedGraph):
@@ -155,7 +173,21 @@ def _describe(graph: FederatedGraph) -> dict[str, dict[str, int]]:
 
 def _warnings(graph: FederatedGraph) -> list[str]:
     leak = split_leak_warning(graph)
-    return [*graph.warnings, *([leak] if leak else [])]
+    return [*graph.warnings, *_few_tests(graph), *([leak] if leak else [])]
+
+
+def _few_tests(graph: FederatedGraph) -> list[str]:
+    """A line where clients have so few test triples that their own utility says nothing."""
+    few = {client.name: len(client.test) for client in graph.clients if len(client.test) <= FEW_TESTS}
+    if not few:
+        return []
+    named = ", ".join(f"{name} {count or 'none'}" for name, count in list(few.items())[:MOST_NAMED])
+    more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
+    have = "client has" if len(few) == 1 else "clients have"
+    return [
+        f"{len(few)} of {len(graph.clients)} {have} {FEW_TESTS} test triples or fewer ({named}{more}): their own figures say "
+        "nothing there"
+    ]
 
 
 def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:

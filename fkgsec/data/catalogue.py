@@ -137,23 +137,32 @@ def locate(name: str, data_dir: Path | str | None = None, progress: bool = True)
 
 
 def load_dataset(
-    name_or_path: str | Path, *, data_dir: Path | str | None = None, progress: bool = True
+    name_or_path: str | Path,
+    *,
+    data_dir: Path | str | None = None,
+    progress: bool = True,
+    columns: tuple[str, str, str] | None = None,
 ) -> KnowledgeGraph | FederatedGraph:
     """The dataset of that name, or what lies at that path.
 
     A name of the catalogue comes first: a folder of the same name is meant by `./NAME` or a `Path`.
 
+    Args:
+        columns: of a table at a path, see `read_path`.
+
     Raises:
         DataError: neither a known name (the closest ones are given) nor a path, or what `locate` and the readers raise.
     """
     if isinstance(name_or_path, Path):
-        return read_path(name_or_path)
+        return read_path(name_or_path, columns)
     known = {dataset.name.casefold() for dataset in datasets()}
     if name_or_path.casefold() not in known:
         looks_like_path = Path(name_or_path).exists() or any(sign in name_or_path for sign in (os.sep, "/"))
         if name_or_path and looks_like_path:
-            return read_path(Path(name_or_path).expanduser())
+            return read_path(Path(name_or_path).expanduser(), columns)
     dataset = find_dataset(name_or_path)
+    if columns is not None:
+        raise DataError(f"{dataset.name}: is of the catalogue and has no columns to name; leave them out")
     graph = _READERS[dataset.layout](locate(dataset.name, data_dir, progress))
     return replace(graph, name=dataset.name)
 

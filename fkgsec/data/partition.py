@@ -249,6 +249,11 @@ def partition(
     warnings = [*(warning for warning in graph.warnings if not warning.startswith(of_old_splits)), *notes]
     if len(triples) < len(pooled):
         warnings.append(f"{len(pooled) - len(triples)} of {len(pooled)} triples were exact duplicates and were dropped")
+    if len(graph.test) or len(graph.valid):
+        warnings.append(
+            f"{graph.name}: its own train, valid and test were pooled and divided anew, {':'.join(map(str, ratio))} for each "
+            "client; figures do not compare with those on its published test split"
+        )
     parts = []
     for client in range(clients):
         name = f"client-{client + 1}"

@@ -276,7 +276,7 @@ def test_clusters_of_fb15k_237_are_the_released_ones() -> None:
             released = set(read(Path(DATA) / f"FB15k-237-fedlu/C{clients}/{client}/test.txt")[:, 1].tolist())
             matching += [k for k in range(clients) if released <= clusters[k]]
         assert sorted(matching) == list(range(clients))
-        assert federated.warnings == ()
+        assert not [line for line in federated.warnings if "pooled and divided anew" not in line]
 
 
 def test_warnings_of_the_pooled_splits_are_not_passed_on() -> None:
@@ -288,3 +288,13 @@ def test_warnings_of_the_pooled_splits_are_not_passed_on() -> None:
     warnings = partition(graph, "triples", 2, 0).warnings
     assert notes[1] in warnings
     assert notes[0] not in warnings
+    assert not any("pooled" in line for line in warnings)  # nothing was split
+
+
+def test_a_published_split_that_is_pooled_is_said() -> None:
+    triples = np.array([[h, 0, (h + 1) % 12] for h in range(12)])
+    graph = KnowledgeGraph("g", tuple(map(str, range(12))), ("r",), triples[:10], triples[10:11], triples[11:])
+    assert partition(graph, "triples", 2, 0).warnings[0] == (
+        "g: its own train, valid and test were pooled and divided anew, 8:1:1 for each client; figures do not compare with those "
+        "on its published test split"
+    )

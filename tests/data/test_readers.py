@@ -130,6 +130,33 @@ class TestTsvFolder:
         with pytest.raises(DataError, match=rf"{folder}: missing {split}\.txt "):
             readers.read_tsv_folder(folder)
 
+    def test_a_missing_file_says_what_lies_there_instead(self, tmp_path: Path) -> None:
+        folder = tmp_path / "own"
+        (folder / "docs").mkdir(parents=True)
+        (folder / "test.txt").write_text("a\tr\tb\n")
+        (folder / "training.tsv").write_text("a\tr\tb\n")
+        with pytest.raises(
+            DataError, match=r"missing train\.txt, valid\.txt .*; it has: docs/, test\.txt, training\.tsv$"
+        ):
+            readers.read_path(folder)
+        (folder / "test.txt").unlink()
+        with pytest.raises(
+            DataError, match=r"not a layout that can be read; it has: docs/, training\.tsv; accepted: a folder"
+        ):
+            readers.read_path(folder)
+        with pytest.raises(DataError, match="it is empty"):
+            readers.read_path(folder / "docs")
+
+    def test_columns_of_a_table_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "own.csv").write_text("subject,predicate,object,split\na,r,b,train\nb,r,c,test\n")
+        graph = readers.read_path(tmp_path / "own.csv", ("subject", "predicate", "object"))
+        assert isinstance(graph, KnowledgeGraph)
+        assert (graph.entities, graph.relations, len(graph.test)) == (("a", "b", "c"), ("r",), 1)
+        with pytest.raises(DataError, match=r"no column head, relation, tail \(the table has: subject, predicate"):
+            readers.read_path(tmp_path / "own.csv")
+        with pytest.raises(DataError, match="which alone has columns to name"):
+            readers.read_path(tmp_path, ("subject", "predicate", "object"))
+
     def test_missing_folder(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"nowhere: no such folder$"):
             readers.read_tsv_folder(tmp_path / "nowhere")

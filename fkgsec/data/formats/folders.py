@@ -12,11 +12,12 @@ import numpy as np
 from fkgsec.data.assembly import NamedTriples, NameList, build_federation, build_graph, natural_order
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
-from fkgsec.text import shown
+from fkgsec.text import printable, shown
 
 _TRIPLE_FIELDS = ("head", "relation", "tail")
 _DICT_FIELDS = ("id", "name")
 _MOST_DIGITS = 19  # leading zeros aside no id has as many; int() of thousands of digits is an error
+_MOST_NAMES = 8  # that an error lists
 _LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes come behind
 
 
@@ -124,6 +125,15 @@ def client_folders(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
+def what_lies_in(folder: Path) -> str:
+    """The first names in a folder, for an error that misses another."""
+    names = sorted((f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()), key=natural_order)
+    if not names:
+        return "it is empty"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"it has: {', '.join(printable(name, 40) for name in names[:_MOST_NAMES])}{more}"
+
+
 def read_id(text: str, count: int) -> int | None:
     """The number that a text is, from 0 to `count` - 1; None where it is none.
 
@@ -167,7 +177,10 @@ def _read_splits(folder: Path) -> dict[str, NamedTriples]:
     _check_folder(folder)
     missing = [f"{split}.txt" for split in SPLITS if not (folder / f"{split}.txt").is_file()]
     if missing:
-        raise DataError(f"{folder}: missing {', '.join(missing)} (an empty file is allowed for valid.txt and test.txt)")
+        raise DataError(
+            f"{folder}: missing {', '.join(missing)} (an empty file is allowed for valid.txt and test.txt); "
+            f"{what_lies_in(folder)}"
+        )
     return {split: read_triple_file(folder / f"{split}.txt") for split in SPLITS}
 
 

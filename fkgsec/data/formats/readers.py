@@ -10,6 +10,7 @@ from fkgsec.data.formats.folders import (
     read_client_folders,
     read_triple_file,
     read_tsv_folder,
+    what_lies_in,
     write_client_folders,
 )
 from fkgsec.data.formats.pickles import read_fede_pickle
@@ -29,6 +30,7 @@ __all__ = [
     "write_client_folders",
 ]
 
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
 LAYOUTS = (
     "a folder with train.txt, valid.txt and test.txt",
     "a folder with one such subfolder per client",
@@ -39,13 +41,16 @@ LAYOUTS = (
 )
 
 
-def read_path(path: Path | str) -> KnowledgeGraph | FederatedGraph:
+def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> KnowledgeGraph | FederatedGraph:
     """Read the graph or federation at `path` by the reader that fits what lies there (see `LAYOUTS`).
 
     A bare `.txt` file and an RDF file have no splits: all triples are in train, and a warning says so.
 
+    Args:
+        columns: of a table, the names of the head, relation and tail columns; None: head, relation, tail.
+
     Raises:
-        DataError: nothing there, no layout that fits, or what the reader raises.
+        DataError: nothing there, columns of what is no table, no layout that fits, or what the reader raises.
     """
     path = Path(path)
     try:
@@ -54,13 +59,15 @@ def read_path(path: Path | str) -> KnowledgeGraph | FederatedGraph:
         raise DataError(f"{printable(str(path), 80)}: cannot be read ({error.strerror or error})") from error
     if not there:
         raise DataError(f"{printable(str(path), 400)}: no such file or folder")
+    suffix = path.suffix.lower()
+    if columns is not None and (path.is_dir() or suffix not in TABLES):
+        raise DataError(f"{path}: is no {', '.join(TABLES)} table, which alone has columns to name; leave them out")
     if path.is_dir():
         return _read_folder(path)
     if not path.is_file():
         raise DataError(f"{path}: neither a folder nor a plain file (a pipe or a device)")
-    suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv", ".parquet", ".pq"):
-        return read_triple_table(path)
+    if suffix in TABLES:
+        return read_triple_table(path, columns or ("head", "relation", "tail"))
     if suffix in (".nt", ".ttl"):
         return read_rdf(path)
     if suffix in (".pkl", ".pickle"):
@@ -85,4 +92,5 @@ def _read_folder(path: Path) -> KnowledgeGraph | FederatedGraph:
 
 
 def _unknown_layout(path: Path) -> DataError:
-    return DataError(f"{path}: not a layout that can be read; accepted: {'; '.join(LAYOUTS)}")
+    there = f"; {what_lies_in(path)}" if path.is_dir() else ""
+    return DataError(f"{path}: not a layout that can be read{there}; accepted: {'; '.join(LAYOUTS)}")

@@ -1,0 +1,38 @@
+"""What is said of clients whose own figures rest on next to nothing, and of columns that data do not have."""
+
+import dataclasses
+
+import pytest
+
+from experiments.runs.spec import make_spec
+from experiments.tasks.kge import TASK
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.errors import SpecError
+
+
+def test_clients_with_two_test_triples_or_fewer_are_named() -> None:
+    graph = generate_consortium(clients=3, size=600, seed=0)
+    assert not any("test triples or fewer" in line for line in TASK.warnings(graph))
+    first, second, third = graph.clients
+    few = [
+        first,
+        dataclasses.replace(second, test=second.test[:2]),
+        dataclasses.replace(third, test=third.test[:0]),
+    ]
+    lines = TASK.warnings(dataclasses.replace(graph, clients=tuple(few)))
+    assert (
+        "2 of 3 clients have 2 test triples or fewer (hospital-2 2, hospital-3 none): their own figures say nothing there"
+    ) in lines
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"triple_columns": "a,b,c"}, "triple_columns does not apply to the embedded consortium"),
+        ({"data": "x.csv", "triple_columns": "a,b"}, "triple_columns must be three names, .*; got 'a,b'"),
+        ({"data": "x.csv", "triple_columns": "a,a,b"}, "triple_columns must be three names"),
+    ],
+)
+def test_columns_are_three_names_of_a_table(given: dict[str, str], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        make_spec(None, given).load_graph()
