@@ -25,6 +25,7 @@ from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
 from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
+from experiments.reporting.plots import cli as plot_cli
 from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import base_algorithm, compare
 from experiments.runs.compare import default_folder as default_comparison
@@ -295,6 +296,7 @@ app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlear
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
+app.command("plot", epilog=plot_cli.EPILOG)(expected_errors(plot_cli.plot))
 app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
 app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
 app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))

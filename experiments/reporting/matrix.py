@@ -203,11 +203,18 @@ def sheet(made: Matrix) -> Sheet:
 
 
 def draw_matrix(made: Matrix, title: str = "") -> bytes:
-    """A PNG: adversaries below each other, cases beside each other, the raw figure in each cell; see `LEGEND`."""
+    """`matrix_figure` as a PNG."""
+    return png(matrix_figure(made, title))
+
+
+def matrix_figure(made: Matrix, title: str = "") -> Picture:
+    """Adversaries below each other, cases beside each other, the raw figure in each cell; see `LEGEND`."""
     reasons, columns = made.reasons, len(made.cases)
-    notes = [f"{number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+    said = [f"Figure, and in brackets its base. {LEGEND}"]
+    said += [f"{number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+    text = [line for one in said for line in _wrapped(one, 2 + int(26 * columns))]
     height = 0.42 * (len(made.rows) + 2)
-    below = 0.19 * (len(notes) + 4)
+    below = 0.17 * (len(text) + 2)
     figure = Picture(figsize=(4.2 + 1.7 * columns, height + below + 1.3), layout=None)
     whole = figure.get_figheight()
     axes = figure.add_axes(
@@ -232,9 +239,8 @@ def draw_matrix(made: Matrix, title: str = "") -> bytes:
     axes.set(xlim=(0, columns), ylim=(len(labels), 0))
     axes.set_axis_off()
     figure.text(0.02, 1 - 0.25 / whole, title or "What each adversary gets, by configuration", fontsize=11, va="center")
-    text = [*_wrapped(f"Figure, and in brackets its base. {LEGEND}", 2 + int(26 * columns)), *notes]
     figure.text(0.02, (below - 0.2) / whole, "\n".join(text), fontsize=7, va="top", linespacing=1.4)
-    return png(figure)
+    return figure
 
 
 def _broken(case: str) -> str:

@@ -75,14 +75,19 @@ def curves(candidates: pd.DataFrame) -> Iterator[Curve]:
 
 
 def draw_roc(candidates: pd.DataFrame) -> bytes:
-    """A PNG: for each threat model the curves of its victims and, in bold, of all, both axes logarithmic; chance is dotted."""
+    """`roc_figure` as a PNG."""
+    return png(roc_figure(candidates))
+
+
+def roc_figure(candidates: pd.DataFrame) -> Figure:
+    """For each threat model the curves of its victims and, in bold, of all, both axes logarithmic; chance is dotted."""
     made = list(curves(candidates))
     places = list(dict.fromkeys(one.place for one in made))
     figure = Figure(figsize=(0.6 + 4.6 * len(places), 5.9), layout="constrained")
     for axes, place in zip(np.atleast_1d(figure.subplots(1, len(places))), places, strict=True):
         _draw(axes, place, [one for one in made if one.place == place])
     figure.suptitle("Membership: training triples found, by the strongest way of each victim", fontsize=11)
-    return png(figure)
+    return figure
 
 
 def _draw(axes: Axes, place: str, made: Sequence[Curve]) -> None:

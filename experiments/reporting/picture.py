@@ -1,4 +1,4 @@
-"""Pictures as PNG: of a run, how it converged and what leaked.
+"""Pictures as PNG or SVG: of a run, how it converged and what leaked.
 
 Path("picture.png").write_bytes(draw_picture(record))
 """
@@ -9,6 +9,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -23,6 +24,7 @@ from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 
+FORMATS = ("png", "svg")
 # Okabe and Ito's colours: told apart by colour-blind readers, and by grey level in print.
 MOST_GROUPS = 14
 MOST_LETTERS = 40  # of a name in a picture; longer ones would leave no room for what is drawn
@@ -55,13 +57,22 @@ def draw_picture(record: Record) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """The file. Texts stand as they are: names come from somebody's data, and a `$` in them would be read as a formula."""
+    """The figure as a PNG."""
+    return saved(figure, "png")
+
+
+def saved(figure: Figure, form: str) -> bytes:
+    """The file in one of `FORMATS`; the same figure gives the same bytes.
+
+    Texts stand as they are: names come from somebody's data, and a `$` in them would be read as a formula.
+    """
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_parse_math(False)
             text.set_text(printable(text.get_text(), lines=True))
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
+    with rc_context({"svg.hashsalt": "fkgsec"}):
+        figure.savefig(buffer, format=form, dpi=120, metadata={"Date": None} if form == "svg" else None)
     return buffer.getvalue()
 
 

@@ -30,10 +30,15 @@ SURE = "[low, high]: 95 % interval of this one training; --seeds 3 says how much
 
 
 class Found(NamedTuple):
-    """One leading figure: what it says, and how much of what is left above its base was reached."""
+    """One leading figure, and what its interval says of the base."""
 
     status: str
     cell: Cell
+
+    @property
+    def advantage(self) -> float:
+        """How much is added to the base."""
+        return 0.0 if self.cell.figure is None else self.cell.figure.advantage
 
     @property
     def key(self) -> str:
@@ -56,7 +61,7 @@ class Found(NamedTuple):
         one = self.cell.figure
         assert one is not None
         whose = "all victims" if one.victim == ALL else f"worst victim: {one.victim}"
-        by = f", by {one.by}" if one.by else ""
+        by = f", by {one.by}" if one.by not in (None, "attack") else ""
         return f"{one.attack}.{one.label} under {attack_name(one.threat_model, one.leak)}{by}; {whose}"
 
     @property
@@ -68,10 +73,10 @@ class Found(NamedTuple):
 
 
 def found_in(record: Record) -> list[Found]:
-    """The leading figures of a run that was attacked, those that leak first and of these the worst first."""
+    """The leading figures of a run that was attacked: those that leak first, of these what adds most to its base."""
     found = [Found(_status(row.cells[0]), row.cells[0]) for row in matrix({"": record}).rows]
     order = (LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED)
-    return sorted(found, key=lambda one: (order.index(one.status), -one.cell.level))
+    return sorted(found, key=lambda one: (order.index(one.status), -one.advantage))
 
 
 def _status(cell: Cell) -> str:
@@ -128,8 +133,7 @@ def verdict_lines(record: Record) -> list[str]:
 def comparison_lines(records: Mapping[str, Record]) -> list[str]:
     """What stands first of a comparison: of each case how much leaks, its worst figure, and what it costs in utility."""
     first = next(iter(records.values()))
-    lines = ["Verdict by case, with the figure that lies furthest from its base:"]
-    width = min(40, max(map(len, records)))
+    lines = ["Verdict by case, with the figure that adds most to its base:"]
     for case, record in records.items():
         utility = record.utility[task_of(record.spec).metric]
         costs = f"test {task_of(first.spec).label(task_of(first.spec).metric)} {interval(utility)}" if utility.n else ""
@@ -144,7 +148,7 @@ def comparison_lines(records: Mapping[str, Record]) -> list[str]:
             if measured
             else "nothing to attack"
         )
-        lines.append(f"  {case:<{width}}  {head}; {costs}")
+        lines.append(f"  {case}: {head}; {costs}")
         if worst is not None:
-            lines.append(f"  {'':<{width}}  {worst.figures}: {worst.question}")
+            lines.append(f"      {worst.figures}: {worst.question}")
     return [*lines, BASE, SURE]

@@ -77,9 +77,9 @@ def test_a_comparison_names_each_case_its_worst_figure_and_its_utility() -> None
     record = read_record(RECORD)
     safe = msgspec.structs.replace(record, figures=[figure(0.4, 0.5, 0.6, 0.5)])
     lines = comparison_lines({"none": record, "psu,secagg": safe})
-    assert lines[1].startswith("  none        LEAKS in 9 of 12; test MRR .293 [")
+    assert lines[1].startswith("  none: LEAKS in 9 of 12; test MRR .293 [")
     assert ".969 [.967, .971], base .000" in lines[2]
-    assert lines[3].startswith("  psu,secagg  no leak shown in 1; test MRR .293 [")
+    assert lines[3].startswith("  psu,secagg: no leak shown in 1; test MRR .293 [")
 
 
 @pytest.fixture(scope="module")

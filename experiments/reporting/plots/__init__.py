@@ -1,0 +1,1 @@
+"""Pictures of finished runs as PNG and SVG, by `fkgsec plot`."""
