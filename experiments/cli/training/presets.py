@@ -10,14 +10,14 @@ algorithm and model; the table's data are not taken. What a file or the command 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from experiments.cli.surface import complete_from
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.papers.spec import find_experiment
 from experiments.runs.choices import spelled
 from experiments.runs.documents import read_document
 from experiments.runs.spec import RENAMED, allowed_words, make_spec
@@ -89,31 +89,34 @@ def preset_values(preset: str, stated: Mapping[str, Any], *, rows: bool = True) 
         stated: what else is said of the run; its algorithm and model tell the row.
     """
     name = spelled("preset", preset, TABLES)
-    experiment = read_experiment(find_experiment(TABLES[name]))
+    document = read_document(find_experiment(TABLES[name])).content
     algorithm = spelled("algorithm", stated.get("algorithm", name), allowed_words("algorithm"))
     model = spelled("model", stated.get("model"), allowed_words("model"))
-    row, values = _row(experiment, algorithm, model) if rows else ("", {})
-    found = {}
-    for one in experiment.settings:
-        if one.where == "all cells" or (row and one.where == row):
-            whose = (
-                f"preset {name}: {experiment.paper.partition(',')[0]}"
-                if one.why is None
-                else f"preset {name}: {one.why}"
+    levels = [document, *([_row(document["rows"], algorithm, model)] if rows else [])]
+    authors = document["paper"].partition(",")[0]
+    found: dict[str, tuple[Any, str]] = {}
+    for level in levels:
+        found |= {
+            option: (value, f"preset {name}: {authors}") for option, value in level.get("paper_settings", {}).items()
+        }
+        for option, ours in level.get("our_settings", {}).items():
+            found[option] = (ours["value"], f"preset {name}: {ours['why']}")
+        if choice := level.get("choose"):
+            found[choice["option"]] = (
+                choice["values"][0],
+                f"preset {name}: the first of {choice['values']}: {choice['why']}",
             )
-            found[one.option] = (values.get(one.option, one.value), whose)
-    return {option: one for option, one in found.items() if option not in OF_DATA} | {
-        "algorithm": (algorithm, f"preset {name}: the paper's")
-    }
+    found["algorithm"] = (algorithm, f"preset {name}: {authors}")
+    return {option: one for option, one in found.items() if option not in OF_DATA}
 
 
-def _row(experiment: Experiment, algorithm: str, model: str | None) -> tuple[str, dict[str, Any]]:
-    """The first row that trains this, and its options; "" where the table has none, so that what holds for all rows is taken."""
-    for cell in experiment.cells:
-        spec = cell.spec
-        if spec is not None and spec.algorithm == algorithm and model in (None, spec.model):
-            return cell.row, spec.document()
-    return "", {}
+def _row(rows: Sequence[Mapping[str, Any]], algorithm: str, model: str | None) -> Mapping[str, Any]:
+    """The first row that trains this; empty where the table has none, so that what holds for all rows is taken."""
+    for row in rows:
+        own = row.get("paper_settings", {})
+        if own.get("algorithm") == algorithm and model in (None, own.get("model")):
+            return row
+    return {}
 
 
 def longer(chosen: Chosen) -> list[str]:

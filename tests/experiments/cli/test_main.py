@@ -298,7 +298,7 @@ def test_internal_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("experiments.cli.main.make_spec", broken)
+    monkeypatch.setattr("experiments.cli.main.choose", broken)
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(app, ["train"], catch_exceptions=False)
 

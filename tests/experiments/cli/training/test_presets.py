@@ -1,5 +1,6 @@
 """A paper's values in one word: those of its table, what is given wins, and the record says whose each is."""
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.cli.options import SOURCES
 from experiments.cli.training.presets import TABLES, choose, longer
-from experiments.papers.spec import find_experiment, read_experiment
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.runs.record import read_record
 from experiments.tasks.task import task_named
 from fkgsec.errors import SpecError
@@ -20,11 +21,7 @@ SMALL = ["--size", "600", "--dim", "8", "--rounds", "1", "--num-negatives", "4",
 @pytest.mark.parametrize("preset", TABLES)
 def test_a_preset_is_the_row_of_its_paper_without_the_data(preset: str) -> None:
     chosen = choose(None, {}, preset)
-    cell = next(
-        cell
-        for cell in read_experiment(find_experiment(TABLES[preset])).cells
-        if cell.spec is not None and cell.spec.algorithm == preset
-    )
+    cell = next(cell for cell in table(preset).cells if cell.spec is not None and cell.spec.algorithm == preset)
     assert cell.spec is not None
     of_data = {"data", "clients", "partition", "size"}
     theirs, ours = cell.spec.document(), chosen.spec.document()
@@ -36,8 +33,13 @@ def test_a_preset_is_the_row_of_its_paper_without_the_data(preset: str) -> None:
     assert all(why in chosen.whose[name] for name, why in cell.stated.items() if why and name not in of_data)
 
 
+@functools.cache
+def table(preset: str) -> Experiment:
+    return read_experiment(find_experiment(TABLES[preset]))
+
+
 def _authors(preset: str) -> str:
-    return read_experiment(find_experiment(TABLES[preset])).paper.partition(",")[0]
+    return table(preset).paper.partition(",")[0]
 
 
 def test_what_is_given_wins_over_a_file_and_that_over_the_paper(tmp_path: Path) -> None:
@@ -81,9 +83,7 @@ def test_embedded_data_get_few_rounds_where_nothing_is_said_and_it_is_said_how_t
 
 @pytest.mark.parametrize(("task", "preset"), [("kge", "fedr"), ("graph", "cefgl")])
 def test_the_defaults_have_the_source_that_the_help_names(task: str, preset: str) -> None:
-    stated = {
-        one.option: one for one in read_experiment(find_experiment(TABLES[preset])).settings if one.where == "all cells"
-    }
+    stated = {one.option: one for one in table(preset).settings if one.where == "all cells"}
     defaults = msgspec.structs.asdict(task_named(task).spec())
     for source, names in SOURCES[task].items():
         for name in names:
