@@ -10,7 +10,7 @@ prints in grey tell them apart. Figures are those that tables show; intervals ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     draw: Callable[[Sequence[Run]], Figure | None]
 
 
-def _style(number: int) -> dict[str, str]:
+def _style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
