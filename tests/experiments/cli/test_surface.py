@@ -84,7 +84,7 @@ main()
         ("train --help", 0, "--learning-rate"),
         ("trian", 2, "fkgsec: No such command 'trian'; did you mean train? See fkgsec --help"),
         ("train --lerning-rate 1", 2, "did you mean --learning-rate? See fkgsec train --help"),
-        ("train --rounds 2.5", 2, "Invalid value for '--rounds'"),
+        ("train --rounds 2.5", 2, "--rounds must be a whole number"),
     ],
 )
 def test_what_needs_no_command_loads_none(line: str, status: int, said: str) -> None:
