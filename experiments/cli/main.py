@@ -16,6 +16,7 @@ from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress, observe_on
 from experiments.cli.root import make_root
 from experiments.cli.surface import complete_from
+from experiments.cli.training.dry_run import DryRun, Planned, print_plan
 from experiments.cli.training.presets import Preset, choose, longer
 from experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
 from experiments.deploy.cli import deploy_app
@@ -27,10 +28,10 @@ from experiments.reporting import tables
 from experiments.reporting.html import cli as report_cli
 from experiments.reporting.plots import cli as plot_cli
 from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.compare import base_algorithm, compare
+from experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
 from experiments.runs.compare import default_folder as default_comparison
 from experiments.runs.recovery import Unlearning
-from experiments.runs.run import default_folder, execute, read_spec, reuse, warnings_of
+from experiments.runs.run import check_run, default_folder, execute, read_spec, reuse, warnings_of
 from experiments.runs.seeds import train_seeds
 from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.writing import Force, Overwrite
@@ -83,10 +84,11 @@ def train(
     engine: Engine = ENGINES[0],
     workers: NumWorkers = None,
     superlink: Superlink = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
     chosen = EngineChoice.of(engine, workers, superlink)
-    wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=False)
+    wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, attack=False)
     _train_and_report(config, given, wanted)
 
 
@@ -116,6 +118,7 @@ def attack(
     engine: Engine = ENGINES[0],
     workers: NumWorkers = None,
     superlink: Superlink = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
@@ -123,7 +126,9 @@ def attack(
         return
     chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
-        wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, chosen, attack=True)
+        wanted = Wanted(
+            preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, attack=True
+        )
         _train_and_report(config, given, wanted)
         return
     if chosen.engine != ENGINES[0]:
@@ -132,7 +137,7 @@ def attack(
         )
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
     others = (("--config", config), ("--preset", preset), ("--seeds", seeds))
-    wrong += [name for name, value in others if value is not None]
+    wrong += [name for name, value in others if value is not None] + ["--dry-run"] * dry_run
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
     asked = make_spec(
@@ -187,6 +192,7 @@ def compare_cases(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
     if given.get("attack") == ["list"]:
@@ -206,6 +212,10 @@ def compare_cases(
     unlearning = _asked_to_forget(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = named or task_of(spec).cases
+    if dry_run:
+        planned = {name: Planned(case_spec(spec, name), folder / folder_name(name)) for name in cases}
+        print_plan(make_console(), chosen, graph, planned, attack=True)
+        return
     how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
@@ -234,6 +244,7 @@ class Wanted(NamedTuple):
     overwrite: bool
     quiet: bool
     force: bool
+    dry_run: bool
     engine: EngineChoice
     attack: bool
 
@@ -241,6 +252,14 @@ class Wanted(NamedTuple):
     def output(self) -> Output:
         """What is printed, and where the record goes beside its folder."""
         return Output(self.json, self.quiet, self.overwrite)
+
+    def runs(self, spec: RunSpec, folder: Path) -> dict[str, Planned]:
+        """What is trained: the run, or one for each seed."""
+        if self.seeds is None:
+            return {spec.algorithm: Planned(spec, folder)}
+        place = self.out or folder.with_name(f"{folder.name}-seeds")
+        seeds = range(spec.seed, spec.seed + self.seeds)
+        return {f"seed {seed}": Planned(spec.replace(seed=seed), place / f"seed-{seed}") for seed in seeds}
 
     def elsewhere(self) -> dict[str, Any]:
         """By name what has no meaning where a consortium's server writes the record."""
@@ -251,6 +270,7 @@ class Wanted(NamedTuple):
             "seeds": self.seeds,
             "overwrite": self.overwrite,
             "force": self.force,
+            "dry-run": self.dry_run,
         }
         return named | {"checkpoint-every": every is not None}
 
@@ -269,6 +289,10 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     folder = wanted.out or default_folder(spec, graph)
+    if wanted.dry_run:
+        check_run(spec, graph, attack=wanted.attack)
+        print_plan(make_console(), chosen, graph, wanted.runs(spec, folder), attack=wanted.attack)
+        return
     how = {
         "attack": wanted.attack,
         "checkpoint_every_s": wanted.checkpoint_every_s,
