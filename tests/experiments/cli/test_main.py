@@ -180,7 +180,7 @@ BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["train", "--algorithm", "fedx"], "algorithm must be one of single, collective, fede, "),
     (["train", "--model", "transh"], "model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'; did"),
     (["train", "--dim", "0"], "dim must be at least 1; got 0"),
-    (["train", "--dim", "many"], "--dim must be a whole number; got 'many'"),
+    (["train", "--dim", "many"], "--dim must be a whole number"),
     (["train", "--learning-rate", "-1"], "learning_rate must be a positive number; got -1.0"),
     (["train", "--participation", "0"], "participation must lie in (0, 1]; got 0.0"),
     (["train", "--device", "cuda:7"], "device 'cuda:7' is not there"),
