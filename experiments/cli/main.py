@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.console import Console
 
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
@@ -203,12 +204,8 @@ def compare_cases(
         given = given | {"algorithm": base}
     chosen = choose(config, given, preset, rows=False)
     spec = chosen.spec
-    graph = spec.load_graph()
     errors = make_console(stderr=True)
-    for warning in warnings_of(spec, graph):
-        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-
-    observe = observe_on(errors, enabled=not quiet, what="case")
+    graph = _load(spec, errors)
     unlearning = _asked_to_forget(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = named or task_of(spec).cases
@@ -216,10 +213,19 @@ def compare_cases(
         planned = {name: Planned(case_spec(spec, name), folder / folder_name(name)) for name in cases}
         print_plan(make_console(), chosen, graph, planned, attack=True)
         return
+    observe = observe_on(errors, enabled=not quiet, what="case")
     how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
         print_comparison(comparison, folder, longer(chosen))
+
+
+def _load(spec: RunSpec, errors: Console) -> Any:
+    """The clients' data, after what a user must know of them."""
+    graph = spec.load_graph()
+    for warning in warnings_of(spec, graph):
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    return graph
 
 
 def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
@@ -284,10 +290,8 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
     spec = chosen.spec
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
         raise RunError(f"{wanted.json}: its folder does not exist")
-    graph = spec.load_graph()
     errors = make_console(stderr=True)
-    for warning in warnings_of(spec, graph):
-        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    graph = _load(spec, errors)
     folder = wanted.out or default_folder(spec, graph)
     if wanted.dry_run:
         check_run(spec, graph, attack=wanted.attack)
