@@ -12,7 +12,7 @@ from attacks.poisoning import untargeted
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
 from attacks.sums import disaggregation, inconsistent
-from attacks.uploads import attributes, auxiliary, degrees, edges, patterns, rounds
+from attacks.uploads import attributes, auxiliary, degrees, edges, patterns, rounds, structure
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
 ATTACKS.register(UPDATE_RECOVERY, update_recovery.ATTACK)
@@ -25,6 +25,7 @@ for one in (
     auxiliary.ATTACK,
     rounds.TRIPLES,
     attributes.ATTACK,
+    structure.ATTACK,
     passive.ATTACK,
     active.ATTACK,
     guess.ATTACK,

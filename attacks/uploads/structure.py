@@ -1,0 +1,131 @@
+"""Which entity is which row, where names are hidden and no row of another client lies in the same space (structure matching).
+
+    found = run_attacks(result, AttackOptions(algorithm="fedr", attack=("structure",), leak=(1.0,)))
+    for one in headline(found.figures):
+        print(one.victim, one.metric, one.estimate, one.by)            # hospital-2  err  0.09 ...  profiles
+
+Threat model: "collusion+entities", a server with a colluder, and the victim's entity rows without names, which reached it by
+another way. Where relations alone are shared, each client's entities lie in a space of its own, so that cosines of rows say
+little. But one relation table acts in all of them: how well the best tails and heads of each relation fit a row says in which
+relations its entity stands, and how many rows are near it how often. Such a profile of a victim's row is compared with those of
+the colluder's rows, each made within its own client.
+
+`rows`: the cosine of rows, as `reconstruction` names them. `profiles`: the cosine of profiles. `both`: their sum, each in its
+deviations over the colluder's rows.
+
+`err`: entities of the victim that are named right, over all of them. Baseline: a name drawn from the
+colluder's.
+
+Source: ours, after structural profiles in graph alignment: Heimann et al. 2018 (REGAL).
+
+Legend: `n` rows of a client, `W` width, `R` relations, `k` columns of a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from attacks.figure import Figure
+from attacks.kge.view import KgeView, VictimView
+from attacks.reconstruction.knowledge import among, chance_of_name
+from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.ways import Measure, by_ways
+from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.kge.models import KgeModel, Side
+
+STRUCTURE = "structure"
+NEAREST = 5  # best candidates of each query, whose mean score is a column
+SIDES: tuple[Side, ...] = ("tail", "head")
+Named = Mapping[str, np.ndarray]
+
+
+def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
+    """What place each row `[n, W]` has among the others, float32 `[n, 4 R + 3]`, each column in deviations.
+
+    Of each relation `[R, V]` and side: the best score of another row as its tail (its head), and the mean of the best `NEAREST`.
+    Then its norm, and the same two of its similarity to others whatever the relation.
+    """
+    count, columns = min(NEAREST, len(rows) - 1), []
+
+    def best(queries: Tensor) -> list[Tensor]:
+        scores = model.score_all(queries, rows)
+        top = scores.fill_diagonal_(-torch.inf).topk(count, dim=1).values
+        return [top[:, 0], top.mean(dim=1)]
+
+    for relation in relations:
+        for side in SIDES:
+            columns += best(model.query(rows, relation.expand(len(rows), -1), side))
+    found = torch.stack([*columns, rows.norm(dim=1), *best(rows)], dim=1)
+    return (found - found.mean(dim=0)) / found.std(dim=0).clamp_min(1e-9)
+
+
+def match(view: KgeView, rng: np.random.Generator) -> dict[str, Named | str]:
+    """By victim and way the name of each row, or why there is none."""
+    own = view.colluder
+    assert own is not None
+    if len(own.entity_names) < 3:
+        return {victim.name: f"{len(own.entity_names)} entities leaked; it takes 3" for victim in view.victims}
+    known = profiles(view.model, own.entities.float(), own.relations.float())
+    return {victim.name: _named(view, victim, known) for victim in view.victims}
+
+
+def _named(view: KgeView, victim: VictimView, known: Tensor) -> Named | str:
+    own, rows = view.colluder, victim.entities
+    assert own is not None
+    if rows is None:
+        return "no entity embedding of it is known"
+    if len(rows) < 3 or rows.isnan().any():
+        return f"of its {len(rows)} entity rows some were not seen, or they are fewer than 3"
+    rows = rows.float()
+    near = normalize(rows, dim=1) @ normalize(own.entities.float(), dim=1).T
+    alike = normalize(profiles(view.model, rows, own.relations.float()), dim=1) @ normalize(known, dim=1).T
+    found = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
+    return {way: own.entity_names[scores.argmax(dim=1).numpy()] for way, scores in found.items()}
+
+
+def _in_deviations(scores: Tensor) -> Tensor:
+    """Each row less its mean, over its deviation."""
+    return (scores - scores.mean(dim=1, keepdim=True)) / scores.std(dim=1, keepdim=True).clamp_min(1e-9)
+
+
+def score(claims: Mapping[str, Named | str], truth: Truth) -> list[Figure]:
+    """ERR of every victim, by each way and by the strongest."""
+    figures = []
+    entities = np.array(truth.graph.entities, dtype=object)
+    for victim in truth.view.victims:
+        if (claim := claims.get(victim.name)) is None:
+            continue
+        if isinstance(claim, str):
+            figures += truth.not_attacked(victim.name, claim)
+            continue
+        client = truth.client(victim.name)
+        names = entities[client.entity_ids[: client.num_trained_entities]]
+        ways: dict[str, Measure] = {
+            way: partial(_share, int((named[: len(names)] == names).sum()), len(names)) for way, named in claim.items()
+        }
+        chance = exact(float(chance_of_name(truth.view, victim, names).mean()), len(names))
+        most = float(among(names, truth.view.colluder.entity_names).mean())
+        figures += by_ways(truth, "err", victim.name, ways, {"chance": chance}, attainable=most)
+    return figures
+
+
+def _share(right: int, count: int, compared: int) -> Estimate:
+    return proportion(right, count, compared=compared)
+
+
+ATTACK = Attack(
+    STRUCTURE,
+    "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
+    Needs(colluder=True, entities=True),
+    {"err": "entities of the victims that the adversary names"},
+    match,
+    score,
+    threats=("collusion+entities",),
+    items={"err": "entities of the victims"},
+)
