@@ -116,7 +116,7 @@ def page_of(*runs: Run, **options: bool) -> Page:
 
 def naive_share(figure: Estimate) -> str:
     """The figure as the page must show it, for shares that are neither tiny nor next to one."""
-    return f"{100 * figure.value:.1f} % ({100 * figure.low:.1f}–{100 * figure.high:.1f})"
+    return f"{100 * figure.value:.1f} % [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_every_row_of_the_record_is_in_the_tables_with_its_interval_and_base(run
             if row.victim == "all":
                 (pooled,) = (cells for cells in overview if cells[:2] == [run.name, attack])
                 assert pooled[2:8] == shown[3:]
-                assert pooled[8] == f"{mrr.value:.4f} ({mrr.low:.4f}–{mrr.high:.4f})"
+                assert pooled[8] == f"{mrr.value:.4f} [{mrr.low:.4f}, {mrr.high:.4f}]"
                 assert float(pooled[9]) == pytest.approx(
                     (run.record.bytes.up + run.record.bytes.down) / 2**20, rel=0.05
                 )
@@ -378,7 +378,7 @@ def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs:
                 figure = estimate.proportion(right, right + wrong)
                 assert row[2] == f"{right + wrong:,}"
                 assert cell == naive_share(figure) or figure.low < 0.01 or figure.high > 0.99
-                assert cell.startswith("0 % (0–") == (right == 0)
+                assert cell.startswith("0 % [0, ") == (right == 0)
 
 
 def test_a_base_is_shown_where_the_scores_have_one(runs: list[Run]) -> None:
