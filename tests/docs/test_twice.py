@@ -2,8 +2,8 @@
 
 What is heavy runs small, by these rules and no other: a command that trains takes the options `SMALL`, whatever it says of them
 (and `SIZE` where it has the embedded data), one on graphs to classify `SMALL_GRAPHS`; a paper's table is trained on the embedded
-data with the same options, one cell of it; `check --init` proposes a policy for the pages' own small federation. Files that
-pages take as given are made first.
+data, or on generated graphs, with the same options, one cell of it; `check --init` proposes a policy for the
+pages' own small federation. Files that pages take as given are made first.
 """
 
 import re
@@ -38,6 +38,7 @@ SMALL = {"dim": 8, "rounds": 2, "num_negatives": 4, "batch_size": 64, "unlinked_
 SIZE = {"size": 600}
 SMALL_GRAPHS = {"width": 8, "rounds": 2, "size": 200, "device": "cpu"}
 OF_GRAPHS = {"cefgl", "fedavg", "fedstar"}
+TABLES_OF_GRAPHS = {name for name in shipped_experiments() if name.startswith("liu2024_cefgl")}
 ATTACK_ONLY = {"unlinked_heads"}
 REPORTS = {"check.xml", "check.sarif", "check.md"}  # of a build: each check makes its own
 
@@ -62,7 +63,8 @@ def reduced(line: str) -> list[str]:
     if "--dry-run" in words:
         return words
     if words[:2] == ["experiment", "run"]:
-        return [*words[:2], f"{words[2]}.yaml", *words[3:], *([] if "--only" in words else ["--only", "FedE"])]
+        only = "GIN FedAvg CHEM" if words[2] in TABLES_OF_GRAPHS else "FedE"
+        return [*words[:2], f"{words[2]}.yaml", *words[3:], *([] if "--only" in words else ["--only", only])]
     if words[:2] == ["data", "generate"]:
         return [*words, "--size", str(SIZE["size"])]
     if not trains or "--config" in words:
@@ -104,10 +106,13 @@ def make_given(folder: Path) -> None:
             np.save(folder / "elsewhere" / client.name / f"{table}.npy", rows)
             listed = "".join(f"{row}\t{names[number]}\n" for row, number in enumerate(ids))
             (folder / "elsewhere" / client.name / f"{table}.dict").write_text(listed)
-    settings = {
-        name: {"value": value, "why": "small"} for name, value in ({"data": "consortium"} | SMALL | SIZE).items()
-    }
     for path in shipped_experiments().values():
+        small = (
+            {"data": "motifs"} | SMALL_GRAPHS
+            if path.stem in TABLES_OF_GRAPHS
+            else {"data": "consortium"} | SMALL | SIZE
+        )
+        settings = {name: {"value": value, "why": "small"} for name, value in small.items()}
         shutil.copy(path, folder / f"base_{path.name}")
         document = yaml.safe_load(path.read_text())
         base = document.get("base", path.stem)
