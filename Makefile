@@ -61,12 +61,13 @@ release: $(VENV)/.run  ## dist/release: the wheel, tried in a fresh environment 
 	cd dist/release && venv/bin/fkgsec --version && venv/bin/fkgsec attack --target fede --leak 0.5 --rounds 60 --out demo
 	cd dist/release && venv/bin/fkgsec check policy.yaml && venv/bin/fkgsec report demo --out report.html
 
-bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor
+bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor, and beside PyKEEN's
 	$(BIN)/python -m experiments.bench.rounds
 	$(BIN)/python -m experiments.bench.graphs
 	$(BIN)/python -m experiments.bench.protocols
 	$(BIN)/python -m experiments.bench.sessions
 	$(BIN)/python -m experiments.bench.unlearning
+	$(BIN)/python -m experiments.bench.peers.pykeen --batches 20 --ranked 500
 
 $(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are none of ours
 	$(PYTHON) -m venv $(SUPPLY)

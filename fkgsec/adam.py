@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam as take_step
+
+LARGE_BYTES = 4 * 2**20  # of a moment, from which numpy asks the system for large pages
 
 
 class Adam:
@@ -72,7 +75,12 @@ class Adam:
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:
-    moment = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    if parameter.device.type == "cpu" and parameter.dtype == torch.float32 and parameter.nbytes >= LARGE_BYTES:
+        moment = torch.from_numpy(
+            np.zeros(parameter.shape, dtype=np.float32)
+        )  # in large pages, for which torch does not ask
+    else:
+        moment = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     return {
         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         "exp_avg": moment,

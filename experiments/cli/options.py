@@ -108,6 +108,14 @@ FLAGS: dict[str, Flag] = {
         OF_TASK["kge"],
     ),
     "eval_sides": Flag(("--eval-sides",), "sides to rank", OF_TASK["kge"]),
+    "eval_sample": Flag(
+        ("--eval-sample",),
+        "validation triples of each client, drawn once (default: all); test figures stay full",
+        OF_TASK["kge"],
+    ),
+    "eval_candidates": Flag(
+        ("--eval-candidates",), "drawn entities that these are ranked among (default: all)", OF_TASK["kge"]
+    ),
     "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", OF_TASK["kge"]),
     "draws": Flag(
         ("--draws",),

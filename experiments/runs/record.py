@@ -117,6 +117,8 @@ class Record(msgspec.Struct, frozen=True):
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
         whose: by option whose value it is, such as given, a file's or a paper's; all others are at their default. Empty in
             records of before.
+        validation: what a sampled validation estimates of the models that are kept, with its interval and how it is biased;
+            None where validation is of all triples among all candidates.
         origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
     """
 
@@ -138,6 +140,7 @@ class Record(msgspec.Struct, frozen=True):
     figures: list[Figure] = []
     metric: str = "mrr"
     valid: float | None = None
+    validation: Estimate | None = None
     origin: Origin | None = None
     whose: dict[str, str] = {}
 
@@ -226,6 +229,7 @@ def make_record(
         figures=list(figures),
         metric=result.metric,
         valid=result.valid,
+        validation=result.validation,
         origin=origin,
         whose=dict(whose or {}),
     )

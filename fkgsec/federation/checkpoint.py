@@ -21,9 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.federation.disk.condensed import Layout, condense, expand, is_worthwhile
 from fkgsec.federation.messages import Entry
 
-SCHEMA = 3
+SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
 DIGEST = "sha256"  # in the file's metadata; those of schema 1 and some of 2 have none
 
 
@@ -57,6 +58,7 @@ class Progress(msgspec.Struct):
 
     Attributes:
         metric: what validation measures, larger is better. best_valid: None before the first validation.
+        layout: of a condensed file alone.
     """
 
     identity: str
@@ -68,6 +70,7 @@ class Progress(msgspec.Struct):
     finished: bool = False
     schema: int = SCHEMA
     metric: str = "mrr"
+    layout: Layout | None = None
 
 
 _EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}  # names of when knowledge graphs were the one task
@@ -90,6 +93,9 @@ def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
     """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole."""
     part = path.with_name(path.name + ".part")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if is_worthwhile(tensors, progress.entries):
+        tensors, layout = condense(tensors, progress.entries)
+        progress = msgspec.structs.replace(progress, entries=[], layout=layout, schema=CONDENSED)
     content = msgspec.json.encode(progress).decode()
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
@@ -155,11 +161,17 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-    digest = metadata.get(DIGEST, "" if progress.schema == SCHEMA else None)
+    if progress.schema not in range(1, CONDENSED + 1):
+        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 1 to {CONDENSED}")
+    digest = metadata.get(DIGEST, "" if progress.schema >= SCHEMA else None)
     if digest is not None and digest != _digest(tensors, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
-    if progress.schema not in (1, 2, SCHEMA):
-        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA}")
+    if progress.layout is not None:
+        try:
+            tensors, progress.entries = expand(tensors, progress.layout)
+        except RunError as error:
+            raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
+        progress.layout = None
     if progress.identity not in ({identity} if isinstance(identity, str) else identity):
         raise RunError(
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"

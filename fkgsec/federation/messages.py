@@ -8,6 +8,9 @@ channel.transcript.num_bytes("up", 1)
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -296,6 +299,42 @@ class Entry(NamedTuple):
         return "up" if self.receiver == SERVER else "down"
 
 
+class _Totals:
+    """What a transcript's lines come to, counted as they are added: nothing scans millions of lines in each round.
+
+    Attributes:
+        num_bytes: by round and direction.
+        uploads: by sender the rounds in which it sent the server something, ascending, round 0 left out.
+        sparse: rounds with sparse uploads. broadcasts: those in which the server sent something.
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries, self._counted = entries, 0
+        self.num_bytes: Counter[tuple[int, Direction]] = Counter()
+        self.uploads: dict[str, list[int]] = {}
+        self.sparse: set[int] = set()
+        self.broadcasts: set[int] = set()
+
+    def covers(self, entries: list[Entry]) -> bool:
+        """Whether it counts this list, which has lost nothing since."""
+        return entries is self._entries and self._counted <= len(entries)
+
+    def catch_up(self) -> None:
+        """Count the lines that were added."""
+        for entry in itertools.islice(self._entries, self._counted, None):
+            direction = entry.direction
+            self.num_bytes[entry.round, direction] += entry.num_bytes
+            if direction == "down":
+                self.broadcasts.add(entry.round)
+                continue
+            if entry.kind == "sparse-rows":
+                self.sparse.add(entry.round)
+            rounds = self.uploads.setdefault(entry.sender, [])
+            if entry.round > 0 and (not rounds or rounds[-1] != entry.round):
+                bisect.insort(rounds, entry.round)
+        self._counted = len(self._entries)
+
+
 @dataclass
 class Transcript:
     """What crossed: a line for every message of the run, and the serialised messages of some rounds.
@@ -308,6 +347,15 @@ class Transcript:
     entries: list[Entry] = field(default_factory=list)
     frames: dict[int, list[bytes]] = field(default_factory=dict)
     notes: dict[int, list[bytes]] = field(default_factory=dict)
+    _counts: _Totals | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def _totals(self) -> _Totals:
+        """Of the lines as they are now."""
+        if self._counts is None or not self._counts.covers(self.entries):
+            self._counts = _Totals(self.entries)
+        self._counts.catch_up()
+        return self._counts
 
     def record(self, message: AnyMessage, frame: bytes) -> None:
         line = Entry(message.round, message.sender, message.receiver, message.label, message.table, len(frame))
@@ -333,8 +381,7 @@ class Transcript:
         kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
             kept[number] = [frame for frame in self.frames[number] if decode(frame).receiver != SERVER]
-        sparse = {entry.round for entry in self.entries if entry.kind == "sparse-rows" and entry.direction == "up"}
-        for number in sparse & set(self.frames) - rounds:
+        for number in self._totals.sparse & set(self.frames) - rounds:
             uploads = (one for one in self.messages(number) if isinstance(one, SparseRows) and one.receiver == SERVER)
             kept[number] = [*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)]
         self.frames = dict(sorted(kept.items()))
@@ -342,10 +389,8 @@ class Transcript:
 
     def latest_uploads(self, round: int) -> set[int]:
         """The rounds in which each client last uploaded, up to this one: what the server holds of everybody."""
-        latest = {
-            entry.sender: entry.round for entry in self.entries if entry.direction == "up" and 0 < entry.round <= round
-        }
-        return set(latest.values())
+        before = ((rounds, bisect.bisect_right(rounds, round)) for rounds in self._totals.uploads.values())
+        return {rounds[end - 1] for rounds, end in before if end}
 
     def last_broadcast(self, round: int) -> int:
         """The round of the server's last broadcast before the last upload up to a round; of round 0 where there is none.
@@ -353,7 +398,7 @@ class Transcript:
         That is the round before where rows cross in every round.
         """
         uploaded = max(self.latest_uploads(round), default=round)
-        return max((one.round for one in self.entries if one.direction == "down" and one.round < uploaded), default=0)
+        return max((number for number in self._totals.broadcasts if number < uploaded), default=0)
 
     def messages(self, round: int) -> list[AnyMessage]:
         """The messages of a retained round in the order of sending; empty when it was not retained."""
@@ -361,11 +406,10 @@ class Transcript:
 
     def num_bytes(self, direction: Direction, round: int | None = None) -> int:
         """Bytes in one direction, of one round or of the whole run."""
-        return sum(
-            entry.num_bytes
-            for entry in self.entries
-            if entry.direction == direction and (round is None or entry.round == round)
-        )
+        counts = self._totals.num_bytes
+        if round is not None:
+            return counts[round, direction]
+        return sum(num_bytes for (_, way), num_bytes in counts.items() if way == direction)
 
 
 @dataclass

@@ -24,6 +24,7 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
 from fkgsec.federation.checkpoint import RoundEntry, save_tensors, with_current_names
+from fkgsec.federation.disk.condensed import LINES, PLAIN_LINES, entries_of, lines_of
 from fkgsec.federation.messages import Entry, Transcript, client_party
 from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
@@ -131,6 +132,11 @@ class RunResult(Kept):
         """The validation of the models that are kept; None without validation items."""
         return next((entry.valid for entry in self.rounds if entry.round == self.best_round), None)
 
+    @property
+    def validation(self) -> Estimate | None:
+        """What validation of the kept models estimates where it looks at a sample, and how; None where it is full."""
+        return None
+
     def __repr__(self) -> str:
         run = f"{self.headline()}, {len(self.graph.clients)} clients of {self.graph.name}"
         kept = f"round {self.best_round} of {self.rounds[-1].round if self.rounds else 0}"
@@ -184,17 +190,21 @@ class RunResult(Kept):
 
     def save(self, path: Path | str) -> None:
         """Write the run as one safetensors file, whole or not at all. Raises `RunError` where it cannot be written."""
+        lines, names = lines_of(self.transcript.entries) if len(self.transcript.entries) > PLAIN_LINES else (None, [])
         document = _Document(
             self.rounds,
             self.best_round,
-            self.transcript.entries,
+            self.transcript.entries if lines is None else [],
             self.protection.remarks,
             dict(self.protection.guarantees),
             self.protection.withstands,
             self.row_names,
             self.metric,
+            names,
         )
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors().items()}
+        if lines is not None:
+            tensors[LINES] = lines
         path = Path(path)
         part = path.with_name(path.name + ".part")
         try:
@@ -221,7 +231,17 @@ class RunResult(Kept):
                 document = msgspec.convert(document, _Document)
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
             guarantees = msgspec.convert(document.guarantees, dict[str, guarantee])
-        except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, UnicodeDecodeError, RecursionError) as error:
+            lines = tensors.pop(LINES, None)
+            entries = document.entries if lines is None else entries_of(lines, document.names)
+        except (
+            RunError,
+            OSError,
+            SafetensorError,
+            msgspec.MsgspecError,
+            KeyError,
+            UnicodeDecodeError,
+            RecursionError,
+        ) as error:
             raise RunError(f"{path}: damaged ({error}); make it again") from error
         frames, notes = (packing.frames_of(packing.below(f"{kind}.", tensors)) for kind in ("frame", "note"))
         parties = [client_party(client.name) for client in graph.clients]
@@ -231,7 +251,7 @@ class RunResult(Kept):
             rounds=document.rounds,
             best_round=document.best_round,
             metric=document.metric,
-            transcript=Transcript(document.entries, frames, notes),
+            transcript=Transcript(entries, frames, notes),
             protection=Protection(document.remarks, guarantees, document.withstands),
             row_names=document.row_names,
             **Kept.read(tensors, RECIPES[options.algorithm].shared, parties),
@@ -243,7 +263,7 @@ class RunResult(Kept):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """What a saved run says beside its tensors."""
+    """What a saved run says beside its tensors. `names`: of a transcript of many lines, see `lines_of`; of others `entries`."""
 
     rounds: list[RoundEntry]
     best_round: int
@@ -253,6 +273,7 @@ class _Document(msgspec.Struct, frozen=True):
     withstands: tuple[Withstands, ...]
     row_names: dict[Table, list[str]]
     metric: str = "mrr"
+    names: list[str] = []
 
 
 def __getattr__(name: str) -> Any:

@@ -64,12 +64,10 @@ def _pull(coefficient, x, y, out):
 def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
     """Add coefficient * d similarity / d query and / d row; at a kink the subgradient is 0, as autograd takes it."""
     if kind == L1:
+        minus, kink = -coefficient, coefficient * _ZERO  # a NaN coefficient stays one, also at a kink
         for d in range(query.shape[0]):
             difference = query[d] - row[d]
-            sign = np.float32(difference > 0) - np.float32(
-                difference < 0
-            )  # no branch: the loop's odd end is not vectorised
-            signed = coefficient * sign  # a NaN coefficient stays one, also at a kink
+            signed = coefficient if difference > _ZERO else (minus if difference < _ZERO else kink)
             query_gradient[d] -= signed
             row_gradient[d] += signed
     elif kind == MODULUS:
@@ -113,47 +111,70 @@ def _weigh(scores, candidates, weight, temperature):
 
 
 @compiled(parallel=True)
-def order_candidates(candidates, N):
-    """Candidates `[B, K]` sorted by row: those that are row n stand at `order[start[n] : start[n + 1]]`; -1 is left out.
+def order_candidates(threads, candidates, N):
+    """Candidates `[B, K]` sorted by row: those that are row n stand at places `start[n] : start[n + 1]`; -1 is left out.
+
+    Returns the positive and the column of each place, int32 both, and `start` int64 `[N + 1]`. Within a row they stand as in
+    `candidates`, whatever the number of threads, of which each counts and then places the candidates of its own positives.
 
     So a table larger than the caches is read from end to end instead of K times at random, and each row's gradient is written
-    once. A part of the rows belongs to one thread.
+    once.
     """
-    flat = candidates.reshape(-1)
-    start = np.zeros(N + 1, np.int64)
-    for part in prange(PARTS):
-        low, high = N * part // PARTS, N * (part + 1) // PARTS
-        for j in range(len(flat)):
-            if low <= flat[j] < high:
-                start[flat[j] + 1] += 1
+    B, K = candidates.shape
+    places = np.zeros((threads, N), np.int64)
+    for thread in prange(threads):
+        count = places[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            for k in range(K):
+                if candidates[b, k] >= 0:
+                    count[candidates[b, k]] += 1
+    start, total = np.empty(N + 1, np.int64), 0
     for n in range(N):
-        start[n + 1] += start[n]
-    order = np.empty(start[N], np.int32)
-    for part in prange(PARTS):
-        low, high = N * part // PARTS, N * (part + 1) // PARTS
-        fill = start[low:high].copy()
-        for j in range(len(flat)):
-            if low <= flat[j] < high:
-                order[fill[flat[j] - low]] = j
-                fill[flat[j] - low] += 1
-    return order, start
+        start[n] = total
+        for thread in range(threads):
+            count_here = places[thread, n]
+            places[thread, n] = total
+            total += count_here
+    start[N] = total
+    positives, columns = np.empty(total, np.int32), np.empty(total, np.int32)
+    for thread in prange(threads):
+        place = places[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            for k in range(K):
+                n = candidates[b, k]
+                if n >= 0:
+                    positives[place[n]] = b
+                    columns[place[n]] = k
+                    place[n] += 1
+    return positives, columns, start
 
 
 @compiled(parallel=True, fastmath=_FAST)
-def candidate_scores(kind, queries, table, margin, order, start, scores):
-    """Fill `scores` `[B, K]` where a candidate counts."""
-    N, K = len(table), scores.shape[1]
+def candidate_scores(kind, queries, table, margin, positives, columns, start, scores):
+    """Fill `scores` `[B, K]` where a candidate counts; they come as `order_candidates` has them."""
+    N = len(table)
     for part in prange(PARTS):
         for n in range(N * part // PARTS, N * (part + 1) // PARTS):
             row = table[n]
             for place in range(start[n], start[n + 1]):
-                b = order[place] // K
-                scores[b, order[place] - b * K] = margin + _similarity(kind, queries[b], row)
+                b = np.uint32(positives[place])
+                scores[b, np.uint32(columns[place])] = margin + _similarity(kind, queries[b], row)
 
 
 @compiled(parallel=True, fastmath=_FAST)
 def candidate_gradients(
-    threads, kind, queries, table, first_query, first_row, order, start, coefficients, query_gradient, table_gradient
+    kind,
+    threads,
+    queries,
+    table,
+    first_query,
+    first_row,
+    positives,
+    columns,
+    start,
+    coefficients,
+    query_gradient,
+    table_gradient,
 ):
     """Fill the gradients to `queries` `[B, W]` and `table` `[N, W]` of the sum of coefficients `[B, K]` times scores.
 
@@ -162,8 +183,7 @@ def candidate_gradients(
     divided into parts of its own, so that these sums depend on nothing outside it. Each of `threads` takes its parts segment by
     segment: the queries of one and their gradients stay in its cache.
     """
-    B, K = coefficients.shape
-    W = table.shape[1]
+    B, W = queries.shape
     partial = np.empty((PARTS, B, W), np.float32)
     for thread in prange(threads):
         for c in range(len(first_row) - 1):
@@ -175,16 +195,105 @@ def candidate_gradients(
                     row, to_row = table[n], table_gradient[n]
                     to_row[:] = _ZERO
                     for place in range(start[n], start[n + 1]):
-                        b = order[place] // K
-                        _add_gradients(
-                            kind, coefficients[b, order[place] - b * K], queries[b], row, to_queries[b], to_row
-                        )
+                        b = np.uint32(positives[place])
+                        coefficient = coefficients[b, np.uint32(columns[place])]
+                        _add_gradients(kind, coefficient, queries[b], row, to_queries[b], to_row)
     for b in prange(B):
-        for d in range(W):
-            total = _ZERO
+        _sum_parts(partial, b, query_gradient[b])
+
+
+@compiled(fastmath=_FAST)
+def _sum_parts(partial, b, total):
+    """Sum partial[:, b] over the parts."""
+    for d in range(len(total)):
+        total_of_d = _ZERO
+        for part in range(PARTS):
+            total_of_d += partial[part, b, d]
+        total[d] = total_of_d
+
+
+@compiled(parallel=True, fastmath=_FAST)
+def l1_gradients(
+    threads,
+    queries,
+    table,
+    first_query,
+    first_row,
+    positives,
+    columns,
+    start,
+    coefficients,
+    query_gradient,
+    table_gradient,
+):
+    """`candidate_gradients` of L1, to the same bits: rows take their queries, four at a time, then queries their rows.
+
+    The derivative is a mere sign: to take it twice costs less than to load and store a query's sum for each candidate, as long
+    as the rows, which queries ask for at random, lie in a cache.
+    """
+    B, K = coefficients.shape
+    W = queries.shape[1]
+    rows, of_query = np.empty(B * K, np.int32), np.empty(B * K, np.float32)  # candidates by query, in the order of rows
+    of_row = np.empty(len(positives), np.float32)
+    bounds = np.empty((B, PARTS + 1), np.int64)
+    for c in prange(len(first_row) - 1):
+        low, first, count = first_query[c], first_row[c], first_row[c + 1] - first_row[c]
+        end = np.arange(low, first_query[c + 1]) * K
+        bounds[low : first_query[c + 1], 0] = end
+        for part in range(PARTS):
+            for n in range(first + count * part // PARTS, first + count * (part + 1) // PARTS):
+                for place in range(start[n], start[n + 1]):
+                    b = positives[place]
+                    coefficient = coefficients[b, columns[place]]
+                    of_row[place] = coefficient
+                    rows[end[b - low]] = n
+                    of_query[end[b - low]] = coefficient
+                    end[b - low] += 1
+            bounds[low : first_query[c + 1], part + 1] = end
+    scratch = np.empty((threads, PARTS, 1, W), np.float32)
+    for thread in prange(threads):
+        for n in range(len(table) * thread // threads, len(table) * (thread + 1) // threads):
+            table_gradient[n] = _ZERO
+            _add_signs(of_row, positives, start[n], start[n + 1], queries, table[n], table_gradient[n])
+        partial = scratch[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            partial[:] = _ZERO
             for part in range(PARTS):
-                total += partial[part, b, d]
-            query_gradient[b, d] = total
+                _add_signs(of_query, rows, bounds[b, part], bounds[b, part + 1], table, queries[b], partial[part, 0])
+            _sum_parts(partial, 0, query_gradient[b])
+
+
+@compiled(fastmath=False)  # or it would take its callers', and sum the four in another order
+def _add_signs(coefficients, others, low, high, vectors, own, total):
+    """total += coefficient * sign(vector - own) for the vectors at places low..high, in their order.
+
+    A NaN coefficient stays one, also at a kink.
+    """
+    place = low
+    while place + 4 <= high:
+        x0, x1 = vectors[np.uint32(others[place])], vectors[np.uint32(others[place + 1])]
+        x2, x3 = vectors[np.uint32(others[place + 2])], vectors[np.uint32(others[place + 3])]
+        c0, c1, c2, c3 = (
+            coefficients[place],
+            coefficients[place + 1],
+            coefficients[place + 2],
+            coefficients[place + 3],
+        )
+        for d in range(len(own)):
+            d0, d1, d2, d3 = x0[d] - own[d], x1[d] - own[d], x2[d] - own[d], x3[d] - own[d]
+            sum_so_far = total[d]
+            sum_so_far += c0 if d0 > _ZERO else (-c0 if d0 < _ZERO else c0 * _ZERO)
+            sum_so_far += c1 if d1 > _ZERO else (-c1 if d1 < _ZERO else c1 * _ZERO)
+            sum_so_far += c2 if d2 > _ZERO else (-c2 if d2 < _ZERO else c2 * _ZERO)
+            sum_so_far += c3 if d3 > _ZERO else (-c3 if d3 < _ZERO else c3 * _ZERO)
+            total[d] = sum_so_far
+        place += 4
+    while place < high:
+        x0, c0 = vectors[np.uint32(others[place])], coefficients[place]
+        for d in range(len(own)):
+            d0 = x0[d] - own[d]
+            total[d] += c0 if d0 > _ZERO else (-c0 if d0 < _ZERO else c0 * _ZERO)
+        place += 1
 
 
 @compiled(parallel=True, fastmath=_FAST)
@@ -242,21 +351,47 @@ def similarity_matrix(kind, queries, rows, out):
 
 
 @compiled(parallel=True)
-def mask_known(candidates, groups, start, members):
-    """Set to -1 every candidate that binary search finds among the sorted members of its row's group."""
-    for b in prange(candidates.shape[0]):
-        begin, end = start[groups[b]], start[groups[b] + 1]
-        for k in range(candidates.shape[1]):
-            wanted = candidates[b, k]
-            low, high = begin, end
-            while low < high:
-                middle = (low + high) >> 1
-                if members[middle] < wanted:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < end and members[low] == wanted:
-                candidates[b, k] = -1
+def mask_known(threads, candidates, groups, start, members):
+    """Set to -1 every candidate that is among the sorted members of its row's group.
+
+    Of a small group they are marked in an array that is asked; in a large one binary search finds them.
+    """
+    B, K = candidates.shape
+    span = 0
+    for b in range(B):
+        if start[groups[b] + 1] > start[groups[b]]:
+            span = max(span, members[start[groups[b] + 1] - 1] + 1)
+    marks = np.zeros((threads, span), np.bool_)
+    for thread in prange(threads):
+        known = marks[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            begin, end = start[groups[b]], start[groups[b] + 1]
+            if end - begin > 2 * K:
+                _mask_by_search(candidates[b], members[begin:end])
+                continue
+            for place in range(begin, end):
+                known[members[place]] = True
+            for k in range(K):
+                wanted = candidates[b, k]
+                if 0 <= wanted < span and known[wanted]:
+                    candidates[b, k] = -1
+            for place in range(begin, end):
+                known[members[place]] = False
+
+
+@compiled()
+def _mask_by_search(candidates, members):
+    for k in range(len(candidates)):
+        wanted = candidates[k]
+        low, high = 0, len(members)
+        while low < high:
+            middle = (low + high) >> 1
+            if members[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(members) and members[low] == wanted:
+            candidates[k] = -1
 
 
 def compile_once() -> None:
@@ -301,9 +436,10 @@ def run_each() -> None:
     row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
     one, groups = np.float32(1), np.zeros(1, dtype=np.int64)
     similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))
-    order, start = order_candidates(ids, 1)
-    candidate_scores(L1, row, row, one, order, start, row.copy())
+    order = order_candidates(1, ids, 1)
+    candidate_scores(L1, row, row, one, *order, row.copy())
     weigh_candidates(row.copy(), ids, row[0, :1], one, row[0, :1].copy())
     segments = np.array([0, 1], dtype=np.int64)
-    candidate_gradients(1, L1, row, row, segments, segments, order, start, row, row.copy(), row.copy())
-    mask_known(ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])
+    candidate_gradients(MODULUS, 1, row, row, segments, segments, *order, row, row.copy(), row.copy())
+    l1_gradients(1, row, row, segments, segments, *order, row, row.copy(), row.copy())
+    mask_known(1, ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +29,7 @@ from fkgsec.kge.kinds import DOT, L1
 from fkgsec.kge.loss import negative_sampling_loss
 
 CHUNK_BYTES = 256 * 2**20  # bound on one temporary of the torch paths
+CACHED_BYTES = 8 * 2**20  # of a client's table, up to which its rows are taken to lie in a cache
 
 
 class CandidateLoss(NamedTuple):
@@ -92,6 +93,7 @@ def candidate_loss(
     margin: float,
     temperature: float,
     segments: Segments | None = None,
+    out: Tensor | None = None,
 ) -> CandidateLoss:
     """Self-adversarial negative sampling loss over given candidates, with its gradient.
 
@@ -101,16 +103,17 @@ def candidate_loss(
         weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
         margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
         segments: where each of several stacked tables begins; from 0 to B and to N. One table when None.
+        out: float `[N, W]` on the CPU that may take the table's gradient: memory that was used before costs much less to fill.
 
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
     if _compiled(queries) and isinstance(kind, int):
-        given = _array(candidates)
-        order = _cpu_kernels().order_candidates(given, len(table))
+        loops, given = _cpu_kernels(), _array(candidates)
+        order = loops.order_candidates(loops.get_num_threads(), given, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
-        _cpu_kernels().weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
-        return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments))
+        loops.weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
+        return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments, out))
     return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
 
 
@@ -137,7 +140,8 @@ def candidate_scores(
 ) -> CandidateScores:
     """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
     if _compiled(queries) and isinstance(kind, int):
-        order = _cpu_kernels().order_candidates(_array(candidates), len(table))
+        loops = _cpu_kernels()
+        order = loops.order_candidates(loops.get_num_threads(), _array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
         vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
         return CandidateScores(scores, vjp)
@@ -153,7 +157,9 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
     """
     if candidates.device.type == "cpu" and numba_is_there():
-        _cpu_kernels().mask_known(candidates.numpy(), groups.numpy(), start.numpy(), members.numpy())
+        loops = _cpu_kernels()
+        given = (groups.numpy(), start.numpy(), members.numpy())
+        loops.mask_known(loops.get_num_threads(), candidates.numpy(), *given)
         return candidates
     if not len(members):
         return candidates
@@ -163,6 +169,14 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     asked = groups[:, None] * span + candidates
     place = torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)
     return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
+
+
+def in_large_pages(shape: Sequence[int]) -> Tensor:
+    """Uninitialised float32 memory, which numpy asks the system for in large pages and torch does not.
+
+    A step's gradient of a table of 100 MB costs several times as much to touch in small ones.
+    """
+    return torch.from_numpy(np.empty(tuple(shape), dtype=np.float32))
 
 
 def ordered_sum(values: Tensor) -> float:
@@ -207,7 +221,7 @@ def _compiled_scores(
     table: Tensor,
     candidates: Tensor,
     margin: float,
-    order: tuple[np.ndarray, np.ndarray],
+    order: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> Tensor:
     scores = torch.zeros(candidates.shape)
     _cpu_kernels().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
@@ -219,14 +233,18 @@ def _compiled_gradients(
     queries: Tensor,
     table: Tensor,
     derivatives: Tensor,
-    order: tuple[np.ndarray, np.ndarray],
+    order: tuple[np.ndarray, np.ndarray, np.ndarray],
     segments: Segments | None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    query_gradient = torch.empty_like(queries, memory_format=torch.contiguous_format)
-    table_gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
-    _cpu_kernels().candidate_gradients(
-        _cpu_kernels().get_num_threads(),
-        kind,
+    query_gradient = in_large_pages(queries.shape)
+    table_gradient = in_large_pages(table.shape) if out is None else out
+    loops = _cpu_kernels()
+    in_cache = _array(table).nbytes <= CACHED_BYTES * (len(segments.rows) - 1 if segments else 1)
+    by_rows_and_queries = kind == L1 and in_cache
+    loop = loops.l1_gradients if by_rows_and_queries else functools.partial(loops.candidate_gradients, kind)
+    loop(
+        loops.get_num_threads(),
         _array(queries),
         _array(table),
         *(segments or Segments(np.array([0, len(queries)]), np.array([0, len(table)]))),

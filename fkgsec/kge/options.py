@@ -42,6 +42,9 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         negative_sides: corrupt tails only (fedr.txt); "both", tails and heads in alternate steps; or "each", every batch's heads
             and then its tails, a step each, so that an epoch has twice the steps (FedLU's code).
         eval_sides: rank tails only (fedr.txt) or both.
+        eval_sample: of each client at most so many validation triples are ranked, drawn once for the run; None: all.
+        eval_candidates: they are ranked among so many drawn entities; None: among all. Neither touches test figures. What
+            validation then estimates, and with what error, says `fkgsec.kge.local.evaluation.sampled_mrr`.
         entity_scope: "own", a client trains, corrupts with and ranks its own entities (FedR's code); "all", those of the
             whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
             client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
@@ -75,6 +78,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     temperature: float | None = None
     negative_sides: NegativeSides = "both"
     eval_sides: Sides = "both"
+    eval_sample: int | None = None
+    eval_candidates: int | None = None
     entity_scope: EntityScope = "own"
     draws: Draws = "numpy"
     dropout: float | None = None
@@ -88,6 +93,10 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         self._check_encoder()
         if self.num_negatives < 1:
             raise SpecError(f"num_negatives must be at least 1; got {self.num_negatives}")
+        for name in ("eval_sample", "eval_candidates"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise SpecError(f"{name} must be at least 2; got {value}")
         self.kge_settings.check(self.kge_model().entity_width)
         self._check_temperature()
         self.private_model()
@@ -133,6 +142,11 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
         if self.entity_scope == "published":
             raise SpecError(f"entity_scope must be one of own, all for the model {self.model}; got 'published'")
+
+    @property
+    def samples_validation(self) -> bool:
+        """Whether validation is an estimate from a draw of triples or of candidates."""
+        return self.eval_sample is not None or self.eval_candidates is not None
 
     @property
     def has_encoder(self) -> bool:

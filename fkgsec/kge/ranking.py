@@ -20,6 +20,7 @@ from fkgsec.kge.negatives import KnownTriples
 
 Sides = Literal["tail", "both"]
 SCORE_BLOCK_BYTES = 16 * 2**20  # scores held at once; small enough to stay in the cache
+TRUE_BLOCK = 256  # triples at a time where candidates are drawn: the true entities' scores are a square of so many
 
 
 def sides_of(sides: Sides) -> tuple[Side, ...]:
@@ -33,6 +34,7 @@ def filtered_ranks(
     triples: np.ndarray,
     known: Sequence[KnownTriples],
     block_bytes: int = SCORE_BLOCK_BYTES,
+    drawn: np.ndarray | None = None,
 ) -> np.ndarray:
     """Realistic filtered ranks, float64 `[n, len(known)]`, one column for each side in `known`.
 
@@ -41,6 +43,9 @@ def filtered_ranks(
         triples: int64 `[n, 3]` to rank, in the ids of these rows.
         known: the true triples of each side that are not counted as competitors (usually train + valid + test).
         block_bytes: bound on the scores held at once; on a GPU none are held (`fkgsec.kge.device.ranking`).
+        drawn: distinct ids, ascending: M of the N entities, drawn uniformly, which alone are candidates. The rank is then
+            1 + N / M times the drawn competitors before the true entity: over draws its mean is the rank among all
+            (Horvitz & Thompson 1952), so that its reciprocal is biased upwards (Jensen), the more so the smaller M.
 
     The rank is the mean of the optimistic (ties lost by the others) and the pessimistic one, so a model that gives every
     entity the same score gets the middle rank, not the first. Source: Berrendorf et al. 2020.
@@ -51,29 +56,44 @@ def filtered_ranks(
     """
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
-    if can_run(entities) and isinstance(model.similarity, int):
+    if drawn is None and can_run(entities) and isinstance(model.similarity, int):
         return np.stack([_ranks_on_device(model, entities, relations, triples, index) for index in known], axis=1)
     ranks = np.empty((len(triples), len(known)))
-    step = max(1, block_bytes // (4 * max(1, len(entities))))
+    pool, place_of = entities, None
+    if drawn is not None:
+        pool, place_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
+        place_of[drawn] = np.arange(len(drawn))
+    step = max(1, block_bytes // (4 * max(1, len(pool))))
+    step = step if drawn is None else min(step, TRUE_BLOCK)
     for column, index in enumerate(known):
         anchor, candidate = (0, 2) if index.side == "tail" else (2, 0)
         for low in range(0, len(triples), step):
             part = triples[low : low + step]
             chosen = torch.tensor(part).to(entities.device)
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
-            scores = model.score_all(queries, entities)
-            true = scores.gather(1, chosen[:, candidate, None])
+            scores = model.score_all(queries, pool)
+            position, member = index.expand(index.groups(part))
+            own_place = np.array(part[:, candidate])
+            if place_of is None:
+                true = scores.gather(1, chosen[:, candidate, None])
+            else:
+                true = model.score_all(queries, entities[chosen[:, candidate]]).diagonal()[:, None]
+                there = place_of[member] >= 0
+                position, member, own_place = position[there], place_of[member[there]], place_of[own_place]
             above, level = (scores > true).sum(1), (scores == true).sum(1)
-            position, member = (torch.from_numpy(x).to(entities.device) for x in index.expand(index.groups(part)))
+            own = torch.from_numpy(own_place < 0).to(entities.device)  # not among the candidates: nothing to leave out
+            position, member, own_place = (
+                torch.from_numpy(x).to(entities.device) for x in (position, member, own_place)
+            )
             filtered = scores[position, member]
             size = len(part)
             above -= torch.bincount(position, filtered > true[position, 0], minlength=size).long()
             level -= torch.bincount(position, filtered == true[position, 0], minlength=size).long()
             # The true entity itself is one of the known ones, or (an unknown triple) still counted in `level`.
-            own = torch.zeros(size, dtype=torch.bool, device=entities.device)
-            own[position[member == chosen[position, candidate]]] = True
+            own[position[member == own_place[position]]] = True
             level -= (~own).long()
-            ranks[low : low + step, column] = (1 + above + level / 2).cpu().numpy()
+            before = (above + level / 2) * (len(entities) / max(1, len(pool)))
+            ranks[low : low + step, column] = (1 + before).cpu().numpy()
     return ranks
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import mul
 from typing import NamedTuple
 
 from protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
@@ -42,7 +43,10 @@ def split(secret: bytes, *, threshold: int, holders: Sequence[int], randomness: 
     if not 1 <= threshold <= len(holders):
         raise SettingError(f"threshold {threshold}: it must lie in 1..{len(holders)}, the number of holders")
     coefficients = [int.from_bytes(secret, "little"), *(_uniform(randomness) for _ in range(threshold - 1))]
-    return {holder: _evaluate(coefficients, holder).to_bytes(SHARE_BYTES, "little") for holder in holders}
+    return {
+        holder: (sum(map(mul, coefficients, _powers(holder, threshold))) % PRIME).to_bytes(SHARE_BYTES, "little")
+        for holder in holders
+    }
 
 
 def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
@@ -117,6 +121,15 @@ def _uniform(randomness: Randomness) -> int:
         drawn = int.from_bytes(draw(randomness, SHARE_BYTES), "little") & (2**257 - 1)
         if drawn < PRIME:
             return drawn
+
+
+@lru_cache(maxsize=4096)  # everybody shares with the same holders
+def _powers(holder: int, count: int) -> tuple[int, ...]:
+    """1, x, x^2, ... of a holder's point."""
+    powers = [1]
+    while len(powers) < count:
+        powers.append(powers[-1] * holder % PRIME)
+    return tuple(powers)
 
 
 def _evaluate(coefficients: Sequence[int], at: int) -> int:

@@ -34,7 +34,7 @@ from protocols.core.errors import (
     UnknownSender,
     WrongType,
 )
-from protocols.core.keys import KEY_BYTES, KeyPair, agree, generate, seal, sign, unseal
+from protocols.core.keys import KEY_BYTES, KeyPair, agree, generate, loaded, seal, sign, unseal
 from protocols.core.masking import mask_vector
 from protocols.core.one_shot import Taken
 from protocols.core.prg import Randomness, derive, draw, frame
@@ -102,12 +102,14 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Shared:
-    """In round 1: the neighbours' keys and its own, the digest of their list, and the client's shares of its own secrets."""
+    """In round 1: the neighbours' keys and its own, the digest of their list, the client's shares of its own secrets, and the
+    secret that it has with each neighbour, under which shares go both ways."""
 
     own: Own
     peers: Mapping[str, Advertisement]
     keys_digest: bytes
     own_shares: Shares = field(repr=False)
+    secrets: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -202,18 +204,19 @@ def share(state: Advertised, message: Message, randomness: Randomness) -> tuple[
     ]
     for point, holder in holders.items():
         shares[holder] = Shares(*(kind[point] for kind in by_kind))
+    key = loaded(own.share_keys.private)
+    secrets = {peer: agree(key, peers[peer].share_key, peer=peer) for peer in holders.values() if peer != own.party}
     sealed = {
         peer: seal(
-            _sealing_key(own, peers[peer], source=own.party, destination=peer),
+            _sealing_key(own, peers[peer], secret, source=own.party, destination=peer),
             shares[peer].self_mask + shares[peer].mask_key,
             associated=_associated(setting, source=own.party, destination=peer),
             randomness=randomness,
         )
-        for peer in holders.values()
-        if peer != own.party
+        for peer, secret in secrets.items()
     }
     reply = SealedShares(session=setting.session, round=setting.round, sender=own.party, sealed=sealed)
-    return Shared(own, peers, keys_digest(setting, peers), shares[own.party]), reply
+    return Shared(own, peers, keys_digest(setting, peers), shares[own.party], secrets), reply
 
 
 def receive(state: Shared, message: Message) -> tuple[Received, Receipt]:
@@ -237,7 +240,7 @@ def receive(state: Shared, message: Message) -> tuple[Received, Receipt]:
         raise UnknownSender(f"shares of {sorted(strangers)}, no neighbours of {own.party} with advertised keys")
     shares, unopened = {own.party: state.own_shares}, []
     for source, sealed in inbox.sealed.items():
-        key = _sealing_key(own, state.peers[source], source=source, destination=own.party)
+        key = _sealing_key(own, state.peers[source], state.secrets[source], source=source, destination=own.party)
         associated = _associated(setting, source=source, destination=own.party)
         try:
             shares[source] = _parse_shares(unseal(key, sealed, associated=associated, source=source), source)
@@ -274,8 +277,9 @@ def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) ->
         raise WrongType(
             f"values of {own.party}: {sorted(values)}; the setting has {[vector.name for vector in setting.vectors]}"
         )
+    key = loaded(own.mask_keys.private)
     secrets = {
-        peer: agree(own.mask_keys.private, state.peers[peer].mask_key, peer=peer)
+        peer: agree(key, state.peers[peer].mask_key, peer=peer)
         for peer in setting.in_order(cohort)
         if peer != own.party
     }
@@ -372,9 +376,8 @@ def _from_server(setting: Setting, message: Message, kind: type[Kind]) -> Kind:
     return check_header(message, kind, session=setting.session, round=setting.round, senders=(SERVER,))
 
 
-def _sealing_key(own: Own, peer: Advertisement, *, source: str, destination: str) -> bytes:
-    """The key of one direction between two parties, from the second key pair of each."""
-    secret = agree(own.share_keys.private, peer.share_key, peer=peer.sender)
+def _sealing_key(own: Own, peer: Advertisement, secret: bytes, *, source: str, destination: str) -> bytes:
+    """The key of one direction between two parties, from what the second key pair of each agrees on."""
     keys = (own.share_keys.public, peer.share_key) if source == own.party else (peer.share_key, own.share_keys.public)
     return derive(secret, "secagg share encryption", *own.setting.context, source, destination, *keys)
 

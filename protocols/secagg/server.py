@@ -33,7 +33,7 @@ from protocols.core.errors import (
     WrongType,
     describe,
 )
-from protocols.core.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, public_key
+from protocols.core.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, loaded, public_key
 from protocols.core.masking import add_into, mask_vector
 from protocols.core.rounds import SERVER
 from protocols.core.shamir import PRIME, SHARE_BYTES
@@ -393,8 +393,9 @@ def _unmask_vector(
     setting = state.roll.setting
     plus, minus = [], [self_mask_seed(setting, party, seed, vector.name) for party, seed in seeds.items()]
     for gone, private in keys.items():
+        key = loaded(private)
         for peer in setting.in_order(setting.graph[gone] & state.survivors):
-            secret = agree(private, state.peers[peer].mask_key, peer=peer)
+            secret = agree(key, state.peers[peer].mask_key, peer=peer)
             seed = pair_mask_seed(setting, state.peers[gone], state.peers[peer], secret, vector.name)
             (minus if adds_pair_mask(setting, peer, gone) else plus).append(seed)
     return mask_vector(state.masked[vector.name], plus, minus, vector.ring, setting.cipher)

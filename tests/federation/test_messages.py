@@ -1,5 +1,7 @@
 """Messages, channel and transcript: what is counted is what was serialised."""
 
+import random
+
 import msgspec
 import pytest
 import torch
@@ -87,4 +89,36 @@ def test_the_transcript_counts_and_forgets_contents_but_never_lines() -> None:
 
 def test_an_empty_transcript() -> None:
     assert Transcript().messages(1) == []
+    assert Transcript().num_bytes("up") == 0
+
+
+def test_totals_follow_the_lines_however_they_come() -> None:
+    """Against a scan of all lines: added one by one, replaced, and cut short."""
+    draw = random.Random(0)
+    channel = Channel()
+    transcript = channel.transcript
+
+    def scanned() -> tuple[object, ...]:
+        lines = transcript.entries
+        up = [one for one in lines if one.direction == "up"]
+        latest = {one.sender: one.round for one in sorted(up, key=lambda one: one.round) if 0 < one.round <= 3}
+        sums = {way: sum(one.num_bytes for one in lines if one.direction == way) for way in ("up", "down")}
+        of_round = sum(one.num_bytes for one in lines if one.direction == "up" and one.round == 2)
+        uploaded = max(latest.values(), default=3)
+        down = max((one.round for one in lines if one.direction == "down" and one.round < uploaded), default=0)
+        return set(latest.values()), sums["up"], sums["down"], of_round, down
+
+    def counted() -> tuple[object, ...]:
+        whole = transcript.num_bytes("up"), transcript.num_bytes("down"), transcript.num_bytes("up", 2)
+        return transcript.latest_uploads(3), *whole, transcript.last_broadcast(3)
+
+    for number in sorted(draw.choices(range(6), k=80)):
+        pair = [client_party(draw.choice("abc")), SERVER]
+        draw.shuffle(pair)
+        channel.send(Rows.pack(number, pair[0], pair[1], "entities", torch.zeros(draw.randrange(5), 2)))
+        assert counted() == scanned()
+    transcript.entries = transcript.entries[::2]
+    assert counted() == scanned()
+    del transcript.entries[-9:]
+    assert counted() == scanned()
     assert Transcript().num_bytes("up") == 0

@@ -30,6 +30,7 @@ loops = (
     cpu_kernels.candidate_scores,
     cpu_kernels.weigh_candidates,
     cpu_kernels.candidate_gradients,
+    cpu_kernels.l1_gradients,
     cpu_kernels.mask_known,
 )
 print(digest.hexdigest(), sum(sum(loop.stats.cache_misses.values()) for loop in loops))

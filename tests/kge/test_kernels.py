@@ -418,3 +418,37 @@ class TestMaskKnown:
     @pytest.mark.gpu
     def test_cuda_with_nothing_known(self) -> None:
         assert_masks_members(known_members([]), [0, 0], torch.tensor([[1, 2], [0, -1]], dtype=torch.int32), "cuda")
+
+
+@pytest.mark.parametrize("width", [8, 33, 128])
+def test_l1_gradients_have_the_same_bits_whether_rows_lie_in_a_cache(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients, kinks, candidates that do not count, rows that many ask for and rows that nobody does."""
+    draw = torch.Generator().manual_seed(width)
+    queries, table = (torch.randn(count, width, generator=draw) for count in (60, 90))
+    queries[3] = table[5]
+    candidates = torch.cat(
+        [torch.randint(-1, 40, (30, 50), generator=draw), torch.randint(41, 90, (30, 50), generator=draw)]
+    )
+    given = (queries, table, candidates.int(), torch.rand(60, generator=draw))
+    segments = kernels.Segments(np.array([0, 30, 60]), np.array([0, 40, 90]))
+    found = []
+    for cached_bytes in (2**30, 0):
+        monkeypatch.setattr(kernels, "CACHED_BYTES", cached_bytes)
+        found.append(kernels.candidate_loss(L1, *given, margin=2.0, temperature=1.0, segments=segments))
+    for one, other in zip(*found, strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+    assert found[0].table_gradient[40].count_nonzero() == 0
+
+
+def test_a_gradient_goes_where_it_is_asked_to() -> None:
+    draw = torch.Generator().manual_seed(0)
+    queries, table = torch.randn(4, 8, generator=draw), torch.randn(9, 8, generator=draw)
+    candidates = torch.randint(0, 9, (4, 5), generator=draw).int()
+    out = torch.full((9, 8), float("nan"))
+    given = (L1, queries, table, candidates, torch.ones(4))
+    fresh = kernels.candidate_loss(*given, margin=2.0, temperature=1.0)
+    used = kernels.candidate_loss(*given, margin=2.0, temperature=1.0, out=out)
+    assert used.table_gradient.data_ptr() == out.data_ptr()
+    assert torch.equal(fresh.table_gradient, out)

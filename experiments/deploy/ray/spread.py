@@ -63,6 +63,8 @@ def check_spread(options: Any) -> None:
         raise SpecError(f"engine: {options.algorithm} trains one client with all data; ray spreads clients")
     if options.has_encoder:
         raise SpecError(f"engine: {options.model} has an encoder, which ray does not train; leave --engine out")
+    if options.samples_validation:
+        raise SpecError("engine: ray's workers validate in full; leave out eval_sample and eval_candidates")
     if options.torch_device().type != "cpu":
         raise SpecError(f"device must be cpu with --engine ray, whose workers are processors; got {options.device!r}")
 

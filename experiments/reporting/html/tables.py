@@ -389,7 +389,7 @@ def convergence_table(runs: Sequence[Run]) -> Sheet:
     }  # fmt: skip
     notes = (
         f"P@98 and P@99: bytes to that share of the validation {label} of {runs[0].name}, over what it took itself.",
-        f"The record has no interval of validation figures; that of the test {label} stands above.",
+        *_validation_notes(runs, label),
     )
     return Sheet.of("Rounds and bytes to the round that was kept", run_frame(_records(runs)), heads, notes=notes)
 
@@ -404,3 +404,14 @@ def clients(record: Record) -> Sheet:
     columns = (Column("client"), *(Column(kind, "count") for kind in task.sizes))
     title = f"Clients of {record.data.name}: {task.sizes_title}"
     return Sheet(title, columns, rows, notes=tuple(filter(None, [marked])))
+
+
+def _validation_notes(runs: Sequence[Run], label: str) -> list[str]:
+    """What validation figures are: of all triples, without an interval, or an estimate with its own."""
+    sampled = [
+        f"{run.name}: validation is of a sample, {run.record.validation} at the kept round; {run.record.validation.method}."
+        for run in runs
+        if run.record.validation
+    ]
+    full = f"The record has no interval of validation figures; that of the test {label} stands above."
+    return [*sampled, *([full] if len(sampled) < len(runs) else [])]

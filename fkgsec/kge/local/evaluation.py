@@ -9,7 +9,8 @@ Clients are weighted by their number of triples; ties get the realistic rank (`f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fkgsec import estimate
-from fkgsec.data.graph import FederatedGraph
+from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, critical_value
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples
@@ -125,13 +126,94 @@ class Evaluator:
                 raise TrainingError(f"client {graph.name}: {error}") from error
         return ranks
 
+    def sampled_ranks(self, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
+        """Ranks of the drawn validation triples of each client among drawn candidates, as the options' `eval_sample` and
+        `eval_candidates` say; the same triples and candidates in every round, so that rounds are compared by like with like.
+        """
+        ranks = []
+        for client, graph in enumerate(self._graph.clients):
+            model, own = self.predictor(client, tables)
+            sample = Sample.drawn(graph, self._options, self._key(client))
+            columns = [
+                filtered_ranks(model, own.entities, own.relations, sample.triples, [known], drawn=candidates)
+                for known, candidates in zip(self._known[client], sample.candidates, strict=True)
+            ]
+            ranks.append(np.concatenate(columns, axis=1))
+        return ranks
+
+    def _key(self, client: int) -> int:
+        """What a client's draws derive from: the same wherever it validates."""
+        return client if self._rows[client] is not None else self._stack.keys[client]
+
     def reciprocal(self, split: str) -> list[Reciprocal]:
-        """Of each client, the reciprocal ranks of its triples, summed."""
+        """Of each client, the reciprocal ranks of its triples, summed; of validation triples as the options sample them."""
+        if split == "valid" and self._options.samples_validation:
+            scaled = []
+            for graph, ranks in zip(self._graph.clients, self._sampled_or_raise(), strict=True):
+                share = len(graph.valid) / max(1, len(ranks))
+                scaled.append(Reciprocal(float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
+            return scaled
         return [Reciprocal(float((1 / ranks).sum()), ranks.size) for ranks in self.ranks(split)]
+
+    def _sampled_or_raise(self) -> list[np.ndarray]:
+        try:
+            return self.sampled_ranks()
+        except FloatingPointError as error:
+            raise TrainingError(f"validation: {error}") from error
 
     def mrr(self, split: str) -> float | None:
         """Mean reciprocal rank over all clients' triples (clients weighted by their number); None without triples."""
         return mean_reciprocal(self.reciprocal(split))
+
+
+class Sample(NamedTuple):
+    """What a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all."""
+
+    triples: np.ndarray
+    candidates: list[np.ndarray | None]
+
+    @classmethod
+    def drawn(cls, graph: ClientGraph, options: KgeOptions, key: int) -> Sample:
+        """Without replacement, uniformly, from the run's seed and the client's key."""
+        triples, sides = graph.valid, sides_of(options.eval_sides)
+        if options.eval_sample is not None and options.eval_sample < len(triples):
+            rng = generator(options.seed, "validation triples", key)
+            triples = triples[np.sort(rng.choice(len(triples), options.eval_sample, replace=False))]
+        count = options.eval_candidates
+        if count is None or count >= graph.num_entities:
+            return cls(triples, [None] * len(sides))
+        draws = (generator(options.seed, "validation candidates", key, side) for side in sides)
+        return cls(triples, [np.sort(rng.choice(graph.num_entities, count, replace=False)) for rng in draws])
+
+
+def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: int | None) -> Estimate | None:
+    """The validation MRR of all triples from a draw of each client's, with the interval of that draw; None without triples.
+
+    Clients are strata: each one's mean over its drawn triples (sides averaged) counts for all its triples, which is unbiased over
+    the draw of triples. The interval is the normal one with the finite population's correction. `candidates`: how many were
+    drawn, None: all; the figure is then biased upwards, see `filtered_ranks`, and the interval is for the candidates as drawn.
+
+    Args:
+        ranks: float64 `[n, sides]` of each client's drawn triples. sizes: how many validation triples it has.
+    """
+    total, drawn = sum(sizes), sum(map(len, ranks))
+    if not total:
+        return None
+    value = variance = 0.0
+    for own, size in zip(ranks, sizes, strict=True):
+        if not size:
+            continue
+        items = (1 / own).mean(axis=1)
+        value += size / total * float(items.mean())
+        if len(items) < size:
+            variance += (size / total) ** 2 * (1 - len(items) / size) * float(items.var(ddof=1)) / len(items)
+    half = critical_value() * math.sqrt(variance)
+    method = f"unbiased over the draw of {drawn:,} of {total:,} triples"
+    if candidates is not None:
+        method = (
+            f"{drawn:,} of {total:,} triples drawn; biased upwards, ranks scaled from {candidates:,} drawn candidates"
+        )
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), drawn, method)
 
 
 class Reciprocal(NamedTuple):

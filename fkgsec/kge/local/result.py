@@ -20,12 +20,12 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
 from fkgsec.federation.result import RunResult
-from fkgsec.kge.local.evaluation import ClientTables, utility
+from fkgsec.kge.local.evaluation import ClientTables, sampled_mrr, utility
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.options import KgeOptions
 
 MODELS = ("tables", "trained", "private", "encoded", "trained_encoded")
-RANKS = ("test_ranks", "shared_test_ranks")
+RANKS = ("test_ranks", "shared_test_ranks", "valid_ranks")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -40,6 +40,7 @@ class KgeResult(RunResult):
             models are judged.
         private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
             its ranks, and `shared_test_ranks` those of the shared model.
+        valid_ranks: of the drawn validation triples by the kept models, where validation is sampled; see `validation`.
         encoded, trained_encoded: what each client's encoder makes of `tables` and of `trained`, where the model has one.
     """
 
@@ -50,6 +51,7 @@ class KgeResult(RunResult):
     test_ranks: list[np.ndarray]
     private: list[ClientTables] = field(default_factory=list)
     shared_test_ranks: list[np.ndarray] = field(default_factory=list)
+    valid_ranks: list[np.ndarray] = field(default_factory=list)
     encoded: list[ClientTables] = field(default_factory=list)
     trained_encoded: list[ClientTables] = field(default_factory=list)
 
@@ -69,6 +71,14 @@ class KgeResult(RunResult):
         encoded = self.encoded[place] if kind == "tables" else self.trained_encoded[place]
         return self.options.decoder(encoded), encoded
 
+    @property
+    def validation(self) -> Estimate | None:
+        """What the kept models' sampled validation estimates, and how; None where validation is full."""
+        if not self.valid_ranks:
+            return None
+        sizes = [len(client.valid) for client in self.graph.clients]
+        return sampled_mrr(self.valid_ranks, sizes, self.options.eval_candidates)
+
     def headline(self) -> str:
         """Algorithm, model and dimension."""
         return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
@@ -77,7 +87,9 @@ class KgeResult(RunResult):
         """Test MRR and Hits@k with their intervals; empty without test triples."""
         if not any(len(ranks) for ranks in self.test_ranks):
             return []
-        return [f"test {name}: {figure}" for name, figure in self.utility()[0].items()]
+        sampled = self.validation
+        lines = [f"validation mrr: {sampled} ({sampled.method})"] if sampled else []
+        return [*lines, *(f"test {name}: {figure}" for name, figure in self.utility()[0].items())]
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
         """Filtered MRR and Hits@k on test triples: over all clients, where each counts by its triples, and of each."""

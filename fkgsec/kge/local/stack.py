@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.kernels import Segments
+from fkgsec.kge.kernels import Segments, in_large_pages
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
@@ -70,7 +70,9 @@ class ClientStack:
                 model.initial_rows(count, width, generator(seed, purpose, table, keys[client]))
                 for client, count in zip(self.order, sizes[table], strict=True)
             ]
-            return torch.cat(parts).to(device)
+            if device.type != "cpu":
+                return torch.cat(parts).to(device)
+            return torch.cat(parts, out=in_large_pages((sum(map(len, parts)), width)))
 
         self.tables: dict[Table, Tensor] = {
             "entities": initial("entities", model.entity_width),

@@ -175,6 +175,8 @@ class KgeTask:
                 kind: [self.evaluator.predictor(place, rows)[1].copied() for place in range(len(self.graph.clients))]
                 for kind, rows in (("encoded", final), ("trained_encoded", trained))
             }
+        if self.options.samples_validation and not self.private:
+            fields["valid_ranks"] = self.evaluator.sampled_ranks(judged)
         if self.private:
             own = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
             fields |= {
@@ -182,6 +184,8 @@ class KgeTask:
                 "test_ranks": self.evaluator.ranks("test", own),
                 "shared_test_ranks": shared_ranks,
             }
+            if self.options.samples_validation:
+                fields["valid_ranks"] = self.evaluator.sampled_ranks(own)
         return fields
 
 

@@ -56,6 +56,7 @@ class Learner:
         self.tables = tuple(tables)
         self._learning_rate = learning_rate
         self._relation_gradients = torch.zeros_like(stack.tables["relations"])
+        self.entity_gradients = torch.empty_like(stack.tables["entities"])  # of the last step
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
@@ -347,6 +348,7 @@ class LocalTrainer:
             margin=model.margin,
             temperature=self._options.sampling_temperature,
             segments=segments,
+            out=self._learner.entity_gradients[: segments.rows[-1]],
         )
         gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient, outcome.table_gradient)
         return outcome.losses / 2, [(self._learner, gradients)]

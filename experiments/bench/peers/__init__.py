@@ -1,0 +1,1 @@
+"""fkgsec beside other libraries, in one process and on one machine."""

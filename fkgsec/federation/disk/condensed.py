@@ -1,0 +1,170 @@
+"""Tensors of a checkpoint as its file holds them: each byte once, and lines of a transcript as numbers.
+
+    if is_worthwhile(tensors, entries):
+        kept, layout = condense(tensors, entries)
+        expand(kept, layout)                    # the same tensors under the same names, and the lines
+
+A broadcast of whole tables reaches hundreds of clients as the same rows behind a few bytes of their own; the best round is often
+the latest; and what a client puts into a sum is zero wherever it holds nothing. `layout` says where each tensor went. Small files
+hold their tensors as they are, for whoever reads them with other programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.federation.messages import Entry
+
+MESSAGES, LINES = "messages", "lines"  # no tensor that is condensed has these names
+_MESSAGE = re.compile(r"(frame|note)\.(0|[1-9]\d*)\.(\d{6}|[1-9]\d{6,})")
+_KINDS = ("frame", "note")
+_BLOCK_BYTES = 4096  # the end of a message that others may share is a multiple of this long
+_HEAD_BYTES = 256  # at least so much of a message is its own: who sends what to whom
+_LEAST_BYTES = 4096  # smaller tensors stay as they are
+PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # of a whole file, up to which nothing is condensed
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where tensors went that are not in the file under their own name.
+
+    Attributes:
+        same: by name another one with the same content.
+        rows: by name the number of rows of a matrix whose rows of zeros were left out.
+        names: strings by the number that stands for them in the transcript's lines.
+    """
+
+    same: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    names: list[str] = []
+
+
+def is_worthwhile(tensors: dict[str, Tensor], entries: Sequence[Entry]) -> bool:
+    """Whether a file would be so large that it is condensed."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
+
+
+def condense(tensors: dict[str, Tensor], entries: Sequence[Entry]) -> tuple[dict[str, Tensor], Layout]:
+    """What to write for contiguous tensors on the CPU and a transcript's lines."""
+    messages = {name: found for name in tensors if (found := _MESSAGE.fullmatch(name)) and _is_bytes(tensors[name])}
+    kept = _join(tensors, messages) if messages else {}
+    same: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    for name, tensor in tensors.items():
+        if name in messages:
+            continue
+        if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
+            kept[name] = tensor
+            continue
+        raw = tensor.view(torch.uint8) if tensor.dim() else tensor
+        first = seen.setdefault(
+            (str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(raw.numpy().data).digest()), name
+        )
+        if first != name:
+            same[name] = first
+            continue
+        filled = (raw != 0).any(dim=1).nonzero()[:, 0] if tensor.dim() == 2 else None
+        if filled is not None and 2 * len(filled) < len(tensor):
+            rows[name] = len(tensor)
+            kept[f"{name}/rows"], kept[f"{name}/values"] = filled, tensor[filled]
+        else:
+            kept[name] = tensor
+    kept[LINES], names = lines_of(entries)
+    return kept, Layout(same, rows, names)
+
+
+def expand(kept: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[Entry]]:
+    """The tensors and lines that `condense` was given. Raises `RunError` where the layout fits no such file."""
+    tensors = dict(kept)
+    try:
+        entries = entries_of(tensors.pop(LINES), layout.names)
+        for name, count in layout.rows.items():
+            filled, values = tensors.pop(f"{name}/rows"), tensors.pop(f"{name}/values")
+            whole = values.new_zeros(count, values.shape[1])
+            whole[filled] = values
+            tensors[name] = whole
+        for name, other in layout.same.items():
+            tensors[name] = tensors[other].clone()
+        if f"{MESSAGES}.index" in tensors:
+            parts = [tensors.pop(f"{MESSAGES}.{part}").numpy() for part in ("index", "heads", "tails", "ends")]
+            tensors |= _split(*parts)
+    except (KeyError, IndexError, ValueError, RuntimeError) as error:
+        raise RunError(f"a condensed tensor is not there or does not fit ({error})") from error
+    return tensors, entries
+
+
+def _is_bytes(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.uint8 and tensor.dim() == 1
+
+
+def _join(tensors: Mapping[str, Tensor], messages: Mapping[str, re.Match[str]]) -> dict[str, Tensor]:
+    """Heads one after the other, each distinct tail once, and of each message kind, round, place, bytes of head, tail (or -1)."""
+    tails: dict[bytes, int] = {}
+    heads, index = [], np.empty((len(messages), 5), dtype=np.int64)
+    for row, (name, found) in enumerate(messages.items()):  # one at a time: all of them are hundreds of megabytes
+        message = tensors[name].numpy().tobytes()
+        tail_bytes = max(0, len(message) - _HEAD_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
+        head, tail = message[: len(message) - tail_bytes], message[len(message) - tail_bytes :]
+        heads.append(head)
+        kind, number, place = found.groups()
+        number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
+        index[row] = _KINDS.index(kind), int(number), int(place), len(head), number_of_tail
+    parts = {
+        "index": index,
+        "heads": np.frombuffer(b"".join(heads), dtype=np.uint8),
+        "tails": np.frombuffer(b"".join(tails), dtype=np.uint8),
+        "ends": np.cumsum([len(tail) for tail in tails], dtype=np.int64),
+    }
+    return {f"{MESSAGES}.{part}": torch.from_numpy(values.copy()) for part, values in parts.items()}
+
+
+def _split(index: np.ndarray, heads: np.ndarray, tails: np.ndarray, ends: np.ndarray) -> dict[str, Tensor]:
+    """Undo `_join`."""
+    bounds, start, messages = [0, *ends.tolist()], 0, {}
+    for kind, number, place, head_bytes, tail in index.tolist():
+        head = heads[start : start + head_bytes]
+        start += head_bytes
+        whole = head if tail < 0 else np.concatenate([head, tails[bounds[tail] : bounds[tail + 1]]])
+        messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = torch.from_numpy(whole.copy())
+    return messages
+
+
+def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
+    """A transcript's lines as int64 `[n, 6]`, and the strings that its numbers stand for.
+
+    A header of JSON may have 100 MB, which two million lines fill.
+    """
+    columns = list(zip(*entries, strict=True)) or [()] * len(Entry._fields)
+    names: dict[str, int] = {}
+    numbers = []
+    for field, column in zip(Entry._fields, columns, strict=True):
+        if field in ("round", "num_bytes"):
+            numbers.append(np.array(column, dtype=np.int64))
+        else:
+            for name in dict.fromkeys(column):
+                names.setdefault(name, len(names))
+            numbers.append(np.fromiter(map(names.__getitem__, column), dtype=np.int64, count=len(column)))
+    return torch.from_numpy(np.stack(numbers, axis=1)), list(names)
+
+
+def entries_of(lines: Tensor, names: Sequence[str]) -> list[Entry]:
+    """Undo `lines_of`. Raises `RunError` for lines that are none."""
+    if lines.dtype != torch.int64 or lines.dim() != 2 or lines.shape[1] != len(Entry._fields):
+        raise RunError(f"{list(lines.shape)} numbers are no lines of a transcript")
+    columns = lines.T.tolist()
+    try:
+        for place, field in enumerate(Entry._fields):
+            if field not in ("round", "num_bytes"):
+                columns[place] = [names[number] for number in columns[place]]
+    except IndexError as error:
+        raise RunError("a line of the transcript names a party that is not listed") from error
+    return list(map(Entry._make, zip(*columns, strict=True)))

@@ -1,0 +1,128 @@
+"""What a checkpoint's file holds: the same tensors and lines, each byte once."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors import safe_open
+
+from fkgsec.errors import RunError
+from fkgsec.federation import checkpoint
+from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.disk.condensed import Layout, condense, entries_of, expand, lines_of
+from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party
+from fkgsec.federation.packing import frames_by_round, pack
+
+CLIENTS = 20
+
+
+def broadcast(rows: torch.Tensor) -> Channel:
+    """The same rows sent to twenty clients, and a part of them that each sends back."""
+    channel = Channel()
+    for number in range(CLIENTS):
+        channel.send(Rows.pack(3, SERVER, client_party(str(number)), "entities", rows))
+        channel.send(Rows.pack(4, client_party(str(number)), SERVER, "entities", rows[: number + 1] + number))
+    return channel
+
+
+def tensors_of(channel: Channel) -> dict[str, torch.Tensor]:
+    rows = torch.randn(300, 8)
+    inputs = torch.zeros(300, 8, dtype=torch.float64)
+    inputs[[0, 7, 299]] = torch.tensor([[1.0], [-0.0], [float("nan")]], dtype=torch.float64)
+    own = {"now.entities": rows, "best.final.entities": rows.clone(), "best.inputs.entities.0": inputs}
+    own |= {
+        "small": torch.zeros(2),
+        "none": torch.zeros(0, 4),
+        "a number": torch.tensor(3.0),
+        "frame.1.0": torch.zeros(5),
+    }
+    return own | pack({"frame": frames_by_round(channel.transcript.frames)})
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_tensors_come_back_as_they_were() -> None:
+    tensors = tensors_of(broadcast(torch.randn(500, 8)))
+    entries = [Entry(1, SERVER, "client/a", "rows", "entities", 7)]
+    kept, layout = condense(tensors, entries)
+    back, lines = expand(kept, layout)
+    assert lines == entries
+    assert back.keys() == tensors.keys()
+    assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
+    assert layout.same == {"best.final.entities": "now.entities"}
+    assert layout.rows == {"best.inputs.entities.0": 300}
+
+
+def test_what_all_clients_receive_is_in_the_file_once(tmp_path: Path) -> None:
+    rows = torch.randn(2000, 32)
+    channel = broadcast(rows)
+    tensors = pack({"frame": frames_by_round(channel.transcript.frames)})
+    progress = Progress("run", entries=channel.transcript.entries)
+    checkpoint.save(tmp_path / "state", tensors, progress)
+    assert (tmp_path / "state").stat().st_size < 2 * rows.nbytes < sum(map(len, channel.transcript.frames[3])) / 5
+    back, read = checkpoint.load(tmp_path / "state", "run")
+    assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
+    assert read.entries == channel.transcript.entries
+    assert checkpoint.fingerprint(back, read) == checkpoint.fingerprint(tensors, progress)
+
+
+def test_lines_are_no_part_of_the_header(tmp_path: Path) -> None:
+    """Two million of them filled what a header may have."""
+    entries = [
+        Entry(number // 7, SERVER, client_party(str(number % 7)), "rows", "entities", number)
+        for number in range(14_000)
+    ]
+    checkpoint.save(tmp_path / "state", {}, Progress("run", entries=entries))
+    with safe_open(tmp_path / "state", framework="pt") as handle:
+        assert sum(map(len, handle.metadata().values())) < 1000
+    assert checkpoint.load(tmp_path / "state", "run")[1].entries == entries
+
+
+def test_no_lines_at_all() -> None:
+    assert entries_of(*lines_of([])) == []
+
+
+@pytest.mark.parametrize("layout", [Layout(same={"a": "b"}), Layout(rows={"a": 3}), Layout(rows={"x": -1})])
+def test_a_layout_of_another_file_is_refused(layout: Layout) -> None:
+    kept = {"x/rows": torch.tensor([0]), "x/values": torch.ones(1, 2), "lines": torch.zeros(0, 6, dtype=torch.int64)}
+    with pytest.raises(RunError, match="a condensed tensor is not there or does not fit"):
+        expand(kept, layout)
+
+
+@pytest.mark.parametrize("lines", [torch.zeros(2, 6), torch.zeros(2, 5, dtype=torch.int64), torch.full((1, 6), 9)])
+def test_lines_that_are_none_are_refused(lines: torch.Tensor) -> None:
+    with pytest.raises(RunError, match=r"no lines of a transcript|names a party that is not listed"):
+        entries_of(lines, ["server"])
+
+
+def test_a_small_file_holds_its_tensors_as_they_are(tmp_path: Path) -> None:
+    """As it did before large ones were condensed, and other versions read it."""
+    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(broadcast(torch.randn(50, 4))).items()}
+    progress = Progress("run", entries=[Entry(1, "client/a", SERVER, "rows", "entities", 9)])
+    checkpoint.save(tmp_path / "state", tensors, progress)
+    with safe_open(tmp_path / "state", framework="pt") as handle:
+        assert set(handle.keys()) == set(tensors)
+        assert msgspec.json.decode(handle.metadata()["progress"])["schema"] == 3
+    back, read = checkpoint.load(tmp_path / "state", "run")
+    assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
+    assert read.entries == progress.entries
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "state", {"a": torch.ones(2)}, Progress("run", schema=9))
+    with pytest.raises(RunError, match="checkpoint schema 9; this version reads 1 to 4"):
+        checkpoint.load(tmp_path / "state", "run")
+
+
+@pytest.mark.parametrize("damage", ["layout", "tensor"])
+def test_damage_to_a_condensed_file_is_found(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    checkpoint.save(path, {"a": torch.randn(2**20 + 9), "b": torch.randn(40)}, Progress("run"))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"layout") + 20 if damage == "layout" else len(content) - 100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"damaged: its content is not what was written|not a whole checkpoint"):
+        checkpoint.load(path, "run")
