@@ -46,11 +46,6 @@ docs-serve: $(VENV)/.dev  ## show the documentation on http://127.0.0.1:8000 whi
 test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, kills, full disks, two writers: thousands of them
 	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
 
-release: $(VENV)/.dev  ## build, check the metadata, and try the wheel in a fresh environment without the checkout
-	rm -rf dist/wheel && mkdir -p dist/wheel
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/wheel .
-	$(BIN)/python -m experiments.docs.release dist/wheel/*.whl
-
 release: $(VENV)/.run  ## dist/release: the wheel, tried in a fresh environment without the checkout: demo, gate, report
 	rm -rf dist/release && mkdir -p dist/release
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/release .

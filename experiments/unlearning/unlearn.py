@@ -160,7 +160,7 @@ def _make(
         environment=describe_environment(result),
         protection=result.protection.lines(),
         guarantees=guarantees_of(result),
-        run=spec.document(),
+        run=msgspec.json.decode(msgspec.json.encode(spec.document())),  # as it is read: lists for tuples
     )
     return unlearning, result
 

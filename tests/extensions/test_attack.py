@@ -13,7 +13,7 @@ from attacks import ATTACKS, headline_rows
 from attacks.figure import over_victims
 from experiments.cli.main import app
 from experiments.reporting.listing import figures, find_records, listing
-from experiments.reporting.sheets import margin, markdown_lines
+from experiments.reporting.sheets import interval, markdown_lines
 from experiments.reporting.summary import other_attacks_sheet
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import read_record
@@ -108,7 +108,7 @@ def test_record_table_listing_and_report(folder: Path) -> None:
         assert (one.metric, one.threat_model, one.leak, one.reason) == ("auc", "server", None, None)
         assert one.baseline is not None
         assert one.estimate.low > one.baseline.value == 0.5
-        assert f"{one.estimate.value:.3f}" in shown
+        assert interval(one.estimate) in shown
     assert headline_rows(record.leakage)
     assert {one.attack for one in record.all_figures()} == {"shapes", "reconstruction"}
 
@@ -131,7 +131,7 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     fkgsec("report", str(folder / "run"), "--out", str(folder / "report.html"))
     page = (folder / "report.html").read_text()
     assert "Other attacks" in page
-    assert f">{worst.estimate.value:.3f} (" in page
+    assert f">{worst.estimate.value:.3f} [" in page
     assert 'data-order="0.5">0.5000</td>' in page  # in the same unit
     assert "shapes" in page
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
@@ -157,7 +157,7 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     clear, summed = (case.record.all_figures() for case in comparison.cases)
     (worst,) = over_victims(clear)
     assert "shapes: all victims together" in shown
-    assert f"server auc {margin(worst.estimate)} .500 1.000 {worst.victim}" in shown
+    assert f"server auc {interval(worst.estimate)} .500 1.000 {worst.victim}" in shown
     assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
     assert "shapes under server: hospital-3 was not attacked (its entities crossed in a sum only)" in shown
 
