@@ -110,6 +110,7 @@ def federation(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_python_example_of_data_and_runs(federation: Path) -> None:
     (example,) = [block.body for block in blocks(PAGES["docs/tutorials/runs.md"]) if block.language == "python"]
     assert len([line for line in example.splitlines() if line.strip()]) <= 15

@@ -160,6 +160,7 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_and_what_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick part: no command that trains but the first, nor one that judges."""
     monkeypatch.chdir(tmp_path)

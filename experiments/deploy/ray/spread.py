@@ -185,6 +185,7 @@ class SpreadEvaluator(Evaluator):
 
     def __init__(self, task: SpreadTask, kind: str, stack: ClientStack) -> None:
         self._task, self._kind, self._stack, self._encode = task, kind, stack, None
+        self._options = task.options
 
     def client_tables(self, client: int, tables: Mapping[str, Tensor] | None = None) -> ClientTables:
         """The client's rows of these stacked tables; of the live ones when None."""

@@ -71,7 +71,15 @@ def few_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(properties, "NUM_CLIENTS", 8)
 
 
-@pytest.mark.parametrize("attack", ["client-kinship", "degree-support", "property-inference", "gradient-inversion"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "client-kinship",
+        "degree-support",
+        "property-inference",
+        pytest.param("gradient-inversion", marks=pytest.mark.slow),
+    ],
+)
 def test_a_clip_by_the_server_hides_no_upload_from_it(attacked, attack: str) -> None:
     """It reads what it clips afterwards."""
     clear, clipped = attacked(attack), attacked(attack, CLIP)

@@ -220,6 +220,7 @@ limits:
 FORGET = "forget: forget.tsv, client: hospital-1"
 
 
+@pytest.mark.slow
 def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path) -> None:
     """Deleting is caught, re-training passes; what an audit would not have noticed fails."""
     client = generate_consortium(clients=3, size=3000, seed=0).clients[0]

@@ -210,6 +210,7 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     assert {entry.state for entry in read_queue(tmp_path / "all").entries} == {"waiting"}
 
 
+@pytest.mark.slow
 def test_a_run_is_made_in_a_process_of_its_own_and_is_finished_then(tmp_path: Path) -> None:
     plain = TABLE.replace("    choose: {option: gamma, values: [8, 10], why: tried}\n", "")
     table = experiment_of(tmp_path, plain)
