@@ -7,15 +7,19 @@ for one in headline(figures):
 figures_to_frame(figures)                                                         # pandas, as run_attacks(...).to_frame()
 """
 
-from attacks.figure import Figure, headline
-from attacks.frames import figures_to_frame
-from attacks.graphs.options import GraphAttackOptions
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage, headline_rows
-from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
-from attacks.reconstruction.unlinked import Unlinked
-from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attacks.figure import Figure, headline
+    from attacks.frames import figures_to_frame
+    from attacks.graphs.options import GraphAttackOptions
+    from attacks.reconstruction.evaluation import attack_federation
+    from attacks.reconstruction.leakage import Leakage, headline_rows
+    from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
+    from attacks.reconstruction.unlinked import Unlinked
+    from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
+    from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
 
 __all__ = [
     "ATTACKS",
@@ -38,3 +42,36 @@ __all__ = [
     "headline_rows",
     "run_attacks",
 ]
+
+_WHERE = {
+    "ATTACKS": "attacks.registry",
+    "Attack": "attacks.registry",
+    "AttackOptions": "attacks.reconstruction.options",
+    "Figure": "attacks.figure",
+    "GraphAttackOptions": "attacks.graphs.options",
+    "KgeAttackOptions": "attacks.reconstruction.options",
+    "Leakage": "attacks.reconstruction.leakage",
+    "Needs": "attacks.registry",
+    "THREAT_MODELS": "attacks.view",
+    "ThreatModel": "attacks.view",
+    "Truth": "attacks.registry",
+    "Unlinked": "attacks.reconstruction.unlinked",
+    "View": "attacks.view",
+    "attack_federation": "attacks.reconstruction.evaluation",
+    "build_view": "attacks.view",
+    "figures_to_frame": "attacks.frames",
+    "headline": "attacks.figure",
+    "headline_rows": "attacks.reconstruction.leakage",
+    "run_attacks": "attacks.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load an exported name when it is first asked for: `attacks.figure` alone needs no torch, the attacks do."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'attacks' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from attacks.view import ALL
 from fkgsec.estimate import Estimate
 
+ALL = "all"  # stands for all victims together where a victim is named
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
 STRONGEST = "strongest"
 TOGETHER = " + "  # between the names of several colluders
@@ -84,6 +84,19 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
             return 0.0
         added = self.estimate.value - (self.baseline.value if self.baseline else 0.0)
         return -added if self.less_is_worse else added
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the whole interval lies on the victim's worse side of the baseline (of 0 where there is none)."""
+        if self.reason is not None:
+            return False
+        base = 0.0 if self.baseline is None else self.baseline.value
+        return self.estimate.high < base if self.less_is_worse else self.estimate.low > base
+
+    @property
+    def given(self) -> bool:
+        """Whether the baseline is the most already, so that the attack can add nothing."""
+        return self.reason is None and self.baseline is not None and self.baseline.value == self.attainable
 
     @property
     def question(self) -> tuple[str, str, str, float | None, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from attacks.figure import ALL
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES
@@ -171,9 +172,6 @@ class View:
     def only(self, victims: tuple[Any, ...]) -> Self:
         """The same view with these victims."""
         return replace(self, victims=victims)
-
-
-ALL = "all"  # stands for all victims together where a victim is named
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,7 @@ class Cell(NamedTuple):
     @property
     def given(self) -> bool:
         """Whether the base is the most already."""
-        one = self.figure
-        return self.measured and one is not None and one.baseline is not None and one.baseline.value == one.attainable
+        return self.measured and self.figure is not None and self.figure.given
 
     @property
     def level(self) -> float:
@@ -80,10 +79,7 @@ class Cell(NamedTuple):
     @property
     def beyond(self) -> bool:
         """Whether the interval lies on the victim's worse side of the baseline."""
-        if self.figure is None or self.reason:
-            return False
-        one, base = self.figure, 0.0 if self.figure.baseline is None else self.figure.baseline.value
-        return one.estimate.high < base if one.less_is_worse else one.estimate.low > base
+        return self.measured and self.figure is not None and self.figure.beyond
 
 
 class Row(NamedTuple):
