@@ -82,8 +82,9 @@ class LinkLearner:
         heads, tails = rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]
         posterior = self.relations.log_posterior(heads, tails)
         features = link_features(self.model, self.colluder.relations, heads, tails, near, posterior)
-        linked = self.classifier.predict_log_proba(self.scaler.transform(features))[:, 1]
-        return linked + posterior.max(axis=1), posterior.argmax(axis=1)
+        # scikit-learn's own log of a probability is -inf for every pair that is far enough from linked, all of them alike
+        odds = self.classifier.decision_function(self.scaler.transform(features)).astype(np.float64)
+        return posterior.max(axis=1) - np.logaddexp(0.0, -odds), posterior.argmax(axis=1)
 
 
 def link_features(

@@ -84,6 +84,15 @@ class TestLearner:
         assert np.isfinite(found.scores[[0, 2]]).sum() == 2 * (COUNT - 2)
         assert np.isneginf(learner.rank(rows * torch.nan, np.array([3])).scores).all()
 
+    def test_pairs_of_no_probability_that_a_float_holds_are_still_told_apart(self) -> None:
+        rows, triples = typed()
+        learner = learnt(knowledge(rows, triples))
+        assert learner is not None
+        scores = learner.rank(1000 * typed(seed=1)[0], np.arange(COUNT)).scores[~np.eye(COUNT, dtype=bool)]
+        assert np.isfinite(scores).all()
+        assert scores.min() < np.log(np.finfo(np.float64).tiny)
+        assert len(np.unique(scores)) > 0.5 * len(scores), (len(np.unique(scores)), len(scores))
+
     @pytest.mark.parametrize("triples", [[(0, 1, -1)], [(0, 1, 2), (3, 1, 4)], [(0, 0, 0), (1, 1, 1)]])
     def test_where_nothing_can_be_learnt_there_is_no_ranking(self, triples: list[tuple[int, int, int]]) -> None:
         assert learnt(knowledge(typed()[0], np.array(triples))) is None
