@@ -222,13 +222,23 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         for column in document.columns
         if f"{row.name} {column.name}" in kept
     )
+    used = {
+        (row.same_as or row.name, column)
+        for row in document.rows
+        for column in columns
+        if f"{row.name} {column}" in kept
+    }
     stated = [
         ("all cells", document),
-        *((column.name, column) for column in document.columns),
+        *((column.name, column) for column in document.columns if any((row, column.name) in used for row in rows)),
         *(
-            pair
+            (place, level)
             for row in document.rows
-            for pair in [(row.name, row), *((f"{row.name} {name}", one) for name, one in row.exceptions.items())]
+            for place, level, used_in in [
+                (row.name, row, columns),
+                *((f"{row.name} {column}", one, [column]) for column, one in row.exceptions.items()),
+            ]
+            if any((row.name, column) in used for column in used_in)
         ),
         ("all cells, above all", last),
     ]

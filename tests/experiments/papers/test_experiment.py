@@ -269,6 +269,10 @@ def test_a_small_variant_is_another_table_with_settings_of_ours(tmp_path: Path) 
     assert first.figures == whole.cells[0].figures
     assert whole.cells[0].stated["dim"] is None
     assert [cell.spec.dim for cell in whole.cells if cell.spec] == [3, 4, 4, 4]
+    everywhere = ["all cells", "two", "three", "TransE FedE", "TransE FedE two", "TransE FedR"]
+    assert list(dict.fromkeys(one.where for one in whole.settings)) == everywhere
+    everywhere[2:3] = []
+    assert list(dict.fromkeys(one.where for one in small.settings)) == [*everywhere, "all cells, above all"]
 
 
 # Wrong files.
