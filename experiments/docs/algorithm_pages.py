@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
 import pkgutil
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import fkgsec.algorithms
 import fkgsec.algorithms.graphs
@@ -15,9 +19,12 @@ from attacks.registry import attacks_of
 from attacks.view import threat_models
 from defenses.options import check_defense
 from experiments.docs.docstrings import as_markdown, bibliography, cell, remarks
+from experiments.docs.measured import of_algorithm
 from experiments.tasks.task import all_tasks, task_named
 from fkgsec.errors import SpecError
-from fkgsec.exchange import AGGREGATIONS, CODECS
+from fkgsec.exchange import AGGREGATIONS, CODECS, aggregation, codec
+from fkgsec.exchange.codec import ClientCodec
+from fkgsec.exchange.transport import Transport
 from fkgsec.federation.recipes import RECIPES, Recipe, algorithms_of
 from fkgsec.federation.settings import SettingField, fields_of
 
@@ -75,7 +82,10 @@ def _page(name: str, recipe: Recipe) -> str:
             lines += ["", f"**{head}.**", "", *(f"- {cell(one)}" for one in said)]
     lines += ["", "## Parts", "", *_parts(recipe), "", "## Settings", "", *_settings(recipe)]
     if recipe.shared:
+        lines += ["", "## What crosses, and who sees it", "", *_exchange(recipe)]
         lines += ["", "## What it costs", "", *_cost(name)]
+    if measured := of_algorithm(name, recipe.task):
+        lines += ["", "## What leaked", "", "In clear, to attacks that need no further training:", "", *measured]
     lines += [
         "",
         "## What defends it",
@@ -96,6 +106,7 @@ def _modules() -> tuple[ModuleType, ...]:
         importlib.import_module(f"{package.__name__}.{one.name}")
         for package in packages
         for one in pkgutil.iter_modules(package.__path__)
+        if not one.ispkg  # a package has its modules' recipes, too, but not what they say
     )
 
 
@@ -108,7 +119,7 @@ def module_of(recipe: Recipe) -> ModuleType:
 
 
 def _parts(recipe: Recipe) -> list[str]:
-    aggregation, codec = AGGREGATIONS[recipe.aggregation], CODECS[recipe.codec]
+    aggregated, coded = AGGREGATIONS[recipe.aggregation], CODECS[recipe.codec]
     rows = {
         "task": task_named(recipe.task).about,
         "shared tables": ", ".join(recipe.shared) or "none",
@@ -116,8 +127,8 @@ def _parts(recipe: Recipe) -> list[str]:
     if recipe.shared:
         rows |= {
             "crosses by the codec": f"`{recipe.codec}`"
-            + (", which chooses rows by their values" if codec.chooses_rows else ""),
-            "becomes, at the server": f"`{recipe.aggregation}`, which needs {aggregation.needs}",
+            + (", which chooses rows by their values" if coded.chooses_rows else ""),
+            "becomes, at the server": f"`{recipe.aggregation}`, which needs {aggregated.needs}",
         }
     rows |= {
         "second model": PRIVATE[recipe.private],
@@ -125,6 +136,27 @@ def _parts(recipe: Recipe) -> list[str]:
         "optimizer": "lives on between rounds" if recipe.keep_optimizer else "new in every round",
     }
     return ["| part | here |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items() if value)]
+
+
+def _exchange(recipe: Recipe) -> list[str]:
+    """What the modules of its codec and its aggregation say: which rows cross, what becomes of them, what that tells whom."""
+    kinds = (CODECS[recipe.codec].client, AGGREGATIONS[recipe.aggregation])
+    told = []
+    if kinds[0] is ClientCodec:
+        told.append(f"Whole rows as they are, both ways.\n{leakage(Transport)}")
+    for kind in kinds:
+        module = sys.modules[kind.__module__]
+        words = kind.__doc__ if module in (codec, aggregation) else module.__doc__
+        told.append("" if kind is ClientCodec else as_markdown(words or "").partition("Legend:")[0].strip())
+    return [re.sub(r"\n+(Leakage|Source):", r"\n\n**\1:**", "\n\n".join(one for one in dict.fromkeys(told) if one))]
+
+
+def leakage(part: Any) -> str:
+    """The paragraph of a docstring that says what is told to whom, without what follows it. Raises `SpecError`."""
+    for block in inspect.cleandoc(part.__doc__ or "").split("\n\n"):
+        if block.startswith("Leakage:"):
+            return " ".join(block.split())
+    raise SpecError(f"{part.__name__} does not say what it leaks")
 
 
 def _settings(recipe: Recipe) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,8 @@ from attacks.view import threat_models
 from experiments.docs.docstrings import as_markdown, bibliography, cell
 from experiments.docs.measured import of_attack
 from experiments.tasks.task import all_tasks, task_named
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def attack_pages() -> dict[str, str]:
@@ -46,6 +50,17 @@ def module_of(attack: Attack) -> ModuleType:
     return sys.modules[getattr(run, "__module__", type(run).__module__)]
 
 
+def _guides(name: str) -> list[str]:
+    """Pages that somebody wrote and that name the attack, with their titles; none where there is no documentation beside."""
+    made = []
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text()
+        if re.search(rf"`{re.escape(name)}[`.]|--attack {re.escape(name)}\b(?!-)", text):
+            title = re.search(r"^# (.+)$", text, re.MULTILINE)
+            made.append(f"- [{title[1] if title else path.stem}](../../{path.relative_to(DOCS).as_posix()})")
+    return made
+
+
 def _page(attack: Attack) -> str:
     models = threat_models(attack.task)
     told = as_markdown(module_of(attack).__doc__ or "")
@@ -64,4 +79,6 @@ def _page(attack: Attack) -> str:
     lines += ["", f"On runs of {task_named(attack.task).about}. As limits of a policy: [limits](../policy.md#limits)."]
     if measured := of_attack(attack.name):
         lines += ["", "## What it got", "", *measured]
+    if guides := _guides(attack.name):
+        lines += ["", "## More of it", "", *guides]
     return "\n".join([*lines, *bibliography("\n".join(lines))])

@@ -13,7 +13,7 @@ from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from experiments.cli.surface import read_surface
-from experiments.docs.algorithm_pages import file_name
+from experiments.docs.algorithm_pages import file_name, module_of
 from experiments.docs.docstrings import as_markdown, described, remarks
 from experiments.docs.fields import fields_of, flattened, structs_of
 from experiments.docs.pictures import draw, knowledge
@@ -55,13 +55,31 @@ def test_every_algorithm_with_its_settings(pages: dict[str, str]) -> None:
     assert "D_KL(teacher || student)" in pages["reference/algorithms/fedlu.md"].replace("\\|", "|")
 
 
+def test_every_algorithm_says_what_crosses_and_who_sees_it(pages: dict[str, str]) -> None:
+    modules = set()
+    for name, recipe in RECIPES.items():
+        page, module = pages[f"reference/algorithms/{file_name(name)}"], module_of(recipe)
+        modules.add(module.__name__)
+        assert page.split("\n")[2].startswith((module.__doc__ or "").split("\n")[0][:40]), name
+        assert ("## What crosses, and who sees it" in page) == bool(recipe.shared), name
+        assert ("**Leakage:**" in page) == bool(recipe.shared), name
+    assert len(modules) > 15, "each tells of its own, no package for all that are in it"
+    assert "which of them changed most in each round" in pages["reference/algorithms/feds.md"]
+    assert "sum of masked rows divided by" in pages["reference/algorithms/fedavg.md"]
+
+
 def test_every_attack_with_its_metrics_and_threat_models(pages: dict[str, str]) -> None:
     for name, attack in ATTACKS.items():
         page = pages[f"reference/attacks/{name}.md"]
         assert all(f"`{name}.{metric}`" in page for metric in attack.metrics)
         assert all(f"| `{one}`" in page for one in attack.threat_models)
         assert "Source: " in page, name
-    assert "| `psu,secagg` | 0.843" in pages["reference/attacks/edges.md"], "the committed matrix"
+    page = pages["reference/attacks/edges.md"]
+    assert "| `psu,secagg` | 0.843" in page, "the committed matrix"
+    (number,) = re.findall(r"^\| `fedr` \| (n/a \d+) \|$", page, re.MULTILINE)
+    assert f"- {number}: no entity embedding of it crossed" in page
+    assert "(../../graphs.md)" in pages["reference/attacks/backdoor.md"]
+    assert "(../../membership.md)" not in pages["reference/attacks/backdoor.md"]
 
 
 def test_every_defense_with_its_settings(pages: dict[str, str]) -> None:
