@@ -46,15 +46,19 @@ docs-serve: $(VENV)/.dev  ## show the documentation on http://127.0.0.1:8000 whi
 test-faults: $(VENV)/.dev  ## damaged files, hostile names, containers, kills, full disks, two writers: thousands of them
 	$(BIN)/python -m pytest -q tests/faults -m "slow or not slow"
 
-release: $(VENV)/.run  ## dist/release: the wheel, tried in a fresh environment without the checkout: demo, gate, report
-	rm -rf dist/release && mkdir -p dist/release
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/release .
-	$(PYTHON) -m venv dist/release/venv
-	dist/release/venv/bin/pip install --quiet -c constraints.txt dist/release/*.whl
-	dist/release/venv/bin/pip check
-	cp examples/policy.yaml dist/release
-	cd dist/release && venv/bin/fkgsec --version && venv/bin/fkgsec attack --target fede --leak 0.5 --rounds 60 --out demo
-	cd dist/release && venv/bin/fkgsec check policy.yaml && venv/bin/fkgsec report demo --out report.html
+release: $(SUPPLY)/.made  ## dist/release: sdist and wheel, metadata checked, tried in a fresh environment without the checkout
+	rm -rf dist/release
+	$(SUPPLY)/bin/python -m build --outdir dist/release  # the wheel is made from the sdist, not from what lies in build/
+	$(SUPPLY)/bin/python -m twine check --strict dist/release/*
+	set -e; tried=$$(mktemp -d); trap 'rm -rf "$$tried"' EXIT; \
+	$(PYTHON) -m venv $$tried/venv; \
+	$$tried/venv/bin/python -m pip install --quiet -c constraints.txt dist/release/*.whl; \
+	$$tried/venv/bin/python -m pip check; \
+	cp examples/policy.yaml $$tried; cd $$tried; set -x; \
+	venv/bin/fkgsec --version; \
+	venv/bin/fkgsec attack --target fede --leak 0.5 --rounds 60 --out demo; \
+	venv/bin/fkgsec check policy.yaml; \
+	venv/bin/fkgsec report demo --out report.html
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor, and beside PyKEEN's
 	$(BIN)/python -m experiments.bench.rounds
@@ -66,7 +70,7 @@ bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's 
 
 $(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are none of ours
 	$(PYTHON) -m venv $(SUPPLY)
-	$(SUPPLY)/bin/python -m pip install --quiet -c constraints.txt pip-tools cyclonedx-bom pip-audit
+	$(SUPPLY)/bin/python -m pip install --quiet -c constraints.txt build twine pip-tools cyclonedx-bom pip-audit
 	touch $@
 
 lock: $(SUPPLY)/.made  ## pin every package that we and the tests need, with its hashes

@@ -47,7 +47,7 @@ def _measured(files: str, about: str, yours: str) -> Measured | None:
         for line in lines
         if line.startswith("|") and "---" not in line
     )
-    reasons = dict(told.groups() for line in lines if (told := REASON.fullmatch(line)))
+    reasons = {told[1]: told[2] for line in lines if (told := REASON.fullmatch(line))}
     return Measured(head, tuple(rows), reasons, files, about, yours)
 
 

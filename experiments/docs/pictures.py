@@ -14,7 +14,7 @@ from experiments.tasks.task import all_tasks
 
 WIDTH, HEIGHT = 800, 300
 ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # told apart by colour-blind readers, too
-_STYLE = "font-family:system-ui,sans-serif;font-size:13px"
+STYLE = "font-family:system-ui,sans-serif;font-size:13px"
 
 
 def pictures() -> dict[str, str]:
@@ -48,7 +48,7 @@ def draw(model: ThreatModel) -> str:
         )
     title = f"{model.name}: {model.about}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{_STYLE}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{STYLE}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
 

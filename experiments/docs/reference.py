@@ -19,6 +19,7 @@ from experiments.docs.attack_pages import attack_pages
 from experiments.docs.command_pages import command_pages
 from experiments.docs.defense_pages import PROTOCOLS, defense_pages, protocol_pages
 from experiments.docs.fields import exit_page, policy_page, record_page, spec_page
+from experiments.docs.figure_picture import picture
 from experiments.docs.pictures import pictures, threats_page
 from fkgsec.federation.recipes import RECIPES
 
@@ -61,7 +62,8 @@ def generated_files() -> dict[str, str]:
         "reference/policy.md": policy_page(),
         "reference/exit.md": exit_page(),
         "reference/python.md": _python_page(),
-        **{f"reference/threats/{name}.svg": picture for name, picture in pictures().items()},
+        **{f"reference/threats/{name}.svg": drawn for name, drawn in pictures().items()},
+        "reference/figures/beside.svg": picture(),
     }
 
 

@@ -4,12 +4,16 @@ What is heavy runs small, by these rules and no other: a command that trains tak
 (and `SIZE` where it has the embedded data), one on graphs to classify `SMALL_GRAPHS`; a paper's table is trained on the embedded
 data, or on generated graphs, with the same options, one cell of it; `check --init` proposes a policy for the
 pages' own small federation. Files that pages take as given are made first.
+
+Guides (`GUIDES`) are run once, by the same rules; those on published graphs where `FKGSEC_DATA` has them.
 """
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -33,25 +37,33 @@ ORDER = (
     "gate",
     "tables",
 )  # later pages use runs of earlier ones
+GUIDES = ("graphs", "membership", "poisoning", "robustness")
+PUBLISHED_GRAPHS = Path(os.environ.get("FKGSEC_DATA", "/nowhere")) / "TUDataset"
 PAGES = {name: (TUTORIALS / f"{name}.md").read_text() for name in ORDER}
 SMALL = {"dim": 8, "rounds": 2, "num_negatives": 4, "batch_size": 64, "unlinked_heads": 0, "device": "cpu"}
 SIZE = {"size": 600}
 SMALL_GRAPHS = {"width": 8, "rounds": 2, "size": 200, "device": "cpu"}
 OF_GRAPHS = {"cefgl", "fedavg", "fedstar"}
 TABLES_OF_GRAPHS = {name for name in shipped_experiments() if name.startswith("liu2024_cefgl")}
+PUBLISHED = {"NCI1", "PTC_MR", "AIDS"}
 ATTACK_ONLY = {"unlinked_heads"}
 REPORTS = {"check.xml", "check.sarif", "check.md"}  # of a build: each check makes its own
 
 
-def commands() -> list[str]:
+def commands(pages: Iterable[str] = PAGES.values(), languages: tuple[str, ...] = ("bash",)) -> list[str]:
     """The lines of the pages' blocks of commands that begin with fkgsec or awk, without their comments."""
     return [
         line
-        for text in PAGES.values()
+        for text in pages
         for block in blocks(text)
-        if block.language == "bash"
-        for line in re.findall(r"^(?:fkgsec|awk) .*?(?= +#|$)", block.body, flags=re.MULTILINE)
+        if block.language in languages and block.begins is None
+        for line in re.findall(r"^(?:fkgsec|awk) .*?(?= +#|$)", joined(block.body), flags=re.MULTILINE)
     ]
+
+
+def joined(body: str) -> str:
+    """A block with the lines that end in a backslash joined to the next."""
+    return re.sub(r"\\\n\s*", "", body)
 
 
 def reduced(line: str) -> list[str]:
@@ -59,7 +71,7 @@ def reduced(line: str) -> list[str]:
     words = shlex.split(line)[1:]
     trains = words[0] in ("train", "compare") or (words[0] == "attack" and "--run" not in words)
     if words[:2] == ["check", "--init"]:
-        return [*words, "--data", "my-federation"]
+        return words if "--data" in words else [*words, "--data", "my-federation"]
     if "--dry-run" in words:
         return words
     if words[:2] == ["experiment", "run"]:
@@ -72,6 +84,8 @@ def reduced(line: str) -> list[str]:
     own = SMALL if words[0] != "train" else {name: value for name, value in SMALL.items() if name not in ATTACK_ONLY}
     own = own if "--data" in words else own | SIZE
     own = SMALL_GRAPHS if OF_GRAPHS & set(words) else own
+    if PUBLISHED & set(words):  # published graphs have the size that they have
+        own = {name: value for name, value in SMALL_GRAPHS.items() if name != "size"}
     for name, value in own.items():
         option = f"--{name.replace('_', '-')}"
         while option in words:
@@ -176,3 +190,36 @@ def test_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_given(tmp_path)
     run_twice(commands(), tmp_path)
+
+
+def of_guides() -> tuple[list[str], list[str]]:
+    """The lines of guides, those on published graphs and what is made of their runs apart."""
+    lines = commands([(TUTORIALS.parent / f"{name}.md").read_text() for name in GUIDES], ("", "bash"))
+    published = [
+        line for line in lines if re.search(r"MUTAG|NCI1|PTC_MR|AIDS|runs/(?:nci1|fedsgd|aids)", line) is not None
+    ]
+    return [line for line in lines if line not in published], published
+
+
+def run_once(lines: list[str]) -> None:
+    for line in lines:
+        words = reduced(line)
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0, f"{shlex.join(words)}: {done.output}"
+
+
+@pytest.mark.slow
+def test_commands_of_guides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_given(tmp_path)
+    lines, published = of_guides()
+    assert len(lines) >= 8
+    assert len(published) >= 7
+    run_once(["fkgsec attack --data my-federation --target fede --leak 0.5 --out runs/mine", *lines])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PUBLISHED_GRAPHS.is_dir(), reason="FKGSEC_DATA has no TUDataset")
+def test_commands_of_guides_on_published_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_once(of_guides()[1])
