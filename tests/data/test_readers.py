@@ -53,6 +53,9 @@ def as_graph(graph: KnowledgeGraph | FederatedGraph) -> KnowledgeGraph:
     return graph
 
 
+OTHERS = "; --triple-columns (in Python columns=) names others"
+
+
 class TestTsvFolder:
     def test_ids_follow_first_appearance(self, tmp_path: Path) -> None:
         graph = readers.read_tsv_folder(write_folder(tmp_path / "g", valid="z\tlikes\ta\n"))
@@ -152,7 +155,9 @@ class TestTsvFolder:
         graph = readers.read_path(tmp_path / "own.csv", ("subject", "predicate", "object"))
         assert isinstance(graph, KnowledgeGraph)
         assert (graph.entities, graph.relations, len(graph.test)) == (("a", "b", "c"), ("r",), 1)
-        with pytest.raises(DataError, match=r"no column head, relation, tail \(the table has: subject, predicate"):
+        with pytest.raises(
+            DataError, match=r"no column head, relation, tail \(the table has: subject, .*\); --triple-col"
+        ):
             readers.read_path(tmp_path / "own.csv")
         with pytest.raises(DataError, match="which alone has columns to name"):
             readers.read_path(tmp_path, ("subject", "predicate", "object"))
@@ -316,7 +321,8 @@ class TestTripleTable:
         graph = as_graph(readers.read_triple_table(path))
         assert by_name(graph, "train") == list(self.ROWS)
         assert (len(graph.valid), len(graph.test), graph.name) == (0, 0, "t")
-        assert graph.warnings == (f"{path}: no split column, all 3 triples are in train",)
+        note = "no split column, all 3 triples are in train; dividing them among clients draws valid and test"
+        assert graph.warnings == (f"{path}: {note}",)
 
     @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
     def test_split_and_client_columns(self, tmp_path: Path, suffix: str) -> None:
@@ -359,8 +365,8 @@ class TestTripleTable:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"head,rel,tail\na,r,b\n", "t.csv: no column relation (the table has: head, rel, tail)"),
-            (b"", "t.csv: no column head, relation, tail (the table has: )"),
+            (b"head,rel,tail\na,r,b\n", "t.csv: no column relation (the table has: head, rel, tail)" + OTHERS),
+            (b"", "t.csv: no column head, relation, tail (the table has: )" + OTHERS),
             (b"head,relation,tail,tail\na,r,b,c\n", "t.csv: more than one column tail"),
             (b"head,relation,tail\na,r,b\na,r\n", "t.csv:3: expected 3 fields, found 2"),
             (b"head,relation,tail\na,r,b,c\n", "t.csv:2: expected 3 fields, found 4"),

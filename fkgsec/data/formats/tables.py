@@ -26,6 +26,7 @@ SPLIT_NAMES = {
     "dev": "valid",
     "test": "test",
 }
+_COLUMNS = ("head", "relation", "tail")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _MOST_SHOWN = 20  # columns that an error names
 MOST_ROWS = 100_000_000  # a few bytes of Parquet can claim more rows than any memory holds
@@ -38,7 +39,7 @@ class _Table(NamedTuple):
 
 def read_triple_table(
     path: Path | str,
-    columns: tuple[str, str, str] = ("head", "relation", "tail"),
+    columns: tuple[str, str, str] = _COLUMNS,
     *,
     split_column: str | None = None,
     client_column: str | None = None,
@@ -95,6 +96,7 @@ def read_triple_table(
     title = name or path.stem
     notes = () if splits else (f"{path}: no split column, all {num_rows:,} triples are in train",)
     if clients is None:
+        notes = tuple(f"{note}; dividing them among clients draws valid and test" for note in notes)
         return build_graph(title, by_split(""), empty=f"{path} ({{split}})", notes=notes)
     parts = {client: by_split(client) for client in sorted(set(clients), key=natural_order)}
     return build_federation(title, parts, empty=f"{path} (client {{client}}, {{split}})", notes=notes)
@@ -120,7 +122,8 @@ def _select(path: Path, header: Sequence[str], wanted: Iterable[str], optional: 
     if missing:
         there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
         more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
-        raise DataError(f"{path}: no column {', '.join(missing)} (the table has: {there}{more})")
+        by = "; --triple-columns (in Python columns=) names others" if set(missing) <= set(_COLUMNS) else ""
+        raise DataError(f"{path}: no column {', '.join(missing)} (the table has: {there}{more}){by}")
     twice = [column for column in chosen if header.count(column) > 1]
     if twice:
         raise DataError(f"{path}: more than one column {', '.join(twice)}")
