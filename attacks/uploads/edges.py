@@ -22,17 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 
 from attacks.arrays import in_deviations
-from attacks.figure import Figure
+from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.membership.figures import placements
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import (
+    FirstPairs,
     Pairs,
     RankingAuc,
     attraction,
@@ -44,7 +44,7 @@ from attacks.uploads.pairs import (
     standardised,
 )
 from attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
 EDGES = "edges"
@@ -132,32 +132,32 @@ def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figur
     if min(num_linked, num_pairs - num_linked) < 2:
         reason = f"{num_linked} of {num_pairs} pairs are linked; it takes 2 linked ones and 2 others"
         return truth.not_attacked(victim.name, reason)
-    num_first = min(FIRST, num_pairs)
     shared = {"counts": {"pairs": num_pairs, "linked": num_linked}}
     chance = {"auc": 0.5, "precision": num_linked / num_pairs}
-    most = {"auc": 1.0, "precision": min(1.0, num_linked / num_first)}
-    ways: dict[str, dict[str, Measure]] = {metric: {} for metric in METRICS}
-    for way, scores in ranked.ways.items():
-        right = right_of_first(scores, linked, num_first)
-        ways["auc"][way] = RankingAuc(scores, linked, pairs).estimate
-        ways["precision"][way] = partial(_share, right, num_first)
+    most = {"auc": 1.0, "precision": min(1.0, num_linked / FIRST)}
+    ways: dict[str, dict[str, Measure]] = {
+        "auc": {way: RankingAuc(scores, linked, pairs).estimate for way, scores in ranked.ways.items()}
+    }
+    if num_pairs > FIRST:
+        ways["precision"] = {
+            way: FirstPairs(scores, linked, pairs, FIRST).estimate for way, scores in ranked.ways.items()
+        }
     figures = []
     for metric, measures in ways.items():
         guesses = {"chance": exact(chance[metric], num_pairs)}
         if ranked.names is not None:
-            guesses["names"] = exact(_of_names(metric, ranked.names, linked, num_first), num_pairs)
+            guesses["names"] = exact(_of_names(metric, ranked.names, linked), num_pairs)
         figures += by_ways(truth, metric, victim.name, measures, guesses, attainable=most[metric], **shared)
+    if num_pairs <= FIRST:
+        reason = f"there are {num_pairs} pairs, of which all would be among the first {FIRST}"
+        figures.append(truth.figure("precision", victim.name, NOT_ATTACKED, reason=reason, **shared))
     return figures
 
 
-def _of_names(metric: str, names: np.ndarray, linked: np.ndarray, num_first: int) -> float:
+def _of_names(metric: str, names: np.ndarray, linked: np.ndarray) -> float:
     if metric == "precision":
-        return right_of_first(names, linked, num_first) / num_first
+        return right_of_first(names, linked, FIRST) / FIRST
     return float(placements(names[linked], names[~linked]).members.mean())
-
-
-def _share(right: float, count: int, compared: int) -> Estimate:
-    return proportion(right, count, compared=compared)
 
 
 ATTACK = Attack(

@@ -21,7 +21,7 @@ from torch import Tensor
 from attacks.membership.figures import estimate_auc, placements
 from attacks.registry import Truth
 from attacks.view import Victim
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, proportion
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
@@ -141,6 +141,41 @@ class RankingAuc:
     def estimate(self, compared: int = 1) -> Estimate:
         """With its interval, at the level of one among so many that are compared."""
         return estimate_auc(self.placed, self.variance, "dyadic+newcombe", compared=compared)
+
+
+class FirstPairs:
+    """Share of linked pairs among the first `count`.
+
+    Args:
+        scores `[P]`, linked: bool `[P]`, of more than `count` pairs.
+
+    Which pairs come first is drawn, too: by the row, since a hub brings many at once. The influence of a pair is that of a share
+    above a threshold that a fixed share of all pairs exceeds: one among the first adds what it is beyond those at the threshold.
+    Its variance is `dyadic_variance`; the interval is Wilson's of as many independent pairs as tell as much.
+
+    Source: ours, after the delta method.
+    """
+
+    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int) -> None:
+        self.count = count
+        self.share = right_of_first(scores, linked, count) / count
+        around = max(1, count // 2), min(len(scores), count + count // 2)
+        fewer, more = (right_of_first(scores, linked, number) for number in around)
+        at_threshold = (more - fewer) / (around[1] - around[0])
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        above, tied = scores > least, scores == least
+        first = above + tied * ((count - above.sum()) / tied.sum())
+        influence = first * (linked - at_threshold) / count
+        influence -= influence.mean()
+        alone = self.share * (1 - self.share) / count
+        variance = dyadic_variance(influence, pairs.first, pairs.second, pairs.mask.shape[1])
+        self.independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
+
+    def estimate(self, compared: int = 1) -> Estimate:
+        """With its interval, at the level of one among so many that are compared."""
+        wide = proportion(self.share * self.independent, self.independent, compared=compared)
+        method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
+        return Estimate(self.share, min(wide.low, self.share), max(wide.high, self.share), self.count, method)
 
 
 def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:

@@ -49,21 +49,26 @@ EDGES_ROUNDS, SERVER_AUX_ROUNDS = "edges-rounds", "server-aux-rounds"
 MOST_ROUNDS = 20
 
 
-def watch(truth: Truth) -> dict[str, list[VictimView]] | str:
-    """Train the run once more; of each victim what the server has in each of the chosen rounds, or why there is nothing.
+def watch(truth: Truth) -> dict[str, list[VictimView] | str]:
+    """Train the run once more; of each victim what the server has in each of the chosen rounds, at least two, or why there is
+    nothing.
 
     All of a victim's views have the same rows in the same order. `received`: what training began from, of sums the means before.
+    Nothing is trained where no victim's rows crossed.
     """
     result: FederationResult = truth.result
-    if reason := obstacle(truth):
-        return reason
-    if any(result.observed.values()):
-        return f"{result.options.algorithm} sends some rows of each round, which the server puts together over rounds anyway"
+    told = {victim.name: victim.auxiliary for victim in truth.view.victims if victim.entities is not None}
+    none = {
+        victim.name: "no entity embedding of it crossed" for victim in truth.view.victims if victim.entities is None
+    }
+    if not told:
+        return dict(none)
+    if reason := obstacle(truth) or _assembled(result):
+        return {**none, **dict.fromkeys(told, reason)}
     last = result.best_round
     chosen = np.unique(np.linspace(1, last, min(MOST_ROUNDS, last)).round().astype(int)).tolist()
     needed = sorted({near for number in chosen for near in (number - 1, number)})
     again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=needed)
-    told = {victim.name: victim.auxiliary for victim in truth.view.victims}
     found: dict[str, list[VictimView]] = {name: [] for name in told}
     for number in chosen:
         view: KgeView = kge_view(
@@ -76,12 +81,30 @@ def watch(truth: Truth) -> dict[str, list[VictimView]] | str:
         for victim in view.victims:
             if victim.name in told and victim.entities is not None:
                 found[victim.name].append(replace(victim, auxiliary=told[victim.name]))
-    return {
-        name: _of_sums(again, views[-1], needed, chosen)
-        if views and "entities" in views[-1].claims
-        else _changed(views)
-        for name, views in found.items()
-    }
+    seen = {name: _comparable(again, views, needed, chosen) for name, views in found.items()}
+    return {**none, **{name: views if len(views) > 1 else _too_few(len(views)) for name, views in seen.items()}}
+
+
+def _assembled(result: FederationResult) -> str | None:
+    """Why a round's upload is no whole one; None where it is."""
+    if not any(result.observed.values()):
+        return None
+    return (
+        f"{result.options.algorithm} sends some rows of each round, which the server puts together over rounds anyway"
+    )
+
+
+def _comparable(
+    again: FederationResult, views: list[VictimView], needed: Sequence[int], chosen: Sequence[int]
+) -> list[VictimView]:
+    """Those of a victim's views that have the rows of the last one, and say something that the one before did not."""
+    summed = bool(views) and "entities" in views[-1].claims
+    return _of_sums(again, views[-1], needed, chosen) if summed else _changed(views)
+
+
+def _too_few(count: int) -> str:
+    words = "upload of it has" if count == 1 else "uploads of it have"
+    return f"in the rounds looked at {count} {words} the rows of the last one; it takes 2"
 
 
 def _changed(views: Sequence[VictimView]) -> list[VictimView]:
@@ -122,22 +145,18 @@ def score_edges(plan: Plan, truth: Truth) -> list[Figure]:
     """Figures of every victim, by ways of one upload and of many."""
     views, figures = watch(truth), []
     for victim in plan.victims:
-        if isinstance(views, str) or len(views[victim]) < 2:
-            reason = views if isinstance(views, str) else _too_few(len(views[victim]))
-            figures += truth.not_attacked(victim, reason)
+        seen = views[victim]
+        if isinstance(seen, str):
+            figures += truth.not_attacked(victim, seen)
             continue
-        last = views[victim][-1]
+        last = seen[-1]
         ranked = edges.rank_pairs(truth.view, last, truth.rng)
         if isinstance(ranked, str):
             figures += truth.not_attacked(victim, ranked)
             continue
-        ways = {**ranked.ways, **pairs_over_rounds(truth.view.model, views[victim], ranked)}
+        ways = {**ranked.ways, **pairs_over_rounds(truth.view.model, seen, ranked)}
         figures += edges.pair_figures(truth, last, replace(ranked, ways=ways))
     return figures
-
-
-def _too_few(count: int) -> str:
-    return f"{count} uploads of it with the rows of the last one crossed; it takes 2"
 
 
 def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edges.Ranked) -> dict[str, np.ndarray]:
@@ -161,16 +180,15 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
 def score_triples(plan: Plan, truth: Truth) -> list[Figure]:
     """Figures of every victim, by ways of one upload and of many."""
     views = watch(truth)
-    if isinstance(views, str):
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, views)]
-    claims = {victim: triples_over_rounds(truth.view.model, views[victim]) for victim in plan.victims}
+    claims = {
+        victim: seen if isinstance(seen := views[victim], str) else triples_over_rounds(truth.view.model, seen)
+        for victim in plan.victims
+    }
     return auxiliary.score(claims, truth)
 
 
 def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted | str:
     """How triples are scored by the last of these uploads and by all, or why they cannot be."""
-    if len(views) < 2:
-        return _too_few(len(views))
     fitted = [auxiliary.fit_relations_of(model, view) for view in views]
     last = fitted[-1]
     if isinstance(last, str):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from attacks import ATTACKS, AttackOptions, run_attacks
 from attacks.kge.task import default_attacks
 from attacks.view import THREAT_MODELS
+from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.local.evaluation import ClientTables
 
+NONE = np.zeros((0, 3), dtype=np.int64)
 SERVER, VICTIM = "server", "victim"
 
 
@@ -53,6 +57,18 @@ def test_noise_stops_it(federate, attacked) -> None:
     for victim in ("hospital-2", "hospital-3"):
         one = found[SERVER, victim, "auc"]
         assert one.estimate.low < 0.5 < one.estimate.value + 0.1 < 0.7
+
+
+def test_of_so_few_pairs_that_all_come_first_no_share_is_told(fabricate, attacked) -> None:
+    """Fourteen entities have 91 pairs: however they are ranked, the first 100 hold them all."""
+    triples = np.array([(head, 0, (head + 1) % 14) for head in range(14)])
+    clients = tuple(ClientGraph.from_global(name, triples, NONE, NONE) for name in ("colluder", "victim"))
+    graph = FederatedGraph("few", tuple(f"e{number}" for number in range(14)), ("r",), clients)
+    tables = [ClientTables(torch.randn(14, 16), torch.randn(1, 16)) for _ in clients]
+    found = attacked(fabricate(graph, tables, tables), "edges")
+    precision = found[SERVER, VICTIM, "precision"]
+    assert precision.reason == "there are 91 pairs, of which all would be among the first 100"
+    assert not found[SERVER, VICTIM, "auc"].reason
 
 
 def test_with_names_the_guess_by_names_is_a_base(near_pairs, attacked) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attacks.uploads.pairs import (
+    FirstPairs,
     RankingAuc,
     attraction,
     candidate_pairs,
@@ -20,7 +21,7 @@ from attacks.uploads.pairs import (
 from attacks.uploads.rank_correlation import spearman
 from attacks.uploads.ways import by_ways
 from fkgsec import KgeModel
-from fkgsec.estimate import exact
+from fkgsec.estimate import exact, proportion
 
 RNG = np.random.default_rng(0)
 
@@ -160,3 +161,33 @@ def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None
     *_, best = by_ways(Truth(), "m", "v", ways, {"chance": exact(0.6, 100)})
     assert (best.by, best.compared, best.estimate.value) == ("chance", 2, 0.6)
     assert best.estimate.low <= 0.6 <= best.estimate.high
+
+
+def test_the_share_of_first_pairs_and_its_influence_by_hand() -> None:
+    """Of six pairs the first two: one is linked. At the threshold one of two is (the second and the third)."""
+    pairs = candidate_pairs(4, RNG)  # 01 02 03 12 13 23
+    scores, linked = np.array([6.0, 5, 4, 3, 2, 1]), np.array([True, False, True, False, False, False])
+    found = FirstPairs(scores, linked, pairs, 2)
+    influence = np.array([0.25, -0.25, 0, 0, 0, 0])
+    by_row = np.array([0, 0.25, -0.25, 0])  # rows 0 and 3 see both or none
+    assert (by_row**2).sum() - influence @ influence == 0  # less than as many independent pairs would give
+    assert (found.share, found.independent) == (0.5, 2)
+    one = found.estimate()
+    assert (one.value, one.n, one.method) == (0.5, 2, "dyadic wilson")
+    assert (one.low, one.high) == (proportion(1, 2).low, proportion(1, 2).high)
+
+
+def test_intervals_of_the_share_of_first_pairs_cover_where_hubs_bring_many_at_once() -> None:
+    """An interval that takes the first pairs for independent ones covers too seldom."""
+    rng, values, kinds = np.random.default_rng(1), [], ([], [])
+    for _ in range(150):
+        pairs = candidate_pairs(60, rng)
+        hub, seen = (rng.normal(size=60)[[pairs.first, pairs.second]].sum(axis=0) for _ in range(2))
+        linked = rng.random(len(hub)) < 1 / (1 + 9 * np.exp(-0.8 * hub))
+        scores = linked + 0.4 * seen + 0.24 * hub + rng.normal(size=len(hub))
+        values.append(right_of_first(scores, linked, 100) / 100)
+        kinds[0].append(FirstPairs(scores, linked, pairs, 100).estimate())
+        kinds[1].append(proportion(100 * values[-1], 100))
+    dyadic, plain = (np.mean([one.low <= np.mean(values) <= one.high for one in kind]) for kind in kinds)
+    assert dyadic > 0.89
+    assert plain < 0.86

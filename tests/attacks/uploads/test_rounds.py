@@ -18,8 +18,9 @@ from attacks.uploads.edges import Ranked
 from attacks.uploads.pairs import candidate_pairs, closeness, linked_pairs
 from attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
 from defenses import make_transport
-from fkgsec import KgeModel
+from fkgsec import FederatedGraph, FederationOptions, KgeModel
 from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.kge.local.evaluation import ClientTables
 
 COUNT, ROUNDS, DIM = 60, 12, 16
 MODEL = KgeModel("transe", DIM)
@@ -170,9 +171,47 @@ def test_where_it_cannot_run_it_says_so(federate, attack: str) -> None:
     assert reasons(federate(algorithm="feds")) == {
         "feds sends some rows of each round, which the server puts together over rounds anyway"
     }
-    assert all(reasons(federate(algorithm="fedr")))
+    assert reasons(federate(algorithm="fedr")) == {"no entity embedding of it crossed"}
     assert reasons(replace(federate(), rounds=[])) == {
         "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
     }
     short = federate(rounds=1)
-    assert reasons(short) == {"1 uploads of it with the rows of the last one crossed; it takes 2"}
+    assert reasons(short) == {"in the rounds looked at 1 upload of it has the rows of the last one; it takes 2"}
+
+
+def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
+    def train(*_: object, **__: object) -> FederationResult:
+        raise AssertionError("trained for nothing")
+
+    found = run_attacks(federate(algorithm="fedr"), AttackOptions(attack=("edges-rounds",)), train=train).figures
+    assert {one.reason for one in found} == {"no entity embedding of it crossed"}
+
+
+@pytest.mark.parametrize("defense", ["", "psu,secagg"])
+@pytest.mark.parametrize("attack", ["edges-rounds", "server-aux-rounds"])
+def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defense: str) -> None:
+    """Models of clients, their relation rows, what they put into a sum: drawn at random in the run that is trained again."""
+    options = AttackOptions(attack=(attack,), auxiliary=0.2)
+
+    def train(graph: FederatedGraph, asked: FederationOptions, **how: object) -> FederationResult:
+        found = run_federation(graph, asked, make_transport=make_transport, **how)
+        rng = torch.Generator().manual_seed(0)
+
+        def other(rows: torch.Tensor) -> torch.Tensor:
+            return torch.randn(rows.shape, generator=rng).to(rows.dtype)
+
+        models = {
+            kind: [ClientTables(other(one.entities), other(one.relations)) for one in getattr(found, kind)]
+            for kind in ("tables", "trained")
+        }
+        own = {
+            kind: {
+                table: {party: other(rows) for party, rows in by.items()} for table, by in getattr(found, kind).items()
+            }
+            for kind in ("started", "inputs")
+        }
+        ranks = [np.ones_like(one) for one in found.test_ranks]
+        return replace(found, **models, **own, test_ranks=ranks, rounds=found.rounds[:1])
+
+    honest = run_attacks(federate(defense), options, train=partial(run_federation, make_transport=make_transport))
+    assert run_attacks(federate(defense), options, train=train).figures == honest.figures
