@@ -97,15 +97,15 @@ class Prober(Adversary):
 
     def __init__(self, party: str, first_round: int, moved: np.ndarray, moves: Tensor) -> None:
         super().__init__(party)
-        self.first_round, self.moved, self.moves = first_round, torch.from_numpy(moved), moves
+        self.begins, self.moved, self.moves = first_round, torch.from_numpy(moved), moves
         self.received: list[Tensor] = []
 
     def identity(self) -> str:
         digest = hashlib.sha256(self.moved.numpy().tobytes() + self.moves.numpy().tobytes()).hexdigest()
-        return f"{super().identity()} in {self.first_round}: {digest}"
+        return f"{super().identity()}: {digest}"
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        if table != "entities" or round < self.first_round or len(self.received) > 2:
+        if table != "entities" or round < self.begins or len(self.received) > 2:
             return trained
         self.received.append(received.clone())
         if len(self.received) > 2:
@@ -116,7 +116,7 @@ class Prober(Adversary):
         return sent
 
     def rounds_needed(self) -> Collection[int]:
-        return (self.first_round,)
+        return (self.begins,)
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"received.{place}": rows for place, rows in enumerate(self.received)}

@@ -31,7 +31,7 @@ from torch import Tensor
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
-from attacks.poisoning.planting import ITEMS, METRICS, obstacle, planted_figures, train_with
+from attacks.poisoning.planting import ITEMS, METRICS, first_round, obstacle, planted_figures, train_with
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
@@ -48,12 +48,14 @@ class Poisoner(Adversary):
     Args:
         poison: false triples in its local ids, int64 `[k, 3]`, of entities and relations that it trains.
         copies: how often each stands in its training. boost: what the change of their rows is multiplied by.
+        begins: its first round.
     """
 
     guarded = False
 
-    def __init__(self, party: str, poison: np.ndarray, copies: int, boost: float = 1.0) -> None:
+    def __init__(self, party: str, poison: np.ndarray, copies: int, boost: float = 1.0, begins: int = 0) -> None:
         super().__init__(party)
+        self.begins = begins
         self.poison, self.copies, self.boost = poison, copies, boost
 
     def identity(self) -> str:
@@ -80,6 +82,7 @@ class Plan:
     triples: FalseTriples
     copies: int
     boost: float
+    attack_rounds: int | None = None
 
 
 def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator], Mapping[str, Plan]]:
@@ -92,7 +95,12 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
         others = set(own.entity_names[changed]) or set(own.entity_names)
         names, relations = own.entity_names, own.relation_names
         known = np.stack([names[own.triples[:, 0]], relations[own.triples[:, 1]], names[own.triples[:, 2]]], axis=1)
-        made = Plan(draw_false(known, options.poison_triples, rng, others), options.poison_copies, options.boost)
+        made = Plan(
+            draw_false(known, options.poison_triples, rng, others),
+            options.poison_copies,
+            options.boost,
+            options.attack_rounds,
+        )
         return {victim.name: made for victim in view.victims}
 
     return plan
@@ -109,7 +117,7 @@ def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     if reason is None:
         one = next(iter(plans.values()))
         make = {
-            way: partial(Poisoner, truth.colluder, poison, one.copies, boost)
+            way: partial(Poisoner, truth.colluder, poison, one.copies, boost, first_round(truth, one.attack_rounds))
             for way, boost in (("plain", 1.0), ("boosted", one.boost))
         }
         attacked = train_with(truth, make)

@@ -57,14 +57,23 @@ def obstacle(truth: Truth) -> str | None:
     return None
 
 
+def first_round(truth: Truth, attack_rounds: int | None) -> int:
+    """The first of the run's last so many rounds, 0 where these are all."""
+    last = truth.result.rounds[-1].round if truth.result.rounds else 0
+    return max(0, last - attack_rounds + 1) if attack_rounds is not None and attack_rounds < last else 0
+
+
 def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dict[str, FederationResult] | str:
-    """The run once more with each of these adversaries; why not, where training broke down."""
+    """The run once more with each of these adversaries; why not, where training broke down or kept a round before them."""
     found = {}
     for way, one in make.items():
+        adversary = one()
         try:
-            found[way] = truth.view.train(truth.graph, truth.result.options, adversary=one())
+            found[way] = truth.view.train(truth.graph, truth.result.options, adversary=adversary)
         except TrainingError as error:
             return f"the run broke down with the adversary in it ({way}): {error}"
+        if (kept := found[way].best_round) < adversary.begins:
+            return f"the kept round, {kept}, is before round {adversary.begins}, in which the adversary begins ({way})"
     return found
 
 

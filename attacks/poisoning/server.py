@@ -31,7 +31,7 @@ from torch import Tensor
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
-from attacks.poisoning.planting import ITEMS, METRICS, obstacle, planted_figures, train_with
+from attacks.poisoning.planting import ITEMS, METRICS, first_round, obstacle, planted_figures, train_with
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
@@ -88,10 +88,14 @@ class ShadowHolder(Adversary):
             and what is sent is the whole table.
         holders: int64 `[N]`, how many clients hold each row.
         what: names known and planted triples, and the copies, in the run's identity.
+        begins: the round whose broadcast its shadow model starts from, which is honest itself.
     """
 
-    def __init__(self, shadow: ShadowModel, held: Mapping[str, np.ndarray], holders: np.ndarray, what: str) -> None:
+    def __init__(
+        self, shadow: ShadowModel, held: Mapping[str, np.ndarray], holders: np.ndarray, what: str, begins: int = 0
+    ) -> None:
         super().__init__(SERVER)
+        self.begins = begins
         self.shadow, self._what = shadow, what
         self._held = {party: torch.from_numpy(rows) for party, rows in held.items()}
         self._holders = torch.from_numpy(holders)
@@ -108,7 +112,7 @@ class ShadowHolder(Adversary):
         if not len(self._sent):
             self._sent = torch.zeros(len(self._holders), rows.shape[1])
         if round > self._round:
-            self._round, values = round, None if round == 0 else self.shadow.train(round, self._sent)
+            self._round, values = round, None if round <= self.begins else self.shadow.train(round, self._sent)
             place = torch.full((len(self._holders),), -1)
             place[self.shadow.rows] = torch.arange(len(self.shadow.rows))
             self._mixed = None if values is None else (values, place)
@@ -136,6 +140,7 @@ class Plan:
     known: np.ndarray
     triples: FalseTriples
     copies: int
+    attack_rounds: int | None = None
 
 
 def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator], Mapping[str, Plan]]:
@@ -144,7 +149,10 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
     def plan(view: KgeView, rng: np.random.Generator) -> dict[str, Plan]:
         return {
             victim.name: Plan(
-                victim.auxiliary, draw_false(victim.auxiliary, options.poison_triples, rng), options.poison_copies
+                victim.auxiliary,
+                draw_false(victim.auxiliary, options.poison_triples, rng),
+                options.poison_copies,
+                options.attack_rounds,
             )
             for victim in view.victims
             if victim.auxiliary is not None
@@ -156,7 +164,10 @@ def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator
 def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     """Train under the server, and ask every victim for the triples drawn from its own."""
     false = without_true(truth, {victim: one.triples for victim, one in plans.items()})
+    late = any(one.attack_rounds for one in plans.values())
     reason = obstacle(truth) or _no_mean(truth.result)
+    if reason is None and late and truth.result.options.participation < 1:
+        reason = "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
     if reason is None and not any(len(one.planted) for one in false.values()):
         reason = "no false triple can be drawn from the triples that the server has"
     attacked = reason or train_with(truth, {"shadow": partial(_adversary, truth, plans, false)})
@@ -203,7 +214,8 @@ def _adversary(truth: Truth, plans: Mapping[str, Plan], false: Mapping[str, Fals
     copies = next(iter(plans.values())).copies
     digest = hashlib.sha256(np.concatenate([known, planted]).astype("<i8").tobytes()).hexdigest()[:16]
     shadow = ShadowModel(known, planted, copies, result.options)
-    return ShadowHolder(shadow, held, holders, f"{digest} {copies}")
+    begins = max(0, first_round(truth, next(iter(plans.values())).attack_rounds) - 1)
+    return ShadowHolder(shadow, held, holders, f"{digest} {copies}", begins)
 
 
 ATTACK = Attack(

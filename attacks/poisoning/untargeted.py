@@ -19,6 +19,7 @@ client is malicious here, there a fifth to two fifths of 5 or 10.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.poisoning.damage import ITEMS, METRICS, damage
-from attacks.poisoning.planting import obstacle, train_with
+from attacks.poisoning.planting import first_round, obstacle, train_with
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
@@ -40,13 +41,13 @@ CLIENT_SPOIL = "client-spoil"
 
 
 class RandomRows(Adversary):
-    """Uploads rows drawn at random. `seed`: of what it draws."""
+    """Uploads rows drawn at random. `seed`: of what it draws. `begins`: its first round."""
 
     guarded = False
 
-    def __init__(self, party: str, seed: int) -> None:
+    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
         super().__init__(party)
-        self.seed = seed
+        self.seed, self.begins = seed, begins
 
     def identity(self) -> str:
         return f"{super().identity()} {self.seed}"
@@ -58,22 +59,26 @@ class RandomRows(Adversary):
 
 
 class SignFlip(Adversary):
-    """Uploads its trained rows times -1."""
+    """Uploads its trained rows times -1. `begins`: its first round."""
 
     guarded = False
+
+    def __init__(self, party: str, begins: int = 0) -> None:
+        super().__init__(party)
+        self.begins = begins
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         return -trained
 
 
 class ShuffledIdentities(Adversary):
-    """Trains on its triples with other entities in the place of each. `seed`: of the permutation."""
+    """Trains on its triples with other entities in the place of each. `seed`: of the permutation. `begins`: its first round."""
 
     guarded = False
 
-    def __init__(self, party: str, seed: int) -> None:
+    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
         super().__init__(party)
-        self.seed = seed
+        self.seed, self.begins = seed, begins
 
     def identity(self) -> str:
         return f"{super().identity()} {self.seed}"
@@ -90,13 +95,13 @@ def plan(view: KgeView, rng: np.random.Generator) -> dict[str, int]:
     return {victim.name: seed for victim in view.victims}
 
 
-def score(seeds: Mapping[str, int], truth: Truth) -> list[Figure]:
+def score(seeds: Mapping[str, int], truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
     """Train with the client in it, by each way."""
-    who, seed = truth.colluder, next(iter(seeds.values()))
+    who, seed, begins = truth.colluder, next(iter(seeds.values())), first_round(truth, attack_rounds)
     make = {
-        "random": partial(RandomRows, who, seed),
-        "sign flip": partial(SignFlip, who),
-        "shuffled identities": partial(ShuffledIdentities, who, seed),
+        "random": partial(RandomRows, who, seed, begins),
+        "sign flip": partial(SignFlip, who, begins),
+        "shuffled identities": partial(ShuffledIdentities, who, seed, begins),
     }
     attacked = obstacle(truth) or train_with(truth, make)
     if isinstance(attacked, str):
@@ -113,6 +118,7 @@ ATTACK = Attack(
     score,
     threats=("client",),
     items=ITEMS,
+    configured=lambda options: replace(ATTACK, score=partial(score, attack_rounds=options.attack_rounds)),
     in_order=True,
     trains=True,
 )

@@ -35,6 +35,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
         guesses: names of each victim that a client guesses, beside as many that nobody holds.
         poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.
+        attack_rounds: in how many of the last rounds an adversary that poisons acts, and one that watches many rounds looks;
+            None: in all. Few are replayed in seconds, and say less (docs/poisoning.md).
         boost: what a malicious client multiplies the change of their rows by.
         shadows: federations that the adversary of membership trains, each as long as the attacked one: 0, or an even number from
             4 on. shadow_knowledge: what it trains them on, see `attacks.membership.shadows`.
@@ -54,6 +56,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     poison_triples: int = 40
     poison_copies: int = 25
     boost: float = 5.0
+    attack_rounds: int | None = None
     shadows: int = 0
     shadow_knowledge: ShadowKnowledge = "same-graph"
 
@@ -70,7 +73,11 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             raise SpecError("leak needs at least one ratio")
         if not 0 < self.auxiliary < 1:
             raise SpecError(f"auxiliary must lie between 0 and 1, both excluded; got {self.auxiliary}")
-        for name, value in (("probes", self.probes), ("probe_round", self.probe_round)):
+        for name, value in (
+            ("probes", self.probes),
+            ("probe_round", self.probe_round),
+            ("attack_rounds", self.attack_rounds),
+        ):
             if value is not None and value < 1:
                 raise SpecError(f"{name} must be at least 1; got {value}")
         if self.guesses < 2:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -49,12 +50,15 @@ EDGES_ROUNDS, SERVER_AUX_ROUNDS = "edges-rounds", "server-aux-rounds"
 MOST_ROUNDS = 20
 
 
-def watch(truth: Truth) -> dict[str, list[VictimView] | str]:
+def watch(truth: Truth, attack_rounds: int | None = None) -> dict[str, list[VictimView] | str]:
     """Train the run once more; of each victim what the server has in each of the chosen rounds, at least two, or why there is
     nothing.
 
     All of a victim's views have the same rows in the same order. `received`: what training began from, of sums the means before.
     Nothing is trained where no victim's rows crossed.
+
+    Args:
+        attack_rounds: how many of the last rounds to choose from; None: all.
     """
     result: FederationResult = truth.result
     told = {victim.name: victim.auxiliary for victim in truth.view.victims if victim.entities is not None}
@@ -66,7 +70,8 @@ def watch(truth: Truth) -> dict[str, list[VictimView] | str]:
     if reason := obstacle(truth) or _assembled(result):
         return {**none, **dict.fromkeys(told, reason)}
     last = result.best_round
-    chosen = np.unique(np.linspace(1, last, min(MOST_ROUNDS, last)).round().astype(int)).tolist()
+    first = max(1, last - attack_rounds + 1) if attack_rounds is not None else 1
+    chosen = np.unique(np.linspace(first, last, min(MOST_ROUNDS, last - first + 1)).round().astype(int)).tolist()
     needed = sorted({near for number in chosen for near in (number - 1, number)})
     again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=needed)
     found: dict[str, list[VictimView]] = {name: [] for name in told}
@@ -141,9 +146,9 @@ def _rows(view: VictimView) -> torch.Tensor:
     return view.entities
 
 
-def score_edges(plan: Plan, truth: Truth) -> list[Figure]:
+def score_edges(plan: Plan, truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
     """Figures of every victim, by ways of one upload and of many."""
-    views, figures = watch(truth), []
+    views, figures = watch(truth, attack_rounds), []
     for victim in plan.victims:
         seen = views[victim]
         if isinstance(seen, str):
@@ -177,9 +182,9 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
     return found
 
 
-def score_triples(plan: Plan, truth: Truth) -> list[Figure]:
+def score_triples(plan: Plan, truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
     """Figures of every victim, by ways of one upload and of many."""
-    views = watch(truth)
+    views = watch(truth, attack_rounds)
     claims = {
         victim: seen if isinstance(seen := views[victim], str) else triples_over_rounds(truth.view.model, seen)
         for victim in plan.victims
@@ -217,6 +222,7 @@ EDGES = Attack(
     score_edges,
     threats=("server",),
     items=edges.ATTACK.items,
+    configured=lambda options: replace(EDGES, score=partial(score_edges, attack_rounds=options.attack_rounds)),
     in_order=True,
     trains=True,
 )
@@ -229,6 +235,7 @@ TRIPLES = Attack(
     score_triples,
     threats=("server+triples",),
     items=auxiliary.ATTACK.items,
+    configured=lambda options: replace(TRIPLES, score=partial(score_triples, attack_rounds=options.attack_rounds)),
     in_order=True,
     trains=True,
 )

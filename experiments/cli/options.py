@@ -208,6 +208,11 @@ FLAGS: dict[str, Flag] = {
     "boost": Flag(
         ("--boost",), "what a malicious client multiplies the change of their rows by", ATTACK_OF_TASK["kge"]
     ),
+    "attack_rounds": Flag(
+        ("--attack-rounds",),
+        "how many of the last rounds poisoning and attacks on many rounds take; few are replayed in seconds (all)",
+        ATTACK_OF_TASK["kge"],
+    ),
     "malicious": Flag(
         ("--malicious",),
         "clients that plant a backdoor: the colluder, and those that follow it",

@@ -38,6 +38,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import (
+    BEFORE_END,
     CHECKPOINT,
     CHECKPOINT_EVERY_S,
     Observer,
@@ -142,7 +143,9 @@ def execute(
             write_atomically(folder / SPEC_FILE, _encode_spec(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
-        train = functools.partial(run_federation, make_transport=make_transport, make_task=make_task)
+        train = functools.partial(
+            run_federation, make_transport=make_transport, make_task=make_task, start=folder / BEFORE_END
+        )
         fingerprint = _fingerprint(folder, result)
         return _report(
             spec, result, target, attack=attack, fingerprint=fingerprint, train=train, observer=observer, whose=whose
@@ -210,7 +213,7 @@ def reuse(
     if out is not None:
         _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
     with locked(folder if out is None else target):
-        train = functools.partial(run_federation, make_transport=make_transport)
+        train = functools.partial(run_federation, make_transport=make_transport, start=folder / BEFORE_END)
         found = _report(spec, result, target, attack=True, fingerprint=fingerprint, train=train, observer=observer)
         return found, result.graph
 
@@ -265,7 +268,7 @@ def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
             checkpoint.load(folder / CHECKPOINT, identities)
             return
     except RunError:
-        _remove(folder / CHECKPOINT)
+        _remove(folder / CHECKPOINT, folder / BEFORE_END)
     _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, PICTURE_FILE, ROC_FILE, RISK_FILE)))
     for name in (ATTACKS, TRAININGS):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -73,6 +73,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     poison_triples: int = 40
     poison_copies: int = 25
     boost: float = 5.0
+    attack_rounds: int | None = None
     shadows: int = 0
     shadow_knowledge: ShadowKnowledge = "same-graph"
     attack_seed: int | None = None

@@ -32,16 +32,20 @@ class Adversary:
     Attributes:
         guarded: whether the client then does to what `upload` returns what its defenses ask of it (clipping its changes, adding
             its noise). Nobody can make a malicious client do so.
+        begins: the first round in which it does anything that an honest party does not; the rounds before are those of the run
+            without it, and none of its hooks is called in them. 0: from alignment on.
     """
 
     guarded: bool = True
+    begins: int = 0
 
     def __init__(self, party: str) -> None:
         self.party = party
 
     def identity(self) -> str:
         """Names the behaviour: two adversaries of one identity do the same. With settings of one's own, add these."""
-        return f"{type(self).__module__}.{type(self).__qualname__}({self.party})"
+        since = f" from round {self.begins} on" if self.begins else ""
+        return f"{type(self).__module__}.{type(self).__qualname__}({self.party}){since}"
 
     def training_subset(self, own: Any) -> Any | None:
         """What the client trains on instead of its training items; None: these.

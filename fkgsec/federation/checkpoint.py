@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -180,6 +180,23 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
         tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
     progress.schema = SCHEMA
     return tensors, progress
+
+
+class Place(NamedTuple):
+    """Of a checkpoint the run's identity and the last round that is in it."""
+
+    identity: str
+    round: int
+
+
+def stands_at(path: Path) -> Place:
+    """Where a checkpoint stands, of which nothing else is read. Raises `RunError` where it cannot be."""
+    try:
+        with safe_open(path, framework="pt") as handle:
+            said = msgspec.json.decode((handle.metadata() or {})["progress"])
+        return Place(str(said["identity"]), len(said["rounds"]) - 1)
+    except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
 
 
 _SCHEMA_1 = (

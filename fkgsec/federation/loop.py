@@ -10,6 +10,8 @@ It knows neither triples nor metrics: what is trained is a `Task`, what crosses 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fkgsec.errors import DataError, RunError, SpecError
-from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded
+from fkgsec.exchange import Holding, MakeTransport, Transport, Uploaded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.checkpoint import Progress, RoundEntry
+from fkgsec.federation.checkpoint import Progress, RoundEntry, stands_at
+from fkgsec.federation.disk.state import Best, restore_state, save_state
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import Result_co, RunOptions, run_identities, run_identity
 from fkgsec.federation.protection import NOTHING, Protection
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 CHECKPOINT = "checkpoint.safetensors"
+BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, of so many rounds before the last one
 CHECKPOINT_EVERY_S = 20.0
 
 
@@ -86,8 +90,8 @@ class Federation:
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
         self.adversary = adversary
-        self._needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
-        self._needed |= options.first_exchange() if self.recipe.keeps_first else set()
+        self.needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
+        self.needed |= options.first_exchange() if self.recipe.keeps_first else set()
         self._corrupt: int | None = None  # the adversary's place, where it is a client
         self.best: Best | None = None
         # Shared rows that the round's training began from, and models as it left them; nothing before the first.
@@ -199,51 +203,12 @@ class Federation:
         """Keep the messages of round 0, of these rounds, of those that an attack or the adversary needs, and each client's last
         upload up to these; the broadcasts that the last of these uploads were trained from; and the notes worth keeping."""
         transcript = self.channel.transcript
-        whole = {0, *rounds, *self._needed}.union(*(transcript.latest_uploads(number) for number in rounds))
+        whole = {0, *rounds, *self.needed}.union(*(transcript.latest_uploads(number) for number in rounds))
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
         latest = {max((one for one in opened if one <= number), default=number) for number in rounds}
-        before = {transcript.last_broadcast(number) for number in (*rounds, *self._needed)}
-        noted = {*rounds, *self._needed, *latest, *self.exchange.rounds_worth_noting()}
+        before = {transcript.last_broadcast(number) for number in (*rounds, *self.needed)}
+        noted = {*rounds, *self.needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Best(Kept):
-    """What the best round leaves: the task's models before and after its broadcast, and what crossed in it."""
-
-    trained: dict[str, Tensor]
-    final: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, federation: Federation, trained: dict[str, Tensor], started: packing.ByParty) -> Best:
-        """Of the round that has just ended."""
-        exchange = federation.exchange
-        return cls(
-            trained=trained,
-            final=federation.task.snapshot(),
-            started=started,
-            inputs={table: dict(exchange.inputs.get(table, {})) for table in exchange.server},
-            known={table: _cloned(exchange.known.get(table, {})) for table in exchange.server},
-            carried=exchange.carried(),
-            observed={
-                table: {party: Observed(*map(Tensor.clone, one)) for party, one in exchange.observed(table).items()}
-                for table in exchange.server
-            },
-        )
-
-    def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
-        """As it stands in a checkpoint."""
-        return {**super().tree(parties), "trained": self.trained, "final": self.final}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Best:
-        """Undo `tree`, packed."""
-        trained, final = (packing.below(f"{kind}.", tensors) for kind in ("trained", "final"))
-        return cls(trained=trained, final=final, **Kept.read(tensors, tables, parties))
-
-
-def _cloned(own: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {party: rows.clone() for party, rows in own.items()}
 
 
 @renamed(make_exchange="make_transport")
@@ -258,6 +223,7 @@ def run_federation(
     adversary: Adversary | None = None,
     rounds_needed: Collection[int] = (),
     make_task: MakeTask | None = None,
+    start: Path | None = None,
 ) -> Result_co:
     """Train a federation to its last round or until validation stops improving.
 
@@ -272,6 +238,8 @@ def run_federation(
         adversary: a party that misbehaves.
         rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.
         make_task: makes the clients' data and models of graph and options; None: those of the options' task, in this process.
+        start: `BEFORE_END` of the same run without an adversary, from which rounds are replayed where the adversary begins
+            (`Adversary.begins`) and messages are needed later. Else all are trained: on the CPU to the same bits.
 
     On the CPU the result depends on nothing but graph, options, seed and adversary, also across a kill and a resume.
 
@@ -284,29 +252,95 @@ def run_federation(
     """
     observer = observer or Observer()
     federation = Federation(graph, options, make_transport, adversary, rounds_needed, make_task)
-    transcript = federation.channel.transcript
     path = _checkpoint_in(Path(folder)) if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
     if path and path.exists():
-        progress = _restore(federation, path)
+        progress = restore_state(federation, path)
     else:
-        started = time.perf_counter()
-        federation.align()
-        progress.rounds.append(round_entry(transcript, 0, None, None, [], started))
+        begins = adversary.begins if adversary else min(rounds_needed, default=0) + 1
+        usable = start if start and _may_start(federation, start, begins) else None
+        if adversary and begins > 1:
+            honest = functools.partial(Federation, graph, options, make_transport, None, federation.needed, make_task)
+            _as_it_begins(federation, adversary, usable, honest, progress)
+        elif usable and not adversary:
+            progress = restore_state(federation, usable)
+        else:
+            _align(federation, progress)
         if path:  # before anything is released: what is done again after a kill then goes on from the same entropy
-            _save(path, federation, progress)
+            save_state(path, federation, progress)
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
     while not progress.finished and len(progress.rounds) <= options.rounds:
-        passed = train_and_upload(federation, len(progress.rounds), observer)
-        broadcast_and_check(federation, passed)
-        judge(federation, progress, passed)
+        _round(federation, progress, observer)
         observer.round_done(progress.rounds[-1])
+        if path and not adversary and _may_end(options, progress, KEPT_BEFORE_END):
+            save_state(path.with_name(BEFORE_END), federation, progress)
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
-            _save(path, federation, progress)
+            save_state(path, federation, progress)
             saved_at = time.perf_counter()
     return _result(federation, progress, released)
+
+
+def _align(federation: Federation, progress: Progress) -> None:
+    """Round 0."""
+    began = time.perf_counter()
+    federation.align()
+    progress.rounds.append(round_entry(federation.transcript, 0, None, None, [], began))
+
+
+def _round(federation: Federation, progress: Progress, observer: Observer) -> None:
+    """The next round."""
+    passed = train_and_upload(federation, len(progress.rounds), observer)
+    broadcast_and_check(federation, passed)
+    judge(federation, progress, passed)
+
+
+def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
+    """Whether the run may end in so many rounds after those that are done."""
+    done = len(progress.rounds) - 1
+    end = done + after
+    if end >= options.rounds:
+        return end == options.rounds
+    checks = sum(options.is_checked(number) for number in range(done + 1, end + 1))
+    return options.is_checked(end) and 0 < options.patience <= progress.bad_checks + checks
+
+
+def _may_start(federation: Federation, start: Path, begins: int) -> bool:
+    """Whether a file has a state of the run without the adversary that can be used: of a round before it `begins`, and not after
+    one whose messages are needed."""
+    if not start.exists():
+        return False
+    identity, done = stands_at(start)
+    same = identity in run_identities(federation.graph, federation.options)
+    return same and done < max(begins, 1) and done <= min(federation.needed, default=done)
+
+
+def _as_it_begins(
+    federation: Federation, adversary: Adversary, start: Path | None, make: Callable[[], Federation], progress: Progress
+) -> None:
+    """Put a federation into the state in which the run without its adversary is before the round in which that begins.
+
+    Args:
+        start: an earlier state of that run, if there is one. make: makes that run's federation.
+        progress: of the run with the adversary, which gets the rounds.
+    """
+    if start and stands_at(start).round == adversary.begins - 1:
+        passed = restore_state(federation, start, honest=True)
+    else:
+        honest = make()
+        passed = Progress(run_identity(federation.graph, federation.options), metric=progress.metric)
+        if start:
+            passed = restore_state(honest, start)
+        else:
+            _align(honest, passed)
+        while not passed.finished and len(passed.rounds) < adversary.begins:
+            _round(honest, passed, Observer())
+        with tempfile.TemporaryDirectory() as folder:
+            save_state(Path(folder) / CHECKPOINT, honest, passed)
+            passed = restore_state(federation, Path(folder) / CHECKPOINT, honest=True)
+    for name in ("rounds", "best_round", "best_valid", "bad_checks", "finished"):
+        setattr(progress, name, getattr(passed, name))
 
 
 @renamed(make_exchange="make_transport")
@@ -324,7 +358,7 @@ def load_federation(
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
     federation = Federation(graph, options, make_transport, adversary)
-    progress = _restore(federation, path)
+    progress = restore_state(federation, path)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, released)
@@ -337,46 +371,6 @@ def _checkpoint_in(folder: Path) -> Path:
     except OSError as error:
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
     return folder / CHECKPOINT
-
-
-def _save(path: Path, federation: Federation, progress: Progress) -> None:
-    best = federation.best
-    transcript, adversary = federation.channel.transcript, federation.adversary
-    progress.entries = transcript.entries
-    tree: dict[str, packing.Tree] = {
-        "now": federation.task.snapshot(),
-        "best": best.tree(federation.parties) if best else {},
-        "frame": packing.frames_by_round(transcript.frames),
-        "note": packing.frames_by_round(transcript.notes),
-        "exchange": federation.exchange.tensors(),
-        "trainer": federation.task.trainer_state(),
-        "adversary": adversary.tensors() if adversary else {},
-    }
-    checkpoint.save(path, packing.pack(tree), progress)
-
-
-def _restore(federation: Federation, path: Path) -> Progress:
-    """Put a checkpoint's state back; returns where the run stands."""
-    identities = run_identities(federation.graph, federation.options, federation.adversary)
-    tensors, progress = checkpoint.load(path, identities)
-    federation.task.restore(packing.below("now.", tensors))
-    transcript = federation.channel.transcript
-    transcript.entries = list(progress.entries)
-    transcript.frames = packing.frames_of(packing.below("frame.", tensors))
-    transcript.notes = packing.frames_of(packing.below("note.", tensors))
-    shared, parties = federation.recipe.shared, federation.parties
-    try:
-        federation.exchange.restore(
-            {table: federation.holdings(table) for table in shared}, packing.below("exchange.", tensors)
-        )
-    except RunError as error:
-        raise RunError(f"{path}: {error}") from error
-    federation.task.load_trainer_state(packing.below("trainer.", tensors))
-    if federation.adversary:
-        federation.adversary.load(packing.below("adversary.", tensors))
-    found = packing.below("best.", tensors)
-    federation.best = Best.from_tensors(found, shared, parties) if found else None
-    return progress
 
 
 def _result(federation: Federation, progress: Progress, released: Protection) -> Any:

@@ -68,6 +68,18 @@ def test_a_rule_of_the_server_keeps_it_from_no_name_and_no_triple(found) -> None
                 assert one.estimate.low > one.baseline.value, (defense, victim, metric)
 
 
+def test_entity_rows_that_stay_at_home_are_named_by_chance_even_where_they_are_known(federate, found) -> None:
+    """Those of FedR, which lie in spaces of their own, whoever hands them over; in FedE every leaked name is found."""
+    options = AttackOptions(attack=("reconstruction",), threat=("collusion+entities",), leak=(1.0,), unlinked_heads=0)
+    apart = run_attacks(federate("", "fedr"), options).figures
+    for victim in VICTIMS:
+        [one] = [one for one in apart if (one.victim, one.metric, one.variant) == (victim, "err", STRONGEST)]
+        assert not one.reason
+        assert one.estimate.low <= one.baseline.value
+        shared = found("reconstruction")[victim, "err", STRONGEST]
+        assert one.estimate.value < 0.05 < 0.5 * shared.attainable < shared.estimate.value
+
+
 def test_noise_hides_relations_and_links_and_no_name(found) -> None:
     """Nothing is left beyond what names tell. Rows are told apart by noise as by anything else: the colluder was sent it, too."""
     clear, noisy = found("reconstruction"), found("reconstruction", NOISE)

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from experiments.runs.writing import LOCK_FILE
-from fkgsec.federation.loop import CHECKPOINT
+from fkgsec.federation.loop import BEFORE_END, CHECKPOINT
 from tests.faults.forked import Commands, Ended
 
 SMALL = [
@@ -167,7 +167,10 @@ def outcome(folder: Path) -> dict[str, object]:
 
 
 def _content(path: Path) -> object:
-    if path.suffix in _PICTURES or path.name == CHECKPOINT:  # that has its fingerprint in the record
+    if path.suffix in _PICTURES or path.name in (
+        CHECKPOINT,
+        BEFORE_END,
+    ):  # the former has its fingerprint in the record
         return path.stat().st_size > 0
     if path.suffix == ".json":
         return _timeless(json.loads(path.read_bytes()))

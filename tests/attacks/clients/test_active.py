@@ -117,7 +117,7 @@ def test_clipped_changes_bring_it_near_chance(probed, clip: str, near_chance: fl
 
 
 def test_what_it_uploads(federate) -> None:
-    """Moved rows in the round, what it received in the next, and its training before and after; noise it leaves out."""
+    """Moved rows in the round, what it received in the next, and its training after, without noise; before, what an honest one does."""
     for defense in ("", "dp:unit=row,clip=0.1,epsilon=8"):
         result = federate(defense)
         moved, moves = np.array([1, 4]), torch.full((2, 16), 3.0)
@@ -132,7 +132,7 @@ def test_what_it_uploads(federate) -> None:
         assert not torch.equal(sent[8], answer)
         assert (sent[8] - answer).norm(dim=1).max() > 0.2  # a change beyond the clip, without noise or not
         clean = trained(result.graph, result.options, rounds_needed=(5,))
-        assert torch.equal(sent[5], next(uploads(clean, 5)).unpack()) == (not defense)
+        assert torch.equal(sent[5], next(uploads(clean, 5)).unpack())
 
 
 def uploads(result: FederationResult, number: int):

@@ -113,6 +113,21 @@ def test_class_shares_are_read_off_whole_networks(
     assert set(found["client-0"].guesses) == {"auxiliary graphs", "mean of the draws"}
 
 
+def test_noise_hides_class_shares(skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of what stands in uploads in clear, though one is there to be read."""
+    monkeypatch.setattr(properties, "NUM_CLIENTS", 24)
+    options = replace(small, settings={"share": "all"}, batch_size=64, rounds=1)
+    errors = {}
+    for defense in ("", "dp:epsilon=1,clip=0.1"):
+        protected = replace(options, defense=defense, protocol_seed=3 if defense else None)
+        result = run_federation(skewed, protected, make_transport=make_transport)
+        [errors[defense]] = [one for one in attack(result) if (one.metric, one.victim) == ("class_share", "all")]
+    clear, noisy = errors.values()
+    assert not noisy.reason
+    assert clear.estimate.value < 0.5 * clear.baseline.value
+    assert noisy.estimate.value > 0.6 * noisy.baseline.value
+
+
 def test_whose_upload_is_read_matters(
     skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

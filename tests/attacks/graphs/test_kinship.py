@@ -10,6 +10,7 @@ from attacks.graphs.kinship import claim
 from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import GraphVictim, GraphView
 from attacks.view import THREAT_MODELS
+from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.layout import Layout
@@ -60,8 +61,9 @@ def test_without_two_kinds_of_pairs_there_is_nothing_to_tell(graph_runs: dict[st
     assert reason == "its parameters crossed in a sum only"
 
 
-def test_cosines_that_say_nothing_give_chance(small: GnnOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With each client's update taken for noise, the AUC over 28 pairs is spread around one half."""
+@pytest.fixture(scope="module")
+def two_kinds() -> FederatedGraphs:
+    """Two data sets over four clients each: 12 pairs of one, 16 of two."""
     sets = generate_motifs(0, clients=3, size=240)
     parts = [by_chance(graphs, clients=4, seed=0) for graphs in (sets[0], sets[2])]
     clients = tuple(
@@ -69,7 +71,29 @@ def test_cosines_that_say_nothing_give_chance(small: GnnOptions, monkeypatch: py
         for part in parts
         for one in part.clients
     )
-    result = run_federation(FederatedGraphs("two", clients), replace(small, rounds=1, local_steps=1))
+    return FederatedGraphs("two", clients)
+
+
+def by_updates(result: GnnResult) -> float:
+    [one] = [one for one in run_attacks(result, OPTIONS).figures if one.variant == "updates"]
+    assert not one.reason
+    return one.estimate.value
+
+
+def test_noise_hides_who_holds_like_data(two_kinds: FederatedGraphs, small: GnnOptions) -> None:
+    """Uploads in clear are there to be compared, and say nothing."""
+    options = replace(small, rounds=1, optimizer="sgd", learning_rate=0.1)
+    assert by_updates(run_federation(two_kinds, options)) > 0.8
+    noisy = [replace(options, defense="dp:epsilon=1,clip=0.1", protocol_seed=seed) for seed in range(6)]
+    drawn = [by_updates(run_federation(two_kinds, one, make_transport=make_transport)) for one in noisy]
+    assert abs(np.mean(drawn) - 0.5) < 0.12
+
+
+def test_cosines_that_say_nothing_give_chance(
+    two_kinds: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each client's update taken for noise, the AUC over 28 pairs is spread around one half."""
+    result = run_federation(two_kinds, replace(small, rounds=1, local_steps=1))
     rng = np.random.default_rng(0)
 
     def noise(before: object, after: object) -> np.ndarray:
@@ -77,11 +101,6 @@ def test_cosines_that_say_nothing_give_chance(small: GnnOptions, monkeypatch: py
         return vector / np.linalg.norm(vector)
 
     monkeypatch.setattr(kinship, "change", noise)
-    drawn = [
-        one.estimate.value
-        for _ in range(20)
-        for one in run_attacks(result, OPTIONS).figures
-        if one.variant == "updates"
-    ]
+    drawn = [by_updates(result) for _ in range(20)]
     assert abs(np.mean(drawn) - 0.5) < 0.08
     assert np.std(drawn) > 0.03

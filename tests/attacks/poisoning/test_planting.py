@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -100,3 +101,45 @@ def test_what_trains_says_so(attack: str, federate) -> None:
         except Trained:
             trained = True
     assert trained == ATTACKS[attack].trains
+
+
+@pytest.mark.parametrize(("attack", "begins"), [("client-poison", 6), ("server-poison", 5), ("client-spoil", 6)])
+def test_of_the_last_rounds_alone_it_poisons_these(attack: str, begins: int, federate) -> None:
+    """Of eight rounds the last three; a server's model starts from the broadcast before them. More than there are: all."""
+    seen = []
+
+    def train(graph, options, adversary: Adversary) -> FederationResult:
+        seen.append(adversary.begins)
+        return federate()
+
+    for number in (3, 8, 50):
+        run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=number), train=train)
+    count = len(seen) // 3
+    assert seen == [begins] * count + [0] * 2 * count
+
+
+def test_a_kept_round_before_the_adversary_begins_is_no_zero(federate) -> None:
+    def train(graph, options, adversary: Adversary) -> FederationResult:
+        return replace(federate(), best_round=5)
+
+    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
+    assert {one.reason for one in run_attacks(federate(), options, train=train).figures} == {
+        "the kept round, 5, is before round 6, in which the adversary begins (plain)"
+    }
+
+
+def test_a_server_that_begins_late_takes_clients_that_all_take_part(federate) -> None:
+    result = federate()
+    result = replace(result, options=msgspec.structs.replace(result.options, participation=0.5))
+    found = run_attacks(result, AttackOptions(attack=("server-poison",), attack_rounds=3)).figures
+    assert {one.reason for one in found} == {
+        "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
+    }
+
+
+def test_the_last_rounds_plant_something_and_are_the_run_before(federate) -> None:
+    """Boosted, three rounds of eight are enough to be believed."""
+    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
+    found = {(one.victim, one.metric, one.variant): one for one in run_attacks(federate(), options).figures}
+    one = found["all", "hits@10", "boosted"]
+    assert one.estimate.low > max(guess.high for guess in one.guesses.values())

@@ -1,12 +1,20 @@
 """A server that plants triples: its mean by hand, equal tables under sums, and whether it succeeds under several defenses."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 
+from attacks import AttackOptions, run_attacks
+from attacks.figure import headline
 from attacks.poisoning.server import ShadowHolder, ShadowModel
-from fkgsec import FederationOptions
+from defenses import make_transport
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec.data.graph import SPLITS
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER
+from fkgsec.federation.options import replace
 
 OPTIONS = FederationOptions(
     dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, entity_scope="own", device="cpu"
@@ -66,6 +74,32 @@ def test_victims_believe_what_it_plants(poisoned) -> None:
     assert {variant for _, variant in found} == {"shadow", "strongest"}  # so that summaries show one of both
     assert one.num_attacked == 2
     assert one.estimate.low > one.baseline.value
+
+
+def test_where_no_row_has_enough_holders_to_be_sent_there_is_no_mean_that_it_enters() -> None:
+    """Every entity has two holders, and rows of fewer than three are not sent: victims learn for themselves alone."""
+    first, second = (generate_consortium(clients=2, size=900, seed=seed) for seed in (5, 6))
+    names = [f"{part}: {name}" for part, graph in (("a", first), ("b", second)) for name in graph.entities]
+    clients = tuple(
+        ClientGraph.from_global(
+            f"{part} {one.name}", *(np.add(one.to_global(getattr(one, split)), (shift, 0, shift)) for split in SPLITS)
+        )
+        for part, graph, shift in (("a", first, 0), ("b", second, len(first.entities)))
+        for one in graph.clients
+    )
+    graph = FederatedGraph("pairs", tuple(names), first.relations, clients)
+    options = replace(OPTIONS, dim=16, batch_size=64, num_negatives=8, learning_rate=0.02, rounds=10, eval_every=10)
+    found = {}
+    for defense in ("psu,secagg", "psu,secagg,suppress:t=3"):
+        train = functools.partial(run_federation, make_transport=make_transport)
+        result = train(graph, replace(options, defense=defense, protocol_seed=3))
+        asked = AttackOptions(attack=("server-poison",), auxiliary=0.4)
+        figures = {(one.victim, one.metric): one for one in headline(run_attacks(result, asked, train=train).figures)}
+        found[defense] = figures["all", "mrr"]
+    reached, kept = found.values()
+    assert reached.estimate.low > reached.baseline.value
+    assert not kept.reason
+    assert kept.estimate.low <= kept.baseline.value
 
 
 @pytest.mark.slow

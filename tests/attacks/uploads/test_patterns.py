@@ -49,13 +49,8 @@ def test_of_every_sparse_round_it_is_kept_which_rows_were_sent(federate) -> None
 
 def test_planted_patterns_are_read(federate, attacked) -> None:
     """Rows of many triples are sent more often, and linked rows in the same rounds."""
-    result, rng = federate(algorithm="feds", rounds=8), np.random.default_rng(0)
-    sent = {}
-    for client in result.graph.clients:
-        count = client.num_trained_entities
-        degree = np.bincount(client.train[:, [0, 2]].ravel(), minlength=count)[:count]
-        often = np.ceil(7 * (np.argsort(np.argsort(degree)) + 1) / count).astype(int)
-        sent[client.name] = np.stack([rng.permutation(7) < some for some in often], axis=1)
+    result = federate(algorithm="feds", rounds=8)
+    sent = by_degree(result)
     found = attacked(with_sent(result, sent), "patterns")
     assert found[SERVER_ALONE, "hospital-2", "degree"].estimate.value > 0.9
     for client in result.graph.clients:  # each triple has a round of its own kind
@@ -81,6 +76,34 @@ def test_frequencies_are_taken_out_by_hand() -> None:
     sent = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 1], [1, 0, 0]], dtype=bool)
     pairs = candidate_pairs(3, np.random.default_rng(0))
     assert together(sent, pairs).tolist() == [0.0, 0.0, -0.5]  # 2 - 4 * 2 / 4, 1 - 4 * 1 / 4, 0 - 2 * 1 / 4
+
+
+def by_degree(result) -> dict[str, np.ndarray]:
+    """Rows sent the more often, the more triples they have."""
+    rng, sent, number = np.random.default_rng(0), {}, rounds_of(result)
+    for client in result.graph.clients:
+        count = client.num_trained_entities
+        degree = np.bincount(client.train[:, [0, 2]].ravel(), minlength=count)[:count]
+        often = np.ceil(number * (np.argsort(np.argsort(degree)) + 1) / count).astype(int)
+        sent[client.name] = np.stack([rng.permutation(number) < some for some in often], axis=1)
+    return sent
+
+
+def test_a_private_union_of_names_hides_no_pattern(federate, attacked) -> None:
+    """Which rows cross is seen without their names: of the same patterns it tells what it tells in clear."""
+    private, clear = (federate(defense, algorithm="feds", rounds=8) for defense in ("psu", ""))
+    for victim in ("hospital-2", "hospital-3"):
+        for result in (private, clear):
+            planted = attacked(with_sent(result, by_degree(result)), "patterns")
+            assert planted[SERVER_ALONE, victim, "degree"].estimate.value > 0.9
+
+
+def test_where_all_rows_are_sent_in_every_round_nothing_is_told(federate, attacked) -> None:
+    result = federate(algorithm="feds", rounds=8)
+    whole = {one.name: np.ones((7, one.num_trained_entities), dtype=bool) for one in result.graph.clients}
+    for (_, _, metric), one in attacked(with_sent(result, whole), "patterns").items():
+        assert not one.reason
+        assert one.estimate.value == one.baseline.value == {"degree": 0.0, "linked": 0.5}[metric]
 
 
 def test_sums_hide_them_and_dense_uploads_have_none(federate, attacked) -> None:

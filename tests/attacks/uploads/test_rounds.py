@@ -187,8 +187,15 @@ def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
     assert {one.reason for one in found} == {"no entity embedding of it crossed"}
 
 
-@pytest.mark.parametrize("defense", ["", "psu,secagg"])
-@pytest.mark.parametrize("attack", ["edges-rounds", "server-aux-rounds"])
+@pytest.mark.parametrize(
+    ("attack", "defense"),
+    [
+        ("edges-rounds", ""),
+        pytest.param("edges-rounds", "psu,secagg", marks=pytest.mark.slow),
+        pytest.param("server-aux-rounds", "", marks=pytest.mark.slow),
+        pytest.param("server-aux-rounds", "psu,secagg", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defense: str) -> None:
     """Models of clients, their relation rows, what they put into a sum: drawn at random in the run that is trained again."""
     options = AttackOptions(attack=(attack,), auxiliary=0.2)
@@ -215,3 +222,20 @@ def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defe
 
     honest = run_attacks(federate(defense), options, train=partial(run_federation, make_transport=make_transport))
     assert run_attacks(federate(defense), options, train=train).figures == honest.figures
+
+
+@pytest.mark.parametrize("attack", ["edges-rounds", "server-aux-rounds"])
+def test_of_few_last_rounds_it_looks_at_these(federate, attack: str) -> None:
+    needed = []
+
+    def train(graph: FederatedGraph, asked: FederationOptions, rounds_needed: list[int]) -> FederationResult:
+        needed.append(rounds_needed)
+        return run_federation(graph, asked, rounds_needed=rounds_needed)
+
+    found = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=3), train=train).figures
+    assert needed == [[5, 6, 7, 8]]
+    assert any(not one.reason for one in found)
+    alone = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=1), train=train).figures
+    assert {one.reason for one in alone} == {
+        "in the rounds looked at 1 upload of it has the rows of the last one; it takes 2"
+    }
