@@ -117,7 +117,7 @@ def test_clipped_changes_bring_it_near_chance(probed, clip: str, near_chance: fl
 
 
 def test_what_it_uploads(federate) -> None:
-    """Moved rows in the round, what it received in the next, and its training after, without noise; before, what an honest one does."""
+    """Before the round what an honest client does; moved rows, what it received, and its training after, without noise."""
     for defense in ("", "dp:unit=row,clip=0.1,epsilon=8"):
         result = federate(defense)
         moved, moves = np.array([1, 4]), torch.full((2, 16), 3.0)
