@@ -132,7 +132,7 @@ def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figur
     if min(num_linked, num_pairs - num_linked) < 2:
         reason = f"{num_linked} of {num_pairs} pairs are linked; it takes 2 linked ones and 2 others"
         return truth.not_attacked(victim.name, reason)
-    shared = {"counts": {"pairs": num_pairs, "linked": num_linked}}
+    counts = {"pairs": num_pairs, "linked": num_linked}
     chance = {"auc": 0.5, "precision": num_linked / num_pairs}
     most = {"auc": 1.0, "precision": min(1.0, num_linked / FIRST)}
     ways: dict[str, dict[str, Measure]] = {
@@ -147,10 +147,10 @@ def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figur
         guesses = {"chance": exact(chance[metric], num_pairs)}
         if ranked.names is not None:
             guesses["names"] = exact(_of_names(metric, ranked.names, linked), num_pairs)
-        figures += by_ways(truth, metric, victim.name, measures, guesses, attainable=most[metric], **shared)
+        figures += by_ways(truth, metric, victim.name, measures, guesses, attainable=most[metric], counts=counts)
     if num_pairs <= FIRST:
         reason = f"there are {num_pairs} pairs, of which all would be among the first {FIRST}"
-        figures.append(truth.figure("precision", victim.name, NOT_ATTACKED, reason=reason, **shared))
+        figures.append(truth.figure("precision", victim.name, NOT_ATTACKED, reason=reason, counts=counts))
     return figures
 
 
