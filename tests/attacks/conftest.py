@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from attacks.figure import headline
 from attacks.view import View
 from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
+from fkgsec.data.graph import SPLITS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES
@@ -218,6 +220,28 @@ def attacked() -> Attacked:
         return {(one.threat_model, one.victim, one.metric): one for one in headline(run_attacks(result, asked).figures)}
 
     return run
+
+
+@pytest.fixture(scope="session")
+def relabelled() -> Callable[[FederationResult, int], FederationResult]:
+    """The run with other truth: the same models and messages, and each victim's triples with its entities permuted."""
+
+    def other(result: FederationResult, seed: int) -> FederationResult:
+        rng, graph = np.random.default_rng(seed), result.graph
+
+        def permuted(client: ClientGraph) -> ClientGraph:
+            place = np.arange(client.num_entities)
+            place[: client.num_trained_entities] = rng.permutation(client.num_trained_entities)
+            splits = {}
+            for name in SPLITS:
+                heads, kinds, tails = getattr(client, name).T
+                splits[name] = np.stack([place[heads], kinds, place[tails]], axis=1)
+            return dataclasses.replace(client, **splits)
+
+        clients = (graph.clients[0], *map(permuted, graph.clients[1:]))
+        return dataclasses.replace(result, graph=dataclasses.replace(graph, clients=clients))
+
+    return other
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,21 @@ def test_a_rule_of_the_server_keeps_it_from_no_name_and_no_triple(found) -> None
                 assert one.estimate.low > one.baseline.value, (defense, victim, metric)
 
 
+def test_of_other_triples_than_those_that_were_trained_on_nothing_is_learnt(federate, relabelled, found) -> None:
+    """Relations of pairs that nobody trained on are told as the most frequent one is, and links among them hardly."""
+    options = AttackOptions(attack=("reconstruction",), threat=("collusion",), leak=(1.0,), unlinked_heads=40)
+    true, kinds, links = found("reconstruction"), [], []
+    for seed in range(3):
+        figures = run_attacks(relabelled(federate(), seed), options).figures
+        by = {(one.victim, one.metric, one.variant): one for one in figures}
+        kinds.append(by[ALL, "trr", "learned"].estimate.value / true[ALL, "trr", "learned"].estimate.value)
+        for victim in VICTIMS:
+            ranked = victim, "average_precision", "learned"
+            links.append(by[ranked].estimate.value / true[ranked].estimate.value)
+    assert np.mean(kinds) < 0.6
+    assert np.mean(links) < 0.3, links
+
+
 def test_entity_rows_that_stay_at_home_are_named_by_chance_even_where_they_are_known(federate, found) -> None:
     """Those of FedR, which lie in spaces of their own, whoever hands them over; in FedE every leaked name is found."""
     options = AttackOptions(attack=("reconstruction",), threat=("collusion+entities",), leak=(1.0,), unlinked_heads=0)

@@ -89,13 +89,16 @@ def by_degree(result) -> dict[str, np.ndarray]:
     return sent
 
 
-def test_a_private_union_of_names_hides_no_pattern(federate, attacked) -> None:
-    """Which rows cross is seen without their names: of the same patterns it tells what it tells in clear."""
-    private, clear = (federate(defense, algorithm="feds", rounds=8) for defense in ("psu", ""))
-    for victim in ("hospital-2", "hospital-3"):
-        for result in (private, clear):
-            planted = attacked(with_sent(result, by_degree(result)), "patterns")
-            assert planted[SERVER_ALONE, victim, "degree"].estimate.value > 0.9
+def test_what_hides_values_alone_does_not_stop_it(federate, attacked) -> None:
+    """Without a single value, whatever a defense makes of these, uploads tell what they told."""
+    result = federate(algorithm="feds", rounds=8)
+    view = build_view(result, THREAT_MODELS[SERVER_ALONE], colluder="hospital-1", leak=1.0, seed=0)
+    clear, bits = attacked(result, "patterns"), with_sent(result, {one.name: one.sent for one in view.victims})
+    hidden = attacked(bits, "patterns")
+    assert hidden.keys() == clear.keys()
+    assert all(not one.reason and one.estimate == clear[key].estimate for key, one in hidden.items())
+    planted = attacked(with_sent(result, by_degree(result)), "patterns")
+    assert all(planted[SERVER_ALONE, victim, "degree"].estimate.value > 0.9 for victim in ("hospital-2", "hospital-3"))
 
 
 def test_where_all_rows_are_sent_in_every_round_nothing_is_told(federate, attacked) -> None:

@@ -87,6 +87,24 @@ def test_pairs_of_shuffled_rows_are_chance() -> None:
         assert 0.42 < np.mean([one[way] for one in found]) < 0.58
 
 
+@pytest.mark.parametrize("attack", ["edges-rounds", pytest.param("server-aux-rounds", marks=pytest.mark.slow)])
+def test_of_other_triples_than_those_that_were_trained_on_it_knows_nothing(federate, relabelled, attack: str) -> None:
+    """By whatever way, of one upload or of many, in the figures themselves."""
+    made = run_federation(federate().graph, federate().options, rounds_needed=range(9))
+    found: dict[str, list[float]] = {}
+    for seed in range(3):
+        result = relabelled(federate(), seed)
+        asked = AttackOptions(attack=(attack,), auxiliary=0.2)
+        for one in run_attacks(result, asked, train=lambda graph, *_, **__: replace(made, graph=graph)).figures:
+            if one.metric in ("auc", "auc_pairs") and one.variant not in ("", "strongest") and not one.reason:
+                found.setdefault(f"{one.metric}, {one.variant}", []).append(one.estimate.value)
+    metric = "auc" if attack == "edges-rounds" else "auc_pairs"
+    ways = {"edges-rounds": 6, "server-aux-rounds": 6}[attack]
+    values = {way: np.mean(some) for way, some in found.items() if way.startswith(f"{metric}, ")}
+    assert len(values) == ways
+    assert all(0.42 < value < 0.58 for value in values.values()), values
+
+
 def triple_aucs(views: list[VictimView]) -> dict[str, float]:
     """Of linked pairs that were not told, among pairs of ends of different ones."""
     ways = triples_over_rounds(MODEL, views).ways
