@@ -49,6 +49,16 @@ def test_victims_believe_what_is_planted_and_not_what_is_drawn_alike(poisoned) -
     assert found["mrr", "strongest"].by == "boosted"
 
 
+def test_in_few_last_rounds_it_plants_less(poisoned, federate) -> None:
+    whole = poisoned("client-poison")["hits@10", "boosted"]
+    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
+    found = {(one.victim, one.metric, one.variant): one for one in run_attacks(federate(), options).figures}
+    late = found["all", "hits@10", "boosted"]
+    assert not late.reason
+    assert late.guesses["clean run"] == whole.guesses["clean run"]  # of the same triples
+    assert late.estimate.value < whole.estimate.value
+
+
 @pytest.mark.slow
 def test_secure_sums_do_not_stop_it(poisoned) -> None:
     """Nobody sees an upload; clients that clip themselves do not bound one that does not."""

@@ -135,11 +135,3 @@ def test_a_server_that_begins_late_takes_clients_that_all_take_part(federate) ->
     assert {one.reason for one in found} == {
         "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
     }
-
-
-def test_the_last_rounds_plant_something_and_are_the_run_before(federate) -> None:
-    """Boosted, three rounds of eight are enough to be believed."""
-    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
-    found = {(one.victim, one.metric, one.variant): one for one in run_attacks(federate(), options).figures}
-    one = found["all", "hits@10", "boosted"]
-    assert one.estimate.low > max(guess.high for guess in one.guesses.values())
