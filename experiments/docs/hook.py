@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 GUIDES = "Guides"
 MATRIX = ROOT / "experiments/results/attacks/matrix/hospitals.png"
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+_NAV_TITLE = re.compile(r'<label class="md-nav__title" for="(__nav_[\d_]+)">')
+_NAV_LABEL = re.compile(r'aria-labelledby="(__nav_[\d_]+)_label"')
 _FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
 
@@ -55,6 +57,17 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return markdown
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else in_repository(part, page.file.src_uri) for part in parts)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Sections of the navigation that have a page of their own are named by their title, where the theme has an empty label."""
+    named = _NAV_TITLE.sub(r'<label class="md-nav__title" for="\1" id="\1_title">', output)
+    return _NAV_LABEL.sub(r'aria-labelledby="\1_title"', named)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same of the page that a server shows where there is none."""
+    return on_post_page(output_content)
 
 
 def in_repository(text: str, page: str) -> str:

@@ -120,10 +120,15 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Links]) -> Non
 
 
 def test_pages_can_be_read_aloud(pages: dict[Path, Links]) -> None:
-    """A language, one main heading, words for every picture."""
+    """A language, one main heading, words for every picture, a title for every part of the navigation."""
     for path, page in pages.items():
         assert page.headings == 1, path
         assert not page.unnamed, path
+        text = path.read_text()
+        labels = re.findall(r'<nav class="md-nav"[^>]*aria-labelledby="(__nav_[^"]+)"', text)
+        titles = dict(re.findall(r'<label class="md-nav__title"[^>]* id="([^"]+)">(.*?)</label>', text, re.DOTALL))
+        assert labels, path
+        assert all(re.sub(r"<[^>]*>", "", titles[label]).strip() for label in labels), path
 
 
 def test_the_checks_would_notice(tmp_path: Path) -> None:
