@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from attacks.view import threat_models
-from fkgsec.arguments import check_fields
+from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 
 
-class BaseAttackOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which attacks, under what.
 
     Attributes:

@@ -1,12 +1,13 @@
 """Values of options, checked by the types of their fields: the same words for Python, files and the command line.
 
-    class Options(msgspec.Struct, frozen=True):
+    class Options(msgspec.Struct, metaclass=Named, frozen=True):
         rounds: int = 300
 
         def __post_init__(self) -> None:
             check_fields(self)
 
     Options(rounds=2.5)        # SpecError: rounds must be a whole number; got 2.5
+    Options(roundz=3)          # SpecError: roundz is no option of Options; did you mean rounds?
 
 Numbers of numpy become Python's, lists and one-dimensional arrays become tuples. Text is no number: "64" is refused where 64 is
 meant. What a range allows is checked by the options themselves.
@@ -14,6 +15,7 @@ meant. What a range allows is checked by the options themselves.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import numbers
 import operator
@@ -26,9 +28,27 @@ import numpy as np
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
 
+_StructType: Any = type(msgspec.Struct)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _MANY = {int: "whole numbers", float: "numbers", str: "names"}
 _NOTHING = (NoneType, msgspec.UnsetType)
+
+
+class Named(_StructType):
+    """The type of structs whose fields are options: a name that is none of them is an error of ours, with the nearest."""
+
+    def __call__(cls, *given: Any, **options: Any) -> Any:
+        """Make a struct. Raises `SpecError` for a name that it does not have, and for values without one."""
+        names: tuple[str, ...] = cls.__struct_fields__
+        if given:
+            raise SpecError(f"{cls.__name__} takes options by their names, as in {names[0]}=...; got {shown(given[0])}")
+        for name in options:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                own = "; those of an algorithm alone stand in settings={...}" if "settings" in names else ""
+                meant = f"; did you mean {near[0]}?" if near else f"{own}; allowed: {', '.join(names)}"
+                raise SpecError(f"{name} is no option of {cls.__name__}{meant}")
+        return super().__call__(**options)
 
 
 def check_fields(options: msgspec.Struct) -> None:

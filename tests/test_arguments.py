@@ -96,6 +96,48 @@ def test_the_command_line_says_it_too(option: str, given: str, kind: str) -> Non
     assert re.fullmatch(rf"{option} must be {kind}(; got '{given}')?\. See .*train --help", said)
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (KgeOptions, {"roundz": 3}, "roundz is no option of KgeOptions; did you mean rounds?"),
+        (
+            KgeOptions,
+            {"sparsity": 0.3},
+            "sparsity is no option of KgeOptions; those of an algorithm alone stand in settings=",
+        ),
+        (GnnOptions, {"layrs": 3}, "layrs is no option of GnnOptions; did you mean layers?"),
+        (KgeAttackOptions, {"leek": 1.0}, "leek is no option of KgeAttackOptions; did you mean leak?"),
+        (UnlearnOptions, {"metod": "finetune"}, "metod is no option of UnlearnOptions; did you mean method?"),
+    ],
+)
+def test_a_name_that_is_no_option_is_one_line_with_the_nearest(
+    kind: type[Any], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=f"^{re.escape(message)}"):
+        kind(**given)
+
+
+def test_changes_and_positions_are_refused_in_the_same_words() -> None:
+    with pytest.raises(SpecError, match=r"^dimm is no option of KgeOptions; did you mean dim"):
+        replace(KgeOptions(), dimm=3)
+    with pytest.raises(SpecError, match=r"^KgeOptions takes options by their names, as in algorithm=...; got 'fede'"):
+        KgeOptions("fede")  # type: ignore[misc]
+
+
+def test_a_folder_that_shadows_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read is the embedded data; that there is a folder of the name is said, and how it is meant."""
+    monkeypatch.chdir(tmp_path)
+    assert make_spec(None, {"size": 300, "clients": 2}).load_graph().warnings == ()
+    Path("consortium").mkdir()
+    [said] = make_spec(None, {"size": 300, "clients": 2}).load_graph().warnings
+    assert (
+        said
+        == "consortium is the embedded data, not the folder of that name here; give --data ./consortium for the folder"
+    )
+    with pytest.raises(DataError, match="consortium"):  # the folder, which is empty
+        make_spec(None, {"data": "./consortium"}).load_graph()
+
+
 def test_a_folder_is_made_before_training(tmp_path: Path) -> None:
     graph = generate_consortium(clients=2, size=400, seed=0)
     options = KgeOptions(dim=8, rounds=1, local_epochs=1, num_negatives=4)

@@ -14,7 +14,7 @@ from attacks.registry import MEMBERSHIP, RECONSTRUCTION
 from defenses.options import parse_defense
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics
-from fkgsec.data.catalogue import datasets, load_dataset
+from fkgsec.data.catalogue import datasets, load_dataset, shadowed
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.normalise import normalised
@@ -125,7 +125,8 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
                     "triple_columns does not apply to the embedded consortium, which is no table; leave it out"
                 )
             size = DEFAULT_SIZE if self.size is None else self.size
-            return generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
+            graph = generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
+            return graph.with_warnings(shadowed(CONSORTIUM))
         if self.size is not None:
             raise SpecError("size applies to the embedded consortium only; leave it out")
         graph = load_dataset(self.data, columns=self._column_names())

@@ -163,8 +163,22 @@ def load_dataset(
     dataset = find_dataset(name_or_path)
     if columns is not None:
         raise DataError(f"{dataset.name}: is of the catalogue and has no columns to name; leave them out")
-    graph = _READERS[dataset.layout](locate(dataset.name, data_dir, progress))
-    return replace(graph, name=dataset.name)
+    place = locate(dataset.name, data_dir, progress)
+    graph = _READERS[dataset.layout](place)
+    return replace(graph, name=dataset.name, warnings=(*graph.warnings, *shadowed(str(name_or_path), place)))
+
+
+def shadowed(name: str, place: Path | None = None) -> tuple[str, ...]:
+    """A warning where a folder of the same name lies here, which is not what is read.
+
+    Args:
+        place: what is read; None: data that come with fkgsec.
+    """
+    here = Path(name)
+    if not here.is_dir() or (place is not None and here.resolve() in (place.resolve(), *place.resolve().parents)):
+        return ()
+    what = "the embedded data" if place is None else "of the catalogue"
+    return (f"{name} is {what}, not the folder of that name here; give --data ./{name} for the folder",)
 
 
 def _own_folder(data_dir: Path | str | None) -> Path | None:

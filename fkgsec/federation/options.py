@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import msgspec
 import torch
 
-from fkgsec.arguments import check_fields
+from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
 from fkgsec.federation.settings import fields_of, make_settings
@@ -37,7 +37,9 @@ RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "vari
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class RunOptions(msgspec.Struct, Generic[Result_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunOptions(
+    msgspec.Struct, Generic[Result_co], metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """What every task needs. The type parameter is the result that `run_federation` gives for these options.
 
     Attributes:
@@ -169,6 +171,9 @@ def replace(options: Options, **changes: Any) -> Options:
     changes = nested(changes)
     if "settings" in changes and isinstance(changes["settings"], dict):
         changes["settings"] = options.settings.given() | changes["settings"]
+    for name in changes:
+        if name not in options.__struct_fields__:
+            type(options)(**{name: changes[name]})  # which says so
     return msgspec.structs.replace(options, **changes)
 
 

@@ -11,13 +11,13 @@ from typing import Literal
 import msgspec
 
 from fkgsec.algorithms.fedlu import Variant
-from fkgsec.arguments import check_fields
+from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 
 Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
 
 
-class UnlearnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UnlearnOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a run forgets.
 
     Attributes:
