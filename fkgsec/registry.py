@@ -10,7 +10,7 @@ Entry points are loaded when the registry is first read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ class Registry(Mapping[str, Part]):
     def __init__(self, kind: str, group: str, *, shipped: Sequence[str] = ()) -> None:
         self.kind, self.group, self._shipped = kind, group, shipped
         self._parts: dict[str, Part] = {}
+        self._families: dict[str, Callable[[str], Part | None]] = {}
         self._loaded = False
 
     def register(self, name: str, part: Part) -> Part:
@@ -40,18 +41,38 @@ class Registry(Mapping[str, Part]):
         self._parts[name] = part
         return part
 
+    def register_family(self, prefix: str, make: Callable[[str], Part | None]) -> None:
+        """Let names that begin with `prefix` and a colon be parts, made when they are asked for; they are not listed.
+
+        Args:
+            make: of the whole name the part, the same one whenever it is asked; None for a name of another registry's part.
+                Raises `SpecError` for a name that means nothing.
+        """
+        self._families[prefix] = make
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Prefixes of names that are not listed."""
+        return tuple(self._families)
+
+    def _of_family(self, name: object) -> Part | None:
+        prefix, colon, _ = str(name).partition(":")
+        return self._families[prefix](str(name)) if colon and prefix in self._families else None
+
     def remove(self, name: str) -> None:
         """Take a part out again, so that a notebook can register it anew."""
         self._all().pop(name, None)
 
     def __getitem__(self, name: str) -> Part:
         """Raises `SpecError` for a name that no part has."""
+        if (made := self._of_family(name)) is not None:
+            return made
         if name not in self._all():
             raise SpecError(f"{self.kind} {name!r} is unknown; allowed: {', '.join(self._parts)}")
         return self._parts[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return self._of_family(name) is not None or name in self._all()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

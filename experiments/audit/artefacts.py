@@ -271,14 +271,15 @@ def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple
 
 def infer_dim(tables: Tables, model: ModelName) -> int:
     """The dimension that the first entity table found was trained with. Raises `RunError` without one."""
-    factor = function_of(model).entity_numbers
+    function = function_of(model)
     for client, own in tables.items():
         if "entities" in own:
             rows = own["entities"].rows
             width = rows.shape[1] * (2 if rows.is_complex() else 1)
-            if width % factor:
-                raise RunError(f"client {client}, entities: width {width} is odd; {model} takes an even one")
-            return width // factor
+            dim = next((one for one in range(1, width + 1) if function.entity_width(one) >= width), 0)
+            if not dim or function.entity_width(dim) != width:
+                raise RunError(f"client {client}, entities: width {width} is of no dimension of {model}")
+            return dim
     raise RunError("no client has an entity table")
 
 

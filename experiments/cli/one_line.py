@@ -38,6 +38,7 @@ class OneLineErrors(TyperGroup):
         _check_streams()
         # numba says in six lines that /dev/shm cannot be written: a lock of processes that load it at once, as ours do not.
         warnings.filterwarnings("ignore", "Could not obtain multiprocessing lock")
+        warnings.showwarning = _warn_in_one_line
         try:
             status = super().main(args, *rest, standalone_mode=False, **more)
         except _UsageError as error:
@@ -50,6 +51,11 @@ class OneLineErrors(TyperGroup):
             typer.echo("fkgsec: aborted", err=True)
             sys.exit(1)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _warn_in_one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """As the program's own warnings stand: without the file and the line of code that gave it."""
+    typer.echo(printable(f"warning: {' '.join(str(message).split())}", 2000), err=True)
 
 
 def _check_streams() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ def default_folder(spec: RunSpec, graph: Any) -> Path:
     """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
     digest = run_identity(graph, spec.federation_options())
     defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
-    model = spec.model.rpartition(".")[2]  # of a dotted name the class
+    model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])  # of a dotted name the class
     return Path("runs") / f"{data_name(graph)}-{spec.algorithm}{defense}-{model}-{digest[:8]}"
 
 

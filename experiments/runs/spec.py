@@ -26,6 +26,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
 from fkgsec.federation.options import nested
 from fkgsec.federation.recipes import RECIPES, all_settings
+from fkgsec.kge.models import MODELS
 from fkgsec.text import shown
 
 __all__ = [
@@ -94,9 +95,7 @@ def _converted(fields: dict[str, Any]) -> Any:
     _refuse_foreign(fields, task)
     for name, value in fields.items():
         words = allowed_words(name, task.name)
-        if words and not (
-            task.name == "graph" and name == "model" and "." in str(value)
-        ):  # a module's dotted name is no word
+        if words and not (name == "model" and _is_no_word(str(value), task)):
             fields = fields | {name: spelled(name, value, words)}
     fields = fields | {"attack": _every_attack(fields["attack"], task)} if "attack" in fields else fields
     if isinstance(fields.get("defense"), str):
@@ -108,6 +107,11 @@ def _converted(fields: dict[str, Any]) -> Any:
         raise SpecError(_plain(str(error), fields)) from error
     _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec
+
+
+def _is_no_word(model: str, task: RunTask) -> bool:
+    """Whether it names a model that no registry lists: a convolution by its module, or one of a family, as in pykeen:TransH."""
+    return "." in model if task.name == "graph" else model.partition(":")[0] in MODELS.families
 
 
 def _every_attack(names: Any, task: RunTask) -> Any:

@@ -57,22 +57,32 @@ class ScoringFunction:
             differentiable torch operations, which is slower. A client alone has the bits that it has in a stack with the former.
         query: of anchors `[..., W]`, relation vectors `[..., V']` and the side that is replaced: the query `[..., W]`.
         best_relation: of heads and tails `[..., W]`: the relation vector that maximises their score, up to its length.
-        entity_numbers, relation_numbers: numbers of a row for each dimension.
+        entity_numbers, relation_numbers: numbers of a row for each dimension; or of the dimension, all numbers of a row.
         relation_vectors: of relation rows `[..., V]` and the initial range: the vectors in which they act; None: as they are.
         margin: whether gamma is added to the similarity, as to distances.
         scores_by_best_relation: whether the score of a relation is its similarity to `best_relation`.
         divisor: of the dimension, which must be a multiple of it.
+        remark: what a user is told of it, once.
     """
 
     similarity: kernels.Similarity
     query: Callable[[Tensor, Tensor, Side], Tensor]
     best_relation: Callable[[Tensor, Tensor], Tensor]
-    entity_numbers: int = 1
-    relation_numbers: int = 1
+    entity_numbers: int | Callable[[int], int] = 1
+    relation_numbers: int | Callable[[int], int] = 1
     relation_vectors: Callable[[Tensor, float], Tensor] | None = None
     margin: bool = True
     scores_by_best_relation: bool = False
     divisor: int = 1
+    remark: str = ""
+
+    def entity_width(self, dim: int) -> int:
+        """Numbers of an entity's row."""
+        return self.entity_numbers(dim) if callable(self.entity_numbers) else dim * self.entity_numbers
+
+    def relation_width(self, dim: int) -> int:
+        """Numbers of a relation's row."""
+        return self.relation_numbers(dim) if callable(self.relation_numbers) else dim * self.relation_numbers
 
 
 MODELS: Registry[ScoringFunction] = Registry("model", "fkgsec.models")
@@ -122,10 +132,11 @@ class KgeModel:
     def __post_init__(self) -> None:
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
             object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
-        if self.name not in MODELS and self.name not in ENCODERS:
-            raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim < 1:
             raise SpecError(f"dim must be at least 1; got {self.dim}")
+        if self.name not in MODELS and self.name not in ENCODERS:
+            families = "".join(f", {prefix}:NAME" for prefix in MODELS.families)
+            raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}{families}; got {self.name!r}")
         if self.dim % self.function.divisor:
             raise SpecError(f"dim must be a multiple of {self.function.divisor} for {self.name}; got {self.dim}")
         if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
@@ -151,11 +162,11 @@ class KgeModel:
 
     @property
     def entity_width(self) -> int:
-        return self.dim * self.function.entity_numbers
+        return self.function.entity_width(self.dim)
 
     @property
     def relation_width(self) -> int:
-        return self.dim * self.function.relation_numbers
+        return self.function.relation_width(self.dim)
 
     @property
     def initial_range(self) -> float:
@@ -225,7 +236,8 @@ def _unit_turn_between(heads: Tensor, tails: Tensor) -> Tensor:
     return torch.cat([real / modulus, imaginary / modulus], dim=-1)
 
 
-def _phases(relations: Tensor, initial_range: float) -> Tensor:
+def phase_vectors(relations: Tensor, initial_range: float) -> Tensor:
+    """Phases in units of the initial range as complex numbers of length 1, real parts first."""
     phase = relations * (math.pi / initial_range)
     return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
 
@@ -236,7 +248,7 @@ MODELS.register(
 )
 MODELS.register(
     "rotate",
-    ScoringFunction(kinds.MODULUS, _turned, _unit_turn_between, entity_numbers=2, relation_vectors=_phases),
+    ScoringFunction(kinds.MODULUS, _turned, _unit_turn_between, entity_numbers=2, relation_vectors=phase_vectors),
 )
 MODELS.register(
     "distmult",
@@ -260,3 +272,19 @@ MODELS.register(
         scores_by_best_relation=True,
     ),
 )
+
+
+def _plugged(name: str) -> ScoringFunction | None:
+    from fkgsec.kge.interactions.scoring import scoring_function
+
+    return scoring_function(name)
+
+
+def _plugged_with_network(name: str) -> EncoderModel | None:
+    from fkgsec.kge.interactions.network import encoder_model
+
+    return encoder_model(name)
+
+
+MODELS.register_family("pykeen", _plugged)
+ENCODERS.register_family("pykeen", _plugged_with_network)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
-from fkgsec.federation.recipes import algorithms_of
+from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ENCODERS, MODELS, MOST, KgeModel, ModelName
 from fkgsec.kge.ranking import Sides
 from fkgsec.kge.settings import KgeSettings
@@ -97,7 +97,10 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             value = getattr(self, name)
             if value is not None and value < 2:
                 raise SpecError(f"{name} must be at least 2; got {value}")
-        self.kge_settings.check(self.kge_model().entity_width)
+        model = self.kge_model()
+        self.kge_settings.check(model.entity_width)
+        if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
+            raise SpecError(f"model {self.model} has no numbers of relations, which {self.algorithm} shares")
         self._check_temperature()
         self.private_model()
 
@@ -130,13 +133,14 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
                 raise SpecError(f"{name} must be at least 1; got {value}")
         if not self.has_encoder:
             return
+        ENCODERS[self.model].check(self.dim)
         fitting = [name for name, one in algorithms_of("kge").items() if one.local is None and one.private == "none"]
         if self.algorithm not in fitting:
             raise SpecError(
                 f"model {self.model} has a network of the client's own, which the local training of {self.algorithm} does not "
                 f"know; it goes with {', '.join(fitting)}"
             )
-        if self.num_negatives != NUM_NEGATIVES:
+        if self.num_negatives != NUM_NEGATIVES and not self._samples_negatives:
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")
         if self.draws != "numpy":
             raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
@@ -152,6 +156,10 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     def has_encoder(self) -> bool:
         """Whether rows pass through a network of the client's own before they are scored."""
         return self.model not in MODELS and self.model in ENCODERS
+
+    @property
+    def _samples_negatives(self) -> bool:
+        return not self.has_encoder or ENCODERS[self.model].samples_negatives
 
     @property
     def encoder_settings(self) -> Mapping[str, float | int]:
@@ -193,6 +201,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     @property
     def sampling_temperature(self) -> float:
         """Of the weights of negatives, in training and wherever its loss is computed again; models with an encoder have none."""
-        if self.has_encoder:
+        if self.has_encoder and not self._samples_negatives:
             return 0.0
         return self.kge_settings.sampling_temperature(self.temperature, self.model)

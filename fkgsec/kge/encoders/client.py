@@ -90,9 +90,13 @@ class EncoderModel:
         make: of graph, triples, options and key, a client's encoder.
         decoder: of the model for input rows and of a client's encoded tables, the model that scores the latter.
         settings: the options of `KgeOptions` that are this model's, with what they are when not given.
+        samples_negatives: whether it is trained against negatives, so that `num_negatives` and `temperature` are its options too.
+        check: of a dimension, raises `SpecError` where the network cannot have it.
     """
 
     scoring: ScoringFunction
     make: Callable[[ClientGraph, np.ndarray, KgeOptions, int], ClientEncoder]
     settings: Mapping[str, float | int]
     decoder: Callable[[KgeModel, ClientTables], KgeModel] = lambda model, _: model
+    samples_negatives: bool = False
+    check: Callable[[int], object] = lambda dim: None

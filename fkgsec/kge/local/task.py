@@ -9,6 +9,8 @@ See `fkgsec.federation.task.Task` for what the loop asks of it.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -65,6 +67,8 @@ class KgeTask:
         keys = [POOLED_KEY] if pooled else list(range(len(clients)) if keys is None else keys)
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
+        if remark := options.kge_model().function.remark:
+            _remark_once(remark)
         self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
         self.trainer = self.encoders or LocalTrainer(self.stack, options, self.private)
         self.shared_evaluator, self.evaluator = self.evaluators(self._wide)
@@ -190,6 +194,11 @@ class KgeTask:
 
 
 TASKS.register("kge", KgeTask)
+
+
+@functools.cache
+def _remark_once(remark: str) -> None:
+    warnings.warn(remark, RuntimeWarning, stacklevel=4)
 
 
 def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -> Tensor:

@@ -307,14 +307,7 @@ class LocalTrainer:
         return shuffled, generator(seed, "negatives", key, round, epoch)
 
     def _corrupted(self, turn: int) -> tuple[Side, ...]:
-        """The sides that a batch is corrupted on, a step for each.
-
-        Differs: FedLU's code, which takes heads and tails of every triple, shuffles the batches of heads and those of tails
-        apart, and draws both, with their negatives, once for the whole run.
-        """
-        if self._options.negative_sides == "each":
-            return ("head", "tail")
-        return ("head",) if self._options.negative_sides == "both" and turn % 2 == 1 else ("tail",)
+        return corrupted_sides(self._options, turn)
 
     def _step(
         self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
@@ -439,6 +432,17 @@ class LocalTrainer:
             candidates.to(device),
             torch.from_numpy(np.concatenate(weights)).to(device),
         )
+
+
+def corrupted_sides(options: KgeOptions, turn: int) -> tuple[Side, ...]:
+    """The sides that a batch is corrupted on, a step for each.
+
+    Differs: FedLU's code, which takes heads and tails of every triple, shuffles the batches of heads and those of tails
+    apart, and draws both, with their negatives, once for the whole run.
+    """
+    if options.negative_sides == "each":
+        return ("head", "tail")
+    return ("head",) if options.negative_sides == "both" and turn % 2 == 1 else ("tail",)
 
 
 def corrupting_entities(graph: ClientGraph, options: KgeOptions) -> np.ndarray:
