@@ -10,7 +10,7 @@ from rich.console import Console
 
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
-from experiments.cli.console import expected_errors, make_console
+from experiments.cli.console import expected_errors, make_console, say
 from experiments.cli.data import Config, Json, data_app
 from experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
@@ -38,6 +38,9 @@ from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import all_tasks, task_of
+from experiments.tracking import Tracked, check_trackers, observe_tracked
+from experiments.tracking import track as start_tracking
+from experiments.tuning import cli as tune_cli
 from experiments.unlearning import cli as unlearn_cli
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
@@ -58,6 +61,13 @@ Seeds = Annotated[
     int | None,
     typer.Option("--seeds", help="train so many, counted from --seed, and give intervals over them", min=2),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="log rounds and final figures as they come: tensorboard\\[:FOLDER], mlflow\\[:ADDRESS]; repeatable",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 
 
@@ -65,6 +75,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tabl
     epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
     "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
     "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -\n\n"
+    "  fkgsec train --model pykeen:TransH --track tensorboard:events\n\n"
     "  fkgsec train --data FB15k-237 --clients 100 --engine ray --workers 16\n\n"
     "  fkgsec train --engine flower --superlink consortium/server"
 )
@@ -82,6 +93,7 @@ def train(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    track: Track = None,
     engine: Engine = ENGINES[0],
     workers: NumWorkers = None,
     superlink: Superlink = None,
@@ -89,7 +101,20 @@ def train(
 ) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
     chosen = EngineChoice.of(engine, workers, superlink)
-    wanted = Wanted(preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, attack=False)
+    wanted = Wanted(
+        preset,
+        out,
+        json,
+        checkpoint_every,
+        seeds,
+        overwrite,
+        quiet,
+        force,
+        dry_run,
+        chosen,
+        tuple(track or ()),
+        attack=False,
+    )
     _train_and_report(config, given, wanted)
 
 
@@ -116,6 +141,7 @@ def attack(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    track: Track = None,
     engine: Engine = ENGINES[0],
     workers: NumWorkers = None,
     superlink: Superlink = None,
@@ -128,7 +154,18 @@ def attack(
     chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
         wanted = Wanted(
-            preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, attack=True
+            preset,
+            out,
+            json,
+            checkpoint_every,
+            seeds,
+            overwrite,
+            quiet,
+            force,
+            dry_run,
+            chosen,
+            tuple(track or ()),
+            attack=True,
         )
         _train_and_report(config, given, wanted)
         return
@@ -137,7 +174,7 @@ def attack(
             f"--engine {chosen.engine} is of training, and --run takes a finished run; leave one of them out"
         )
     wrong = sorted(set(given) - set(ATTACK_FIELDS))
-    others = (("--config", config), ("--preset", preset), ("--seeds", seeds))
+    others = (("--config", config), ("--preset", preset), ("--seeds", seeds), ("--track", track or None))
     wrong += [name for name, value in others if value is not None] + ["--dry-run"] * dry_run
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
@@ -252,6 +289,7 @@ class Wanted(NamedTuple):
     force: bool
     dry_run: bool
     engine: EngineChoice
+    track: tuple[str, ...]
     attack: bool
 
     @property
@@ -277,6 +315,7 @@ class Wanted(NamedTuple):
             "overwrite": self.overwrite,
             "force": self.force,
             "dry-run": self.dry_run,
+            "track": bool(self.track),
         }
         return named | {"checkpoint-every": every is not None}
 
@@ -286,6 +325,7 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         apart = wanted.engine.superlink, config, given, wanted.elsewhere(), wanted.json
         train_apart(*apart, attack=wanted.attack, quiet=wanted.quiet)
         return
+    check_trackers(wanted.track)
     chosen = choose(config, given, wanted.preset)
     spec = chosen.spec
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
@@ -305,20 +345,23 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         "whose": chosen.whose,
     }
     if wanted.seeds is not None:
-        observe = observe_on(errors, enabled=not wanted.quiet)
         folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
+        observe = observe_tracked(observe_on(errors, enabled=not wanted.quiet), wanted.track, folder, say)
         with wanted.engine.training(spec) as make_task:
             several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how)
         print_several(several, folder, wanted.output, longer(chosen))
         return
     with (
         wanted.engine.training(spec) as make_task,
-        RunProgress(spec, errors, enabled=not wanted.quiet) as progress,
+        Tracked(
+            RunProgress(spec, errors, enabled=not wanted.quiet), start_tracking(wanted.track, spec, folder, say)
+        ) as progress,
     ):
         finished = execute(spec, graph, folder, observer=progress, make_task=make_task, **how)
     print_finished(finished, wanted.output, remarks=longer(chosen))
 
 
+app.command("tune", epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))

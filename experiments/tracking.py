@@ -1,0 +1,284 @@
+"""Live trackers: each round of a training, and its final figures, in TensorBoard or MLflow while it runs.
+
+    tracker = track(["tensorboard:events", "mlflow:http://localhost:5000"], spec, Path("runs/mine"), warn=print)
+    with Tracked(progress, tracker) as observer:
+        execute(spec, graph, Path("runs/mine"), attack=False, observer=observer)
+
+What is logged is what `fkgsec results --tensorboard` and `--mlflow` log of finished runs, by the same names: loss, validation,
+bytes and seconds by round; at the end options, final figures and the ends of their intervals. A tracker that fails is left out
+from then on, with one warning: it never ends a training. Nothing is logged that opens a run: no protocol_seed, no password of
+an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from experiments.cli.progress import Observe, Trained
+from experiments.reporting.listing import EXPERIMENT, curves, figures, settings
+from experiments.runs.record import Record, read_record
+from experiments.runs.run import RECORD_FILE
+from experiments.tasks.spec import RunSpec
+from experiments.tasks.task import task_of
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.loop import Observer
+from fkgsec.text import printable
+
+SECRETS = ("protocol_seed",)
+EVENTS = "tensorboard"  # the folder in a run's own where no other is named
+_AUTHORITY = re.compile(r"//[^/@\s]+@")
+_PER_REQUEST = 1000  # metrics
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+
+
+class Tracker(Protocol):
+    """Where curves go."""
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Figures of a round."""
+        ...
+
+    def close(self, record: Record | None) -> None:
+        """The run is over; None: it was not finished."""
+        ...
+
+
+class TensorBoard:
+    """Event files in a folder; those of an earlier start of the same run are overlaid from round 0 on."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise RunError("tensorboard is not installed: pip install 'fkgsec[tensorboard]'") from error
+        self._writer = SummaryWriter(str(folder), purge_step=0)
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Written at once, so that a page that is open shows it."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
+        self._writer.flush()
+
+    def close(self, record: Record | None) -> None:
+        """Options beside figures, which TensorBoard shows as a table."""
+        if record is not None:
+            self._writer.add_hparams(public_settings(record), final(record), run_name=".")
+        self._writer.close()
+
+
+class Mlflow:
+    """A run on a tracking server; one that was killed goes on where the same command is given again."""
+
+    def __init__(self, uri: str | None, name: str, identity: str) -> None:
+        try:
+            from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+            from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise RunError("mlflow is not installed: pip install 'fkgsec[mlflow]'") from error
+        for name, value in _PATIENCE.items():  # MLflow's own would hold a training up for many minutes
+            os.environ.setdefault(name, value)
+        self._metric, self._param = Metric, Param
+        self._client = MlflowClient(tracking_uri=uri)
+        known = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
+        chosen = f"tags.fkgsec_run = '{identity}' and attributes.status = 'RUNNING'"
+        found = self._client.search_runs([experiment], filter_string=chosen, max_results=1)
+        made = found[0] if found else self._client.create_run(experiment, run_name=name, tags={"fkgsec_run": identity})
+        self._run = made.info.run_id
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """One request."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, value, now, round) for name, value in values.items()]
+        for start in range(0, len(metrics), _PER_REQUEST):
+            self._client.log_batch(self._run, metrics=metrics[start : start + _PER_REQUEST])
+
+    def close(self, record: Record | None) -> None:
+        """Options, final figures, commit and command; a run that was not finished stays open."""
+        if record is None:
+            return
+        named = public_settings(record).items()
+        self._client.log_batch(self._run, params=[self._param(key, str(value)) for key, value in named])
+        tags = {
+            "mlflow.source.git.commit": str(record.environment.commit),
+            "command": without_passwords(record.environment.command),
+        }
+        for key, value in tags.items():
+            self._client.set_tag(self._run, key, value)
+        self.log(record.best_round, final(record))
+        self._client.set_terminated(self._run)
+
+
+def without_passwords(text: str) -> str:
+    """A text whose addresses have no user and password.
+
+    >>> without_passwords("fkgsec train --track mlflow:https://me:secret@host/x")
+    'fkgsec train --track mlflow:https://host/x'
+    """
+    return _AUTHORITY.sub("//", text)
+
+
+def public_settings(record: Record) -> dict[str, str | int | float]:
+    """The run's options but those that open it."""
+    return {name: value for name, value in settings(record).items() if name not in SECRETS}
+
+
+def final(record: Record) -> dict[str, float]:
+    """Final figures, and the ends of the intervals of those that say how well the model does."""
+    ends: dict[str, float] = {}
+    for name, one in record.utility.items():
+        if isinstance(one, Estimate) and one.n:
+            named = name.replace("@", "_at_")
+            ends |= {f"{named}_low": one.low, f"{named}_high": one.high}
+    return figures(record) | ends
+
+
+def of_round(entry: RoundEntry, metric: str) -> dict[str, float]:
+    """What a round says, by the names of `experiments.reporting.listing.curves`; what it did not measure is left out."""
+    measured = {name: getattr(entry, name) for name in ("loss", "bytes_up", "bytes_down", "seconds")}
+    named = {f"round/{name}": value for name, value in {**measured, f"valid_{metric}": entry.valid}.items()}
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+class Trackers:
+    """Several trackers of one run, each left out once it fails.
+
+    Args:
+        makers: by what is said of it, what opens a tracker. folder: of the run. warn: takes a line.
+    """
+
+    def __init__(
+        self, makers: Mapping[str, Callable[[], Tracker]], folder: Path, metric: str, warn: Callable[[str], None]
+    ) -> None:
+        self._folder, self._metric, self._warn = folder, metric, warn
+        self._open: dict[str, Tracker] = {}
+        self._seen = 0
+        for name, make in makers.items():
+            with self._guarded(name):
+                self._open[name] = make()
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Any:
+        try:
+            yield
+        except Exception as error:  # whatever a tracker, its server or its disk does
+            self._fail(name, error)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self._open.pop(name, None)
+        said = without_passwords(" ".join(str(error).split()) or type(error).__name__)
+        self._warn(printable(f"warning: {name}: {said}; the training goes on without it", 500))
+
+    def round_done(self, entry: RoundEntry) -> None:
+        """Log a round."""
+        self._seen += 1
+        self._each(lambda one: one.log(entry.round, of_round(entry, self._metric)))
+
+    def close(self, *, finished: bool) -> None:
+        """Log the end, from the record in the run's folder; of a run that was finished before, its rounds too."""
+        record: Record | None = None
+        path = self._folder / RECORD_FILE
+        if finished and self._open and path.exists():
+            with self._guarded(str(path)):
+                record = read_record(path)
+        if record and not self._seen:
+            for round, values in curves(record):
+                self._each(functools.partial(_log, round, values))
+        self._each(lambda one: one.close(record))
+        self._open = {}
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, one in list(self._open.items()):
+            with self._guarded(name):
+                act(one)
+
+
+def _log(round: int, values: Mapping[str, float], tracker: Tracker) -> None:
+    tracker.log(round, values)
+
+
+class Tracked(Observer):
+    """Passes on what another observer is told, and tells trackers of the run's own rounds (not of shadow federations)."""
+
+    def __init__(self, inner: AbstractContextManager[Observer], trackers: Trackers) -> None:
+        """`inner` is entered and left with this one."""
+        self._inner, self._observer, self._trackers = inner, Observer(), trackers
+        self._own = True
+
+    def __enter__(self) -> Self:
+        self._observer = self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._trackers.close(finished=kind is None)
+        self._inner.__exit__(kind, error, trace)
+
+    def run_started(self, name: str, num_rounds: int) -> None:
+        self._own = False
+        self._observer.run_started(name, num_rounds)
+
+    def round_started(self, round: int, num_steps: int) -> None:
+        self._observer.round_started(round, num_steps)
+
+    def step_done(self) -> None:
+        self._observer.step_done()
+
+    def round_done(self, entry: RoundEntry) -> None:
+        if self._own:
+            self._trackers.round_done(entry)
+        self._observer.round_done(entry)
+
+
+def check_trackers(named: Sequence[str]) -> None:
+    """Raises `SpecError` for a tracker that there is not, before anything is trained."""
+    for one in named:
+        kind, colon, where = one.partition(":")
+        if kind not in ("tensorboard", "mlflow") or (colon and not where):
+            raise SpecError(
+                f"track must be tensorboard, tensorboard:FOLDER, mlflow or mlflow:ADDRESS; got {without_passwords(one)!r}"
+            )
+
+
+def track(named: Sequence[str], spec: RunSpec, folder: Path, warn: Callable[[str], None]) -> Trackers:
+    """The trackers of a run.
+
+    Args:
+        named: `tensorboard`, into the run's folder, `tensorboard:FOLDER`, into one of the run's name below; `mlflow`, which
+            MLFLOW_TRACKING_URI says, `mlflow:ADDRESS`.
+        folder: of the run, whose name it goes by. warn: takes a line where a tracker fails.
+    """
+    identity = hashlib.sha256(f"{folder.resolve()} {spec.document()!r}".encode()).hexdigest()[:32]
+    makers: dict[str, Callable[[], Tracker]] = {}
+    for one in named:
+        kind, _, where = one.partition(":")
+        if kind == "tensorboard":
+            makers[one] = functools.partial(TensorBoard, Path(where) / folder.name if where else folder / EVENTS)
+        else:
+            makers[without_passwords(one)] = functools.partial(Mlflow, where or None, folder.name, identity)
+    task = task_of(spec)
+    return Trackers(makers, folder, task.metric, warn)
+
+
+def observe_tracked(observe: Observe, named: Sequence[str], folder: Path, warn: Callable[[str], None]) -> Observe:
+    """As `observe`, of runs in folders below one: `seed 3` is `seed-3`."""
+
+    def both(options: Trained, name: str) -> AbstractContextManager[Observer]:
+        if not named or not isinstance(options, RunSpec):
+            return observe(options, name)
+        return Tracked(observe(options, name), track(named, options, folder / name.replace(" ", "-"), warn))
+
+    return both

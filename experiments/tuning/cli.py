@@ -1,0 +1,102 @@
+"""`fkgsec tune`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from experiments.cli.console import make_console, print_tables
+from experiments.cli.data import Config
+from experiments.cli.options import TRAIN_FIELDS, spec_options
+from experiments.cli.progress import observe_on
+from experiments.cli.training.presets import Preset, choose
+from experiments.reporting.sheets import terminal_table
+from experiments.runs.run import data_name, warnings_of
+from experiments.runs.writing import Force, Overwrite
+from experiments.tasks.spec import RunSpec
+from experiments.tuning.search import read_searches
+from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet, write_tuning
+from experiments.tuning.study import TUNING_FILE, tune
+from fkgsec.errors import SpecError
+
+EXAMPLES = (
+    "Examples:\n\n  fkgsec tune --search learning_rate=log:1e-4:1e-2 --search gamma=5,9,12\n\n"
+    "  fkgsec tune --algorithm feds --search sparsity=0.2:0.8 --search dim=16,32,64 --trials 30 --rounds 40\n\n"
+    "  fkgsec tune --model pykeen:TransH --search num_negatives=log:4:64 --out runs/tuning\n\n"
+    "  fkgsec train --config runs/tuning/best.yaml"
+)
+
+
+@spec_options(TRAIN_FIELDS)
+def tune_options(
+    *,
+    given: dict[str, Any],
+    search: Annotated[
+        list[str],
+        typer.Option(
+            "--search",
+            help="an option and its values: NAME=A,B,C or NAME=LOW:HIGH or NAME=log:LOW:HIGH; repeatable",
+        ),
+    ],
+    trials: Annotated[
+        int, typer.Option("--trials", help="so many in all, those of an earlier start included", min=1)
+    ] = 20,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune/--no-prune", help="end trials early that lie below the median of the others (never under dp)"
+        ),
+    ] = True,
+    config: Config = None,
+    preset: Preset = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder (default: runs/tune-<data>-<algorithm>-<hash>)")
+    ] = None,
+    overwrite: Overwrite = False,
+    force: Force = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")
+    ] = False,
+) -> None:
+    """Find options by their validation alone; killed, it goes on when the same command is given again."""
+    spec: RunSpec = choose(config, given, preset).spec
+    if getattr(spec, "select", "validation") != "validation":
+        raise SpecError("select must be validation for tuning, which never looks at the test split")
+    searched = read_searches(search, spec)
+    errors = make_console(stderr=True)
+    graph = spec.load_graph()
+    for warning in warnings_of(spec, graph):
+        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    folder = out or _default_folder(spec, graph, {name: one.text for name, one in searched.items()})
+    tuned = tune(
+        spec,
+        graph,
+        searched,
+        folder,
+        trials=trials,
+        observe=observe_on(errors, enabled=not quiet, what="trial"),
+        prune=prune,
+        overwrite=overwrite,
+        at_once=0 if force else 1,
+    )
+    write_tuning(tuned, folder)
+    if quiet:
+        return
+    console = make_console()
+    for line in (*lines(tuned), ""):
+        console.print(line, soft_wrap=True, highlight=False)
+    sheet = trials_sheet(tuned)
+    print_tables(console, [terminal_table(sheet)])
+    for note in sheet.notes:
+        console.print(note, soft_wrap=True, highlight=False)
+    files = f"{BEST_FILE}, {CSV_FILE}, {PICTURE_FILE}, {TUNING_FILE}"
+    console.print(f"In {folder}: {files}. fkgsec train --config {folder / BEST_FILE}", soft_wrap=True, highlight=False)
+
+
+def _default_folder(spec: RunSpec, graph: Any, searched: dict[str, str]) -> Path:
+    what = msgspec.json.encode([spec.document(), searched, graph.hash], order="sorted")
+    return Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{hashlib.sha256(what).hexdigest()[:8]}"

@@ -1,0 +1,162 @@
+"""What a tuning leaves to look at and go on with: a table, a CSV, a picture, and the best options as a spec file.
+
+write_tuning(tuned, Path("runs/tuning"))         # trials.csv, trials.png, best.yaml
+terminal_table(trials_sheet(tuned))
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.reporting.picture import BLUE, GREY, ORANGE, png
+from experiments.reporting.sheets import Column, Sheet
+from experiments.runs.record import write_atomically
+from experiments.tasks.task import task_of
+from experiments.tuning.search import with_values
+from experiments.tuning.study import Trial, Tuning
+
+CSV_FILE, PICTURE_FILE, BEST_FILE = "trials.csv", "trials.png", "best.yaml"
+MOST_SHOWN = 15  # rows of the table in the terminal
+MOST_DRAWN = 4  # searched options in the picture
+
+
+def ordered(tuning: Tuning) -> list[Trial]:
+    """Trials from the best on; pruned ones after those that were finished, failed ones last."""
+    place = {"finished": 0, "pruned": 1, "failed": 2}
+    return sorted(tuning.trials, key=lambda one: (place[one.state], -(one.valid or 0.0), one.number))
+
+
+def trials_sheet(tuning: Tuning) -> Sheet:
+    """The best trials first."""
+    label = task_of(tuning.spec).label(tuning.metric)
+    columns = (
+        Column("trial", "count"),
+        *(Column(name) for name in tuning.searched),
+        Column(f"validation {label}", "exact"),
+        Column("its round", "count"),
+        Column("rounds", "count"),
+        Column("seconds", "s"),
+        Column("state"),
+    )
+    shown = ordered(tuning)[:MOST_SHOWN]
+    rows = tuple(
+        (
+            one.number,
+            *(written(one.values[name]) for name in tuning.searched),
+            one.valid,
+            one.round,
+            one.rounds,
+            one.seconds,
+            f"{one.state}{f': {one.reason}' if one.reason else ''}",
+        )
+        for one in shown
+    )
+    more = [f"{len(tuning.trials) - len(shown)} more in {CSV_FILE}"] if len(tuning.trials) > len(shown) else []
+    return Sheet(f"Trials, {len(tuning.trials)} in all", columns, rows, notes=tuple(more))
+
+
+def written(value: Any) -> str:
+    """A value as the table shows it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def lines(tuning: Tuning) -> list[str]:
+    """The verdict, and what it does not say."""
+    best, label = tuning.best, task_of(tuning.spec).label(tuning.metric)
+    chosen = ", ".join(f"{name} {written(value)}" for name, value in best.values.items())
+    found = [
+        f"Best of {len(tuning.trials)} trials: {chosen}; validation {label} {best.valid:.4f} in round {best.round}.",
+        "The test split was not there. The best of many validations is too high an estimate of itself: train with "
+        f"--config {BEST_FILE} and look at test figures once.",
+    ]
+    for tables, one in tuning.guarantees.items():
+        found.append(
+            f"dp, {tables}: all trials together spent {one.describe()}; the record of a training with the best options says "
+            "epsilon of that one training alone, to which this is to be added."
+        )
+    return found
+
+
+def write_tuning(tuning: Tuning, folder: Path) -> None:
+    """Write the CSV, the picture and the best options as a spec file."""
+    write_atomically(folder / CSV_FILE, _as_csv(tuning).encode())
+    write_atomically(folder / PICTURE_FILE, draw_trials(tuning))
+    write_atomically(folder / BEST_FILE, best_document(tuning).encode())
+
+
+def _as_csv(tuning: Tuning) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["trial", *tuning.searched, "valid", "round", "rounds", "seconds", "state", "reason"])
+    for one in tuning.trials:
+        values = [one.values[name] for name in tuning.searched]
+        writer.writerow(
+            [one.number, *values, one.valid, one.round, one.rounds, round(one.seconds, 3), one.state, one.reason]
+        )
+    return out.getvalue()
+
+
+def best_document(tuning: Tuning) -> str:
+    """What `fkgsec train --config` takes: every option that is not at its default, and those that were searched."""
+    spec = with_values(tuning.spec, tuning.best.values)
+    plain = type(spec)(algorithm=spec.algorithm).document()
+    document = spec.document()
+    kept = {
+        name: value
+        for name, value in document.items()
+        if name in ("algorithm", "model", "data", *tuning.searched) or value != plain.get(name)
+    }
+    best = tuning.best
+    head = (
+        f"# The best of {len(tuning.trials)} trials by fkgsec tune, trial {best.number}: validation {tuning.metric} "
+        f"{best.valid:.4f}\n# fkgsec train --config best.yaml\n"
+    )
+    return head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+
+
+def draw_trials(tuning: Tuning) -> bytes:
+    """A PNG: validation by trial with the best so far; beside it validation by each searched option."""
+    names = list(tuning.searched)[:MOST_DRAWN]
+    figure = Figure(figsize=(4.2 * (1 + len(names)), 4.2), layout="constrained")
+    axes = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
+    label = task_of(tuning.spec).label(tuning.metric)
+    shown = [one for one in tuning.trials if one.valid is not None]
+    _points(axes[0], shown, [one.number for one in shown])
+    so_far, best = [], 0.0
+    for one in shown:
+        best = max(best, (one.valid or 0.0) if one.state == "finished" else 0.0)
+        so_far.append(best)
+    axes[0].step([one.number for one in shown], so_far, where="post", color=GREY, linewidth=1, label="best so far")
+    axes[0].set_xlabel("trial")
+    axes[0].set_ylabel(f"validation {label}")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].legend(fontsize=8, loc="lower right")
+    for axis, name in zip(axes[1:], names, strict=True):
+        values: list[Any] = [one.values[name] for one in shown]
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            values = [str(value) for value in values]
+        _points(axis, shown, values)
+        if tuning.searched[name].startswith("log:"):
+            axis.set_xscale("log")
+        axis.set_xlabel(name)
+    chosen = ", ".join(f"{name} {written(value)}" for name, value in tuning.best.values.items())
+    figure.suptitle(f"{tuning.spec.algorithm} · {tuning.spec.model} · best: {chosen}", fontsize=11)
+    return png(figure)
+
+
+def _points(axis: Axes, trials: list[Trial], values: list[Any]) -> None:
+    """Finished trials as discs, pruned ones as crosses."""
+    for state, colour, mark in (("finished", BLUE, "o"), ("pruned", ORANGE, "x")):
+        chosen = [place for place, one in enumerate(trials) if one.state == state]
+        if chosen:
+            ys = [trials[place].valid or 0.0 for place in chosen]
+            axis.scatter([values[place] for place in chosen], ys, c=colour, marker=mark, s=28, label=state)
+    axis.grid(alpha=0.3)
