@@ -135,8 +135,7 @@ class KgeModel:
         if self.dim < 1:
             raise SpecError(f"dim must be at least 1; got {self.dim}")
         if self.name not in MODELS and self.name not in ENCODERS:
-            families = "".join(f", {prefix}:NAME" for prefix in MODELS.families)
-            raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}{families}; got {self.name!r}")
+            raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim % self.function.divisor:
             raise SpecError(f"dim must be a multiple of {self.function.divisor} for {self.name}; got {self.dim}")
         if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
