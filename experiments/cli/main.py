@@ -102,19 +102,9 @@ def train(
     """Train a federation; a killed run goes on when the same command is given again."""
     chosen = EngineChoice.of(engine, workers, superlink)
     wanted = Wanted(
-        preset,
-        out,
-        json,
-        checkpoint_every,
-        seeds,
-        overwrite,
-        quiet,
-        force,
-        dry_run,
-        chosen,
-        tuple(track or ()),
+        preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, tuple(track or ()),
         attack=False,
-    )
+    )  # fmt: skip
     _train_and_report(config, given, wanted)
 
 
@@ -154,19 +144,9 @@ def attack(
     chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
         wanted = Wanted(
-            preset,
-            out,
-            json,
-            checkpoint_every,
-            seeds,
-            overwrite,
-            quiet,
-            force,
-            dry_run,
-            chosen,
-            tuple(track or ()),
+            preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, tuple(track or ()),
             attack=True,
-        )
+        )  # fmt: skip
         _train_and_report(config, given, wanted)
         return
     if chosen.engine != ENGINES[0]:

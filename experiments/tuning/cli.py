@@ -20,7 +20,7 @@ from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
 from experiments.tuning.search import read_searches
 from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet, write_tuning
-from experiments.tuning.study import TUNING_FILE, tune
+from experiments.tuning.study import TUNING_FILE, Tuning, tune
 from fkgsec.errors import SpecError
 
 EXAMPLES = (
@@ -84,8 +84,11 @@ def tune_options(
         at_once=0 if force else 1,
     )
     write_tuning(tuned, folder)
-    if quiet:
-        return
+    if not quiet:
+        _print(tuned, folder)
+
+
+def _print(tuned: Tuning, folder: Path) -> None:
     console = make_console()
     for line in (*lines(tuned), ""):
         console.print(line, soft_wrap=True, highlight=False)

@@ -199,6 +199,7 @@ def server() -> Iterator[str]:
 
 @needs_mlflow
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow(tmp_path: Path, server: str) -> None:
     """A store in a file gets rounds and final figures, gone on with after a kill; a server that refuses ends nothing."""
     from mlflow import MlflowClient

@@ -90,7 +90,7 @@ def scores_of(plugged: Plugged, interaction: nn.Module, queries: Tensor, candida
         return queries.new_empty(torch.broadcast_shapes(queries.shape[:-1], candidates.shape[:-1]))
     W = candidates.shape[-1]
     anchors, relations, sign = queries.split([W, queries.shape[-1] - W - 1, 1], dim=-1)
-    heads, tails = (anchors, candidates) if float(sign.flatten()[0]) > 0 else (candidates, anchors)
+    heads, tails = (anchors, candidates) if float(sign.detach().flatten()[0]) > 0 else (candidates, anchors)
     return plugged.score(interaction, heads, relations, tails, dim)
 
 
