@@ -162,10 +162,15 @@ class Trackers:
     def __init__(
         self, makers: Mapping[str, Callable[[], Tracker]], folder: Path, metric: str, warn: Callable[[str], None]
     ) -> None:
-        self._folder, self._metric, self._warn = folder, metric, warn
+        self._folder, self._metric, self._warn, self._makers = folder, metric, warn, dict(makers)
         self._open: dict[str, Tracker] = {}
         self._seen = 0
-        for name, make in makers.items():
+
+    def _start(self) -> None:
+        """Open what is not open yet: not before there is a round to log, since the run may be refused."""
+        while self._makers:
+            name = next(iter(self._makers))
+            make = self._makers.pop(name)
             with self._guarded(name):
                 self._open[name] = make()
 
@@ -183,6 +188,7 @@ class Trackers:
 
     def round_done(self, entry: RoundEntry) -> None:
         """Log a round."""
+        self._start()
         self._seen += 1
         self._each(lambda one: one.log(entry.round, of_round(entry, self._metric)))
 
@@ -190,7 +196,8 @@ class Trackers:
         """Log the end, from the record in the run's folder; of a run that was finished before, its rounds too."""
         record: Record | None = None
         path = self._folder / RECORD_FILE
-        if finished and self._open and path.exists():
+        if finished and path.exists():
+            self._start()
             with self._guarded(str(path)):
                 record = read_record(path)
         if record and not self._seen:

@@ -19,7 +19,7 @@ from experiments.runs.record import Record, read_record
 from experiments.runs.run import execute
 from experiments.runs.spec import make_spec
 from experiments.tracking import Tracked, Trackers, check_trackers, track, without_passwords
-from fkgsec.errors import SpecError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 
@@ -130,6 +130,20 @@ def test_a_tracker_that_fails_ends_no_training_and_is_said_once(tmp_path: Path) 
     ]
     assert (good.rounds, good.closed) == ([0, 1, 2, 3], [record])
     assert (bad.rounds, bad.closed) == ([0], [])
+
+
+@needs_tensorboard
+def test_a_run_that_is_refused_writes_no_events(tmp_path: Path) -> None:
+    """Curves of the run that lies in the folder stay as they are."""
+    spec = make_spec(None, SMALL)
+    execute(spec, spec.load_graph(), tmp_path, attack=False)
+    other = spec.replace(dim=9)
+    with (
+        pytest.raises(RunError, match="is of a run with other options"),
+        Tracked(nullcontext(Observer()), track(["tensorboard"], other, tmp_path, pytest.fail)) as observer,
+    ):
+        execute(other, other.load_graph(), tmp_path, attack=False, observer=observer)
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_shadow_federations_are_not_logged(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.threads import one_thread
 
 LOCAL = "local"
+NETWORK: Table = "network"
+"""The table of a network's numbers, one row of each client, which a recipe may share: clients then average their networks."""
+SERVER_KEY = -2  # what the server's first network derives from, which is no client's
 
 
 class EncoderTrainer:
@@ -137,6 +140,23 @@ class EncoderTrainer:
         with one_thread():
             return encoder.encode(rows, own)
 
+    def network(self, client: int) -> Tensor:
+        """The client's network as one row `[1, P]`: parameters and running averages, not what it knows of its graph."""
+        return _row(self._encoders[client])
+
+    @torch.no_grad()
+    def load_network(self, client: int, row: Tensor) -> None:
+        """Put back what `network` gave, or a mean of such."""
+        given = row.flatten()
+        for tensor in _numbers(self._encoders[client]):
+            tensor.copy_(given[: tensor.numel()].view_as(tensor))
+            given = given[tensor.numel() :]
+
+    def first_network(self) -> Tensor:
+        """What the server begins with, `[1, P]`: of the same shapes, drawn as by no client."""
+        graph = self._stack.graphs[0]
+        return _row(ENCODERS[self._options.model].make(graph, graph.train, self._options, SERVER_KEY))
+
     def local(self) -> dict[str, Tensor]:
         """Copies of the networks by name: what a client's model has beside its rows."""
         return {
@@ -172,3 +192,12 @@ class EncoderTrainer:
                 state.setdefault(int(place), {})[name] = tensor
             if state:
                 adam.load_state_dict(adam.state_dict() | {"state": state})
+
+
+def _numbers(encoder: ClientEncoder) -> list[Tensor]:
+    """What is averaged of a network, in its own order."""
+    return [one for one in encoder.network.state_dict().values() if one.is_floating_point()]
+
+
+def _row(encoder: ClientEncoder) -> Tensor:
+    return torch.cat([one.detach().flatten() for one in _numbers(encoder)])[None].clone()

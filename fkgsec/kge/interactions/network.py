@@ -3,8 +3,8 @@
     KgeOptions(model="pykeen:ConvE", algorithm="fede", dim=64)
 
 Rows of entities and relations cross as the algorithm says. The interaction, its running averages too, stays with its client as
-the network of any model with an encoder does. A step is that of models without one (`fkgsec.kge.local.training`): the same order
-of triples, the same negatives, the same loss, one client after the other.
+the network of any model with an encoder does, unless the algorithm declares that it shares the table `network`. A step is that
+of models without one (`fkgsec.kge.local.training`): the same order of triples, negatives and loss, one client after the other.
 
 Legend: `B` positives of a step, `K` 1 + negatives, `N` entities, `W`, `V` widths of rows of entities and relations.
 """

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
-from fkgsec.errors import DataError
+from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Holding, Received
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
-from fkgsec.kge.encoders.trainer import EncoderTrainer
+from fkgsec.kge.encoders.trainer import NETWORK, EncoderTrainer
 from fkgsec.kge.local.evaluation import ClientTables, Evaluator
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
@@ -70,6 +70,8 @@ class KgeTask:
         if remark := options.kge_model().function.remark:
             _remark_once(remark)
         self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
+        if NETWORK in self.recipe.shared and not self.encoders:
+            raise SpecError(f"algorithm {options.algorithm} averages a network, and the model {options.model} has none")
         self.trainer = self.encoders or LocalTrainer(self.stack, options, self.private)
         self.shared_evaluator, self.evaluator = self.evaluators(self._wide)
         self.names: Sequence[str] = [client.name for client in trained]
@@ -100,9 +102,13 @@ class KgeTask:
         self.trainer.train_on(place, subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
+        if self.encoders and table == NETWORK:
+            return self.encoders.first_network().cpu()
         return first_rows(self.stack.model, self.options.seed, table, names)
 
     def holdings(self, table: Table) -> list[Holding]:
+        if table == NETWORK:
+            return [Holding([NETWORK], 1) for _ in self.stack.graphs]
         vocabulary = self.graph.entities if table == "entities" else self.graph.relations
         held = []
         for graph in self.stack.graphs:
@@ -113,11 +119,16 @@ class KgeTask:
         return held
 
     def rows(self, table: Table, place: int) -> Tensor:
+        if self.encoders and table == NETWORK:
+            return self.encoders.network(place)
         return self.stack.rows(table, place).detach()
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
         own, rule = self.rows(table, place), self.trainer.rule
         rows = received.merged(own)
+        if self.encoders and table == NETWORK:
+            self.encoders.load_network(place, rows)
+            return
         self.trainer.receive(table, place, rows, first=round == 0)
         if rule.takes_over(round):
             own.copy_(rows)
@@ -140,7 +151,7 @@ class KgeTask:
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
         kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}
-        if self.encoders and not shared_only:
+        if self.encoders and (not shared_only or NETWORK in self.recipe.shared):
             kept |= self.encoders.local()
         if self.private and not shared_only:
             kept |= {f"{PRIVATE}{table}": self.private.tables[table].detach().clone() for table in TABLES}

@@ -234,7 +234,7 @@ class LocalTrainer:
         """Steps of one round: those of the client with the most batches."""
         longest = max(len(self._subsets[client].rows) for client in clients)
         batches = self._options.local_epochs * -(-longest // self._options.batch_size)
-        return batches * len(self._corrupted(0))
+        return batches * len(corrupted_sides(self._options, 0))
 
     def train_round(
         self, round: int, clients: Sequence[int], on_step: Callable[[], None] = lambda: None
@@ -258,7 +258,7 @@ class LocalTrainer:
         """`_train_steps` on a GPU, which tells what became of the steps when all are done."""
         assert self._fused is not None
         losses = self._fused.train_round(round, ordered, self.rule.distillation())
-        sides = len(self._corrupted(0))
+        sides = len(corrupted_sides(self._options, 0))
         for epoch in range(self._options.local_epochs):
             for step in range(max(values.shape[1] for values in losses.values())):
                 at_it = {client: values[epoch, step] for client, values in losses.items() if step < values.shape[1]}
@@ -279,7 +279,7 @@ class LocalTrainer:
                 active = [client for client in ordered if step * size < len(shuffled[client])]
                 batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
                 # The epoch shifts the parity, so that a client of one batch sees both sides.
-                for side in self._corrupted(step + epoch + round):
+                for side in corrupted_sides(self._options, step + epoch + round):
                     step_losses, steps = self._step(batches, draws, side)
                     self._check(step_losses, round, epoch, step)
                     self._take(steps, batches, step_losses)
@@ -305,9 +305,6 @@ class LocalTrainer:
             return rows[order.numpy()], CounterDraws(philox.key(seed, "negatives", key), round, epoch)
         shuffled = generator(seed, "shuffle", key, round, epoch).permutation(rows)
         return shuffled, generator(seed, "negatives", key, round, epoch)
-
-    def _corrupted(self, turn: int) -> tuple[Side, ...]:
-        return corrupted_sides(self._options, turn)
 
     def _step(
         self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
@@ -437,8 +434,7 @@ class LocalTrainer:
 def corrupted_sides(options: KgeOptions, turn: int) -> tuple[Side, ...]:
     """The sides that a batch is corrupted on, a step for each.
 
-    Differs: FedLU's code, which takes heads and tails of every triple, shuffles the batches of heads and those of tails
-    apart, and draws both, with their negatives, once for the whole run.
+    Differs: FedLU's code, which takes both of every triple, shuffles their batches apart, and draws all once for the run.
     """
     if options.negative_sides == "each":
         return ("head", "tail")
