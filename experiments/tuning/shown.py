@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from experiments.reporting.picture import BLUE, GREY, ORANGE, png
 from experiments.reporting.sheets import Column, Sheet
@@ -138,7 +138,7 @@ def draw_trials(tuning: Tuning) -> bytes:
     axes[0].set_xlabel("trial")
     axes[0].set_ylabel(f"validation {label}")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].legend(fontsize=8, loc="lower right")
+    axes[0].legend(fontsize=8, loc="best")
     for axis, name in zip(axes[1:], names, strict=True):
         values: list[Any] = [one.values[name] for one in shown]
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -146,9 +146,11 @@ def draw_trials(tuning: Tuning) -> bytes:
         _points(axis, shown, values)
         if tuning.searched[name].startswith("log:"):
             axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel(name)
     chosen = ", ".join(f"{name} {written(value)}" for name, value in tuning.best.values.items())
-    figure.suptitle(f"{tuning.spec.algorithm} · {tuning.spec.model} · best: {chosen}", fontsize=11)
+    figure.suptitle(f"{tuning.spec.algorithm} · best: {chosen}", fontsize=11)
     return png(figure)
 
 

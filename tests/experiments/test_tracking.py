@@ -139,7 +139,7 @@ def test_a_run_that_is_refused_writes_no_events(tmp_path: Path) -> None:
     execute(spec, spec.load_graph(), tmp_path, attack=False)
     other = spec.replace(dim=9)
     with (
-        pytest.raises(RunError, match="is of a run with other options"),
+        pytest.raises(RunError, match=r"another run|other options"),
         Tracked(nullcontext(Observer()), track(["tensorboard"], other, tmp_path, pytest.fail)) as observer,
     ):
         execute(other, other.load_graph(), tmp_path, attack=False, observer=observer)
