@@ -11,7 +11,7 @@ verdicts and summaries go by (`headline`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,9 @@ ALL = "all"  # stands for all victims together where a victim is named
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
 STRONGEST = "strongest"
 TOGETHER = " + "  # between the names of several colluders
+
+Place = tuple[str, str, str, float | None, str]
+"""Attack, metric, threat model, leak and variant, the strongest being ""."""
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,6 +130,21 @@ def over_victims(figures: Iterable[Figure]) -> list[Figure]:
         if known is None or _rank(one) > _rank(known):
             best[one.question] = one
     return list(best.values())
+
+
+def leading(figures: Iterable[Figure], leads: Mapping[str, Sequence[str]]) -> dict[Place, Figure]:
+    """The figures that stand for each attack where there is room for few, by their place: over all victims, or the worst one.
+
+    Args:
+        leads: by attack its leading metrics; of an attack that is not named every metric leads.
+    """
+    found: dict[Place, Figure] = {}
+    for one in over_victims(headline(figures)):
+        if one.metric in leads.get(one.attack, (one.metric,)):
+            place = (*one.question[:4], "" if one.variant == STRONGEST else one.variant)
+            if not (one.reason and place in found):  # of victims that differ, those that could be attacked
+                found[place] = one
+    return found
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:

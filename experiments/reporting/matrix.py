@@ -24,9 +24,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from attacks.figure import Figure
+from attacks.figure import Figure, Place, leading
 from attacks.registry import ATTACKS
-from experiments.reporting.frames import attack_name, over_all
+from experiments.reporting.frames import attack_name
 from experiments.reporting.picture import GREY, ORANGE, png
 from experiments.reporting.sheets import NONE, NOT_ATTACKED, Column, Sheet, interval, short
 from experiments.runs.record import Record
@@ -136,20 +136,10 @@ def has_matrix(records: Mapping[str, Record]) -> bool:
     return any(len({one.attack for one in record.figures}) > 2 for record in records.values())
 
 
-Place = tuple[str, str, str, float | None, str]
-
-
 def _leading(record: Record) -> dict[Place, Cell]:
-    """By attack, metric, threat model, leak and variant the cell of one run."""
-    found = {}
-    for one in over_all(record.figures):
-        leading = ATTACKS[one.attack].leading if one.attack in ATTACKS else (one.metric,)
-        if one.metric in leading:
-            variant = "" if one.variant == "strongest" else one.variant
-            place = (one.attack, one.metric, one.threat_model, one.leak, variant)
-            if not (one.reason and place in found):  # of victims that differ, those that could be attacked
-                found[place] = Cell(one, one.reason or "")
-    return found
+    """By place the cell of one run."""
+    leads = {name: attack.leading for name, attack in ATTACKS.items()}
+    return {place: Cell(one, one.reason or "") for place, one in leading(record.figures, leads).items()}
 
 
 def _other(place: Place, cells: Mapping[Place, Cell]) -> Cell:

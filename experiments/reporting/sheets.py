@@ -19,6 +19,7 @@ from rich.table import Table
 
 from attacks.view import ALL
 from experiments.reporting.frames import rows_of
+from experiments.reporting.notation import NONE
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 
@@ -34,7 +35,6 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 """What the columns of the frames are; others are text, bases and largest values shares."""
 Style = Mapping[Kind, Callable[[Any], str]]
-NONE = "–"  # where a cell has no value
 NOT_ATTACKED = "n/a"
 
 

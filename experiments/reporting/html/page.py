@@ -30,14 +30,12 @@ from experiments.reporting.html.words import (
     base_of,
     cell_order,
     cell_text,
-    count,
-    mebibytes,
     percent,
-    score_text,
     share,
     verdict,
 )
 from experiments.reporting.matrix import LEGEND, has_matrix, matrix, written
+from experiments.reporting.notation import count, mebibytes, score_text
 from experiments.reporting.pages import render_page
 from experiments.reporting.sheets import interval
 from experiments.reporting.tables import protection_lines

@@ -14,7 +14,8 @@ from attacks.reconstruction.leakage import Leakage
 from attacks.residual import SOURCES
 from attacks.view import THREAT_MODELS
 from defenses.options import parse_defense
-from experiments.reporting.sheets import NONE, Column, Style, number, written
+from experiments.reporting.notation import NONE, mebibytes, score_text
+from experiments.reporting.sheets import Column, Style, number, written
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
 from fkgsec.estimate import Estimate
@@ -178,24 +179,6 @@ def _hundredths(share: float) -> str:
     return f"{percents:.2f}" if percents < 1 else f"{percents:.1f}"
 
 
-def score_text(figure: Estimate) -> str:
-    """A score with its interval, `0.300 [0.284, 0.315]`."""
-    if not figure.n:
-        return NONE
-    digits = 3 if figure.value >= 0.1 else 4
-    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
-
-
-def mebibytes(num_bytes: float) -> str:
-    """Bytes in MiB, `258.4`.
-
-    >>> mebibytes(271_000_000), mebibytes(140_000), mebibytes(0)
-    ('258.4', '0.13', '0')
-    """
-    size = num_bytes / 2**20
-    return "0" if not size else f"{size:,.1f}" if size >= 10 else f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
-
-
 PAGE: Style = {
     "count": "{:,}".format,
     "number": "{:g}".format,
@@ -218,11 +201,6 @@ def cell_order(value: object, column: Column) -> float | None:
     if column.kind == "text":
         return None
     return -1.0 if cell_text(value, column) == NONE or isinstance(value, str) else number(value)
-
-
-def count(amount: int, noun: str) -> str:
-    """`1 run`, `5 runs`."""
-    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def base_of(row: Leakage, rate: Literal["err", "trr"]) -> float:

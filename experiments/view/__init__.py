@@ -1,0 +1,1 @@
+"""`fkgsec view`: the runs of a folder as pages in a browser."""
