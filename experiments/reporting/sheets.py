@@ -19,7 +19,7 @@ from rich.table import Table
 
 from attacks.view import ALL
 from experiments.reporting.frames import rows_of
-from experiments.reporting.notation import NONE
+from experiments.reporting.html.notation import NONE
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 

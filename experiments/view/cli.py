@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.console import say
-from experiments.reporting.notation import count
+from experiments.reporting.html.notation import count
 from experiments.view.server import HERE, Viewer
 from experiments.view.summaries import Library
 from fkgsec.errors import RunError

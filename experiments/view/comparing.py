@@ -12,9 +12,9 @@ from typing import Any
 
 import fkgsec
 from attacks.figure import Figure
+from experiments.reporting.html.notation import NONE, mebibytes
 from experiments.reporting.html.words import cell_order, cell_text
 from experiments.reporting.matrix import Cell, matrix
-from experiments.reporting.notation import NONE, mebibytes
 from experiments.reporting.pages import render_page
 from experiments.reporting.sheets import Column, Sheet
 from experiments.runs.record import Record
@@ -50,7 +50,10 @@ def compared_page(runs: Sequence[Named], addresses: Sequence[str]) -> str:
 def notices(first: Record, second: Record) -> list[str]:
     """Why figures of these two do not compare, where they do not."""
     lines = []
-    if first.data.hash != second.data.hash:
+    if first.spec.task != second.spec.task:
+        about = " and ".join(task_of(one.spec).about for one in (first, second))
+        lines.append(f"The runs are of different tasks, {about}: none of their figures compare.")
+    elif first.data.hash != second.data.hash:
         lines.append("The runs are on different data: their figures do not compare.")
     elif first.metric != second.metric:
         lines.append(f"Utility is measured by {first.metric} in one and by {second.metric} in the other.")
@@ -111,7 +114,9 @@ def leakage(runs: Sequence[Named]) -> Sheet:
     )  # fmt: skip
     if not (first.figures or second.figures):
         return Sheet("Leakage", heads, (), notes=("Neither was attacked: nothing is known of what leaks.",))
-    # by name of the place, for two runs may have one name
+    if first.spec.task != second.spec.task:
+        return Sheet("Leakage", heads, (), notes=("Attacks on runs of different tasks have no figure in common.",))
+    # by place, for two runs may have one name
     made = matrix({"first": first, "second": second})
     rows = []
     for row in made.rows:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import fkgsec
 from attacks.figure import ALL, Figure
 from experiments.cli.surface import Parameter, read_surface
-from experiments.reporting.notation import count, mebibytes, score_text
+from experiments.reporting.html.notation import count, mebibytes, score_text
 from experiments.reporting.pages import render_page
 from experiments.view.summaries import Library, Summary, Viewed
 from fkgsec.errors import SpecError
@@ -99,7 +99,8 @@ def filters_of(query: Mapping[str, Sequence[str]]) -> Filters:
     found: dict[str, Any] = {name: values[-1] for name, values in query.items() if values[-1]}
     if found.get("sort", "run") not in ORDERS:
         raise SpecError(f"sort must be one of {', '.join(ORDERS)}; got {shown(found['sort'])}")
-    return Filters(**found | {"reverse": bool(found.get("reverse"))})
+    reverse = bool(found.pop("reverse", ""))
+    return Filters(**found, reverse=reverse)
 
 
 def list_page(library: Library, filters: Filters) -> str:

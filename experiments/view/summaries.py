@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from attacks.figure import Figure, leading
-from experiments.reporting.notation import count, score_text
+from experiments.reporting.html.notation import count, score_text
 from fkgsec.errors import FkgsecError, RunError
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable

@@ -81,7 +81,8 @@ def test_a_page_prints_what_stands_in_it(name: str, tmp_path: Path) -> None:
 def test_every_page_with_commands_says_how_they_are_run() -> None:
     """Those of guides, which say more than can be tried in a row, are parsed; deployment has tests of its own (test_page)."""
     guides = {
-        f"docs/{name}.md" for name in ("architecture", "deployment", "graphs", "membership", "poisoning", "robustness")
+        f"docs/{name}.md"
+        for name in ("architecture", "deployment", "graphs", "membership", "poisoning", "robustness", "view")
     }
     run = {name for name, text in PAGES.items() if any(block.language in ("bash", "python") for block in blocks(text))}
     assert {name for name in run if not how(PAGES[name])} <= guides

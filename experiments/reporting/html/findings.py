@@ -18,9 +18,9 @@ from attacks.view import ALL, threat_models
 from experiments.reporting.frames import attack_name, figure_frame, over_all, rows_of, run_frame, where_measured
 from experiments.reporting.html.charts import Dot, Group
 from experiments.reporting.html.model import Chart, Finding, Run, Statement
+from experiments.reporting.html.notation import score_text
 from experiments.reporting.html.tables import dot_chart
 from experiments.reporting.html.words import WORDS, Verdict, verdict
-from experiments.reporting.notation import score_text
 from experiments.reporting.sheets import Column, Sheet
 from experiments.reporting.tables import FIGURE, figure_reasons
 from experiments.tasks.task import task_of

@@ -13,8 +13,8 @@ import numpy as np
 from attacks.view import ALL
 from experiments.reporting.html.charts import Line, line_plot
 from experiments.reporting.html.model import Chart, Run
+from experiments.reporting.html.notation import count
 from experiments.reporting.membership import RISK_FILE, Curve, curves, risk_table
-from experiments.reporting.notation import count
 from experiments.reporting.sheets import Column, Sheet
 
 MOST_POINTS, MOST_TRIPLES = 160, 20

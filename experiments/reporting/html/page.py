@@ -21,6 +21,7 @@ from experiments.reporting.frames import attack_name, pooled
 from experiments.reporting.html import findings, membership, tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
+from experiments.reporting.html.notation import count, mebibytes, score_text
 from experiments.reporting.html.ranking import extremes, risk, worst_attack
 from experiments.reporting.html.words import (
     FOUND,
@@ -35,7 +36,6 @@ from experiments.reporting.html.words import (
     verdict,
 )
 from experiments.reporting.matrix import LEGEND, has_matrix, matrix, written
-from experiments.reporting.notation import count, mebibytes, score_text
 from experiments.reporting.pages import render_page
 from experiments.reporting.sheets import interval
 from experiments.reporting.tables import protection_lines

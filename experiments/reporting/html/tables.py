@@ -30,9 +30,9 @@ from experiments.reporting.frames import (
 )
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.reporting.html.model import Chart, Run
+from experiments.reporting.html.notation import count, mebibytes, score_text
 from experiments.reporting.html.ranking import NOTHING, Risk
 from experiments.reporting.html.words import NO_BREAK, adversary, base_of, percent, share
-from experiments.reporting.notation import count, mebibytes, score_text
 from experiments.reporting.sheets import Column, Kind, Sheet, rates
 from experiments.reporting.tables import FIGURE
 from experiments.runs.record import Record

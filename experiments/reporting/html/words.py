@@ -14,7 +14,7 @@ from attacks.reconstruction.leakage import Leakage
 from attacks.residual import SOURCES
 from attacks.view import THREAT_MODELS
 from defenses.options import parse_defense
-from experiments.reporting.notation import NONE, mebibytes, score_text
+from experiments.reporting.html.notation import NONE, mebibytes, score_text
 from experiments.reporting.sheets import Column, Style, number, written
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
