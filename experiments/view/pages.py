@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import fkgsec
 from attacks.figure import ALL, Figure
 from experiments.cli.surface import Parameter, read_surface
-from experiments.reporting.html.notation import count, mebibytes, score_text
+from experiments.reporting.html.notation import SAYS_NOT, count, mebibytes, score_text
 from experiments.reporting.pages import render_page
 from experiments.view.summaries import Library, Summary, Viewed
 from fkgsec.errors import SpecError
@@ -25,10 +25,6 @@ from fkgsec.text import printable, shown
 FILTERED = ("algorithm", "data", "defense")
 RESCORED = ("attack", "threat", "leak", "colluder", "inference", "shadows", "attack_seed")
 """Options of `fkgsec attack --run` that the page offers."""
-SAYS_NOT = (
-    "Intervals are of this one training: other seeds differ more. Nothing is said of adversaries that were not asked for, and no "
-    "figure below its base proves that nothing leaks."
-)
 BEYOND, GIVEN, OPEN = "beyond its base", "base is max already", "not beyond its base"
 
 

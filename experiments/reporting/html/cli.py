@@ -18,6 +18,7 @@ from experiments.integrity.checks import check_shares, require_whole
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.notation import count
 from experiments.reporting.html.page import assemble, render
+from experiments.reporting.html.verdicts import read_judged
 from experiments.reporting.membership import candidates_of
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
@@ -25,7 +26,10 @@ from experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError, SpecError
 
-EPILOG = "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html"
+EPILOG = (
+    "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html\n\n"
+    "  fkgsec report runs/mine check.json runs/mine-fedlu-audit"
+)
 _COLUMNS = (
     "item", "victim", "threat_model", "leak", "head", "relation", "tail",
     "guessed_head", "guessed_relation", "guessed_tail", "score", "right",
@@ -34,7 +38,12 @@ _COLUMNS = (
 
 @expected_errors
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run folders, records, or comparisons (all cases of each)")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="run folders, records, comparisons (all cases of each); beside them what check --json wrote, folders of verify"
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
     examples: Annotated[bool, typer.Option(help="show triples of the victims that the adversary claims")] = True,
     overwrite: Overwrite = False,
@@ -42,8 +51,13 @@ def report(
     """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
     if out.suffix not in (".html", ".htm"):
         raise SpecError(f"out must end with .html, so that no record is written over; got {out}")
-    found = read_runs(runs)
-    page = render(assemble(found, examples=examples)).encode()
+    judged = {path: made for path in runs if (made := read_judged(path)) is not None}
+    found = read_runs([path for path in runs if path not in judged])
+    if not found:
+        raise RunError("a policy's verdict or an audit stands beside runs; give a run folder, too")
+    page = render(
+        assemble(found, examples=examples, judged=[(_name(path), made) for path, made in judged.items()])
+    ).encode()
     write_new(out, page, overwrite=overwrite)
     typer.echo(f"Written to {out}: {count(len(found), 'run')}, {len(page) / 1024:,.0f} KiB")
 

@@ -85,6 +85,11 @@ class Examples:
     right: tuple[Example, ...]
     wrong: tuple[Example, ...]
 
+    @property
+    def scored(self) -> bool:
+        """Whether scores tell these claims apart."""
+        return len({f"{one.score:.3f}" for one in (*self.right, *self.wrong)}) > 1
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -101,6 +106,7 @@ class Federation:
     about: str
     rebuilds: bool
     words: Words
+    verdicts: tuple[str, ...]
     lead: tuple[str, ...]
     warnings: tuple[str, ...]
     cards: tuple[Card, ...]
@@ -128,12 +134,31 @@ class Federation:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A verdict that was given beside the runs: a policy's, or that of an audit of forgetting.
+
+    Attributes:
+        sentence: what stands first. lines: why. notice: that it is of other runs; empty where it is of these.
+        says_not: what must not be read from it. sheet: the limits of a policy.
+    """
+
+    title: str
+    status: str
+    sentence: str
+    lines: tuple[str, ...]
+    notice: str
+    says_not: str
+    sheet: Sheet | None
+
+
+@dataclass(frozen=True)
 class Report:
-    """Everything on the page. `facts` are those that all runs share."""
+    """Everything on the page. `facts` are those that all runs share; `judged` was given beside them."""
 
     title: str
     about: str
     notices: tuple[str, ...]
+    judged: tuple[Judged, ...]
     federations: tuple[Federation, ...]
     facts: tuple[tuple[str, str], ...]
     glossary: tuple[tuple[str, str], ...]

@@ -8,6 +8,11 @@ from __future__ import annotations
 from fkgsec.estimate import Estimate
 
 NONE = "–"  # where there is no value
+SAYS_NOT = (
+    "Intervals are of this one training: other seeds differ more. Nothing is said of adversaries that were not asked for, and no "
+    "figure below its base proves that nothing leaks."
+)
+"""What nobody must read from a verdict on a run."""
 
 
 def score_text(figure: Estimate) -> str:

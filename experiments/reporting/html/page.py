@@ -16,13 +16,15 @@ import fkgsec
 from attacks.reconstruction.leakage import Leakage
 from attacks.registry import ATTACKS, RECONSTRUCTION
 from attacks.view import ALL
+from experiments.gate.judge import Checked
 from experiments.reporting.comparison import temperature_remark
 from experiments.reporting.frames import attack_name, pooled
 from experiments.reporting.html import findings, membership, tables
 from experiments.reporting.html.examples import RULE, examples_of
 from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
-from experiments.reporting.html.notation import count, mebibytes, score_text
+from experiments.reporting.html.notation import SAYS_NOT, count, mebibytes, score_text
 from experiments.reporting.html.ranking import extremes, risk, worst_attack
+from experiments.reporting.html.verdicts import judged_part, run_verdicts
 from experiments.reporting.html.words import (
     FOUND,
     VERDICTS,
@@ -43,14 +45,18 @@ from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
 from experiments.runs.stored import encode_stored
 from experiments.tasks.task import task_of
+from experiments.unlearning.verification import Verification
 from fkgsec import estimate
 
 
-def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
+def assemble(
+    runs: Sequence[Run], *, examples: bool = True, judged: Sequence[tuple[str, Checked | Verification]] = ()
+) -> Report:
     """The view model of these runs; those on different data stand in federations of their own.
 
     Args:
-        runs: at least one, with names that differ. examples: whether to show triples of the victims.
+        runs: at least one, with names that differ. examples: whether to show triples of the victims. judged: by name the
+            verdicts of a policy and audits of forgetting to show before everything else.
     """
     by_data: dict[str, list[Run]] = {}
     for run in runs:
@@ -71,6 +77,7 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
         title=f"Privacy report: {', '.join(one.name for one in federations)}",
         about=f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: how good, what leaked, what it cost",
         notices=tuple(_notices(runs, federations)),
+        judged=tuple(judged_part(name, made, runs) for name, made in judged),
         federations=tuple(federations),
         facts=tuple(common.items()),
         glossary=tuple(dict.fromkeys(term for one in words for term in one.glossary)),
@@ -82,7 +89,7 @@ def assemble(runs: Sequence[Run], *, examples: bool = True) -> Report:
 def render(report: Report) -> str:
     """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy."""
     heat = {"legend": LEGEND, "written": written, "interval": interval}
-    return render_page("report.html.j2", report=report, text=cell_text, order=cell_order, heat=heat)
+    return render_page("report.html.j2", report=report, says_not=SAYS_NOT, text=cell_text, order=cell_order, heat=heat)
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:
@@ -117,6 +124,7 @@ def _federation(
         about=f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test {task.items}",
         rebuilds=rebuilds,
         words=WORDS[task.name],
+        verdicts=tuple(run_verdicts(runs)),
         lead=(*(_lead(runs) if rebuilds else _plain_lead(runs)), *_differences(runs)),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.record.data.warnings)),
         cards=tuple(_card(run, facts[run.name]) for run in runs),
