@@ -4,11 +4,15 @@
 #   docker run --rm --read-only --tmpfs /tmp --network none fkgsec
 #   docker run --rm --read-only --tmpfs /tmp --network none -v "$PWD/runs:/runs" -v "$PWD/my-federation:/data:ro" fkgsec \
 #     attack --data /data --target fede --out /runs/mine
+#
+# Where PyTorch's index cannot be reached, --build-arg TORCH_INDEX=... names another one that has the build of requirements.lock.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 FROM python:3.11-slim AS build
+ARG TORCH_INDEX
 WORKDIR /source
 COPY requirements.lock ./
 RUN python -m venv /opt/fkgsec \
- && /opt/fkgsec/bin/pip install --no-cache-dir --require-hashes --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.lock
+ && /opt/fkgsec/bin/pip install --no-cache-dir --require-hashes --extra-index-url "$TORCH_INDEX" -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY fkgsec fkgsec
 COPY attacks attacks
