@@ -18,6 +18,16 @@ from rich.table import Table
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.progress import observe_on
 from experiments.papers.everything import run_everything
+from experiments.papers.judging.admission import admit
+from experiments.papers.judging.scoreboard import (
+    all_records,
+    cells_sheet,
+    make_scoreboard,
+    read_experiments,
+    scoreboard_lines,
+    tables_sheet,
+    total_line,
+)
 from experiments.papers.runner import (
     MARKDOWN_FILE,
     PICTURE_FILE,
@@ -31,15 +41,6 @@ from experiments.papers.runner import (
     unfinished,
     write_table,
 )
-from experiments.papers.scoreboard import (
-    all_records,
-    cells_sheet,
-    make_scoreboard,
-    read_experiments,
-    scoreboard_lines,
-    tables_sheet,
-    total_line,
-)
 from experiments.papers.spec import (
     Cell,
     Experiment,
@@ -48,7 +49,7 @@ from experiments.papers.spec import (
     select_cells,
     shipped_experiments,
 )
-from experiments.papers.table import PaperTable, reading_aid, remark_lines, terminal_tables
+from experiments.papers.table import Made, PaperTable, reading_aid, remark_lines, terminal_tables
 from experiments.reporting.sheets import make_table, terminal_table
 from experiments.runs.seeds import MOST_SEEDS
 from experiments.runs.writing import Force, Overwrite, write_new
@@ -62,9 +63,8 @@ experiment_app = typer.Typer(
     help="The tables of papers: run their cells, set the paper's figures beside ours.", no_args_is_help=True
 )
 
-SpecName = Annotated[
-    str, typer.Argument(metavar="SPEC", help="a shipped experiment (see `fkgsec experiment list`) or a file")
-]
+SPEC_HELP = "a shipped experiment (see `fkgsec experiment list`) or a file"
+SpecName = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP)]
 Only = Annotated[
     str,
     typer.Option(
@@ -97,6 +97,11 @@ Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest pr
 DryRun = Annotated[bool, typer.Option("--dry-run", help="with --all: show the plan, run nothing")]
 
 
+Places = Annotated[
+    list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
+]
+
+
 @experiment_app.command(
     "run",
     epilog="Examples:\n\n  fkgsec experiment run zhang2024_feds_table2_cpu\n\n"
@@ -108,10 +113,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="with --all: show the pl
 )
 @expected_errors
 def run(
-    spec: Annotated[
-        str | None,
-        typer.Argument(metavar="[SPEC]", help="a shipped experiment (see `fkgsec experiment list`) or a file"),
-    ] = None,
+    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help=SPEC_HELP)] = None,
     *,
     only: Only = "",
     out: Out = None,
@@ -233,23 +235,19 @@ def show(
 )
 @expected_errors
 def status(
-    places: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
-    ],
+    places: Places,
     *,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the scoreboard here")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
-    records, unreadable = all_records(places)
-    for line in unreadable:
-        say(f"warning: {line}")
+    records, left_out = _admitted(places)
     board = make_scoreboard(read_experiments(), records)
     console = make_console()
     print_tables(console, [terminal_table(tables_sheet(board)), terminal_table(cells_sheet(board))])
     console.print(total_line(board), highlight=False, soft_wrap=True)
     if markdown:
-        write_new(markdown, "\n".join([*scoreboard_lines(board), ""]).encode(), overwrite=overwrite)
+        write_new(markdown, "\n".join([*scoreboard_lines(board, left_out), ""]).encode(), overwrite=overwrite)
 
 
 @experiment_app.command(
@@ -259,24 +257,32 @@ def status(
 )
 @expected_errors
 def claims(
-    places: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
-    ],
+    places: Places,
     *,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the page here")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Whether the papers' headline claims hold, do not, or are open, by one rule."""
-    from experiments.papers.claims import judge_claims, page_lines, read_claims, read_verifications, summary_sheet
+    from experiments.papers.judging.claims import judge_claims, read_claims, read_verifications
+    from experiments.papers.judging.claims_page import page_lines, summary_sheet
 
-    records, unreadable = all_records(places)
+    records, left_out = _admitted(places)
     verifications, unread = read_verifications(places)
-    for line in [*unreadable, *unread]:
+    for line in unread:
         say(f"warning: {line}")
     judged = judge_claims(read_claims(), read_experiments(), records, verifications)
     print_tables(make_console(), [terminal_table(summary_sheet(judged))])
     if markdown:
-        write_new(markdown, "\n".join([*page_lines(judged), ""]).encode(), overwrite=overwrite)
+        write_new(markdown, "\n".join([*page_lines(judged, left_out), ""]).encode(), overwrite=overwrite)
+
+
+def _admitted(places: Sequence[Path]) -> tuple[list[Made], list[str]]:
+    """The records that count, and a line for each other one, which is said as a warning."""
+    records, unreadable = all_records(places)
+    admitted = admit(records)
+    for line in [*unreadable, *admitted.left_out]:
+        say(f"warning: {line}")
+    return admitted.records, [*unreadable, *admitted.left_out]
 
 
 def _check_fits(what: str, given: dict[str, bool]) -> None:

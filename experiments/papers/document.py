@@ -11,13 +11,33 @@ from typing import Any, Literal
 
 import msgspec
 
+from fkgsec.unlearning.options import UnlearnOptions
+
 Metric = Literal[
     "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes",
     "rounds@0.2", "rounds@0.4", "loss", "valid", "entities", "relations",
 ]  # fmt: skip
 Shown = Literal["own", "shared"]
+Level = Literal["", "local", "global"]
+Triples = Literal["forget", "test"]
+Role = Literal["raw", "retrained", "unlearned"]
 RELATIVE = ("p@cg", "p@99", "p@98")
 LEAKAGE = ("err", "trr")
+SIZES = ("entities", "relations")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cell of unlearning is of.
+
+    Attributes:
+        role: of the model: "raw" before unlearning, "retrained" on what is retained, "unlearned".
+        options: of unlearning, at seed 0; None for the other roles.
+        forget: "published", the sets that lie beside the data (`read_forget`), or a share of each client's training triples.
+    """
+
+    role: Role
+    options: UnlearnOptions | None = None
+    forget: Literal["published"] | float = "published"
 
 
 class Ours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,11 +68,24 @@ class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         missing: why it cannot be run; its figures are shown all the same.
         leak: where runs are attacked at several leak ratios, the one that its figures are of.
+        level, triples: of a table of unlearning which of a client's models its figures are of, and on which triples.
     """
 
     name: str
     missing: str = ""
     leak: float | None = None
+    level: Level = ""
+    triples: Triples | Literal[""] = ""
+
+
+class Forgetting(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a row's models forget; the settings are those of `UnlearnOptions`, which win over the document's.
+
+    Attributes:
+        role: whose figures these are, see `Asked`.
+    """
+
+    role: Role
 
 
 class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +100,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         same_as: another row, whose runs are this one's too, since the two algorithms are one here; `why` says why they are.
         choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
         victim: which client the figures of an attack are of, counted from 1; 0: all victims.
+        forgetting: what its models were made of, in a table of unlearning.
     """
 
     name: str
@@ -79,6 +113,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     why: str = ""
     choose: Choice | None = None
     victim: int = 0
+    forgetting: Forgetting | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +125,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file. `attack` attacks every cell after its training. `seeds` are ours. `also`: metrics beside the paper's."""
+    """The file.
+
+    Attributes:
+        attack: attack every cell after its training. seeds: ours. also: metrics beside the paper's.
+        forget: which triples are forgotten: "published" ones, or a share of each client's. unlearning: settings of all rows.
+    """
 
     title: str
     paper: str
@@ -102,6 +142,8 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seeds: tuple[int, ...] = (0,)
     also: tuple[Metric, ...] = ()
     causes: tuple[Cause, ...] = ()
+    forget: Literal["published"] | float = "published"
+    unlearning: Settings = Settings()
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,10 +15,11 @@ from pathlib import Path
 from experiments.cli.console import make_console, print_tables, say
 from experiments.cli.progress import observe_on
 from experiments.papers.estimates import Costs
+from experiments.papers.judging.scoreboard import all_records, make_scoreboard, read_experiments, total_line
 from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
 from experiments.papers.runner import Results
-from experiments.papers.scoreboard import all_records, make_scoreboard, read_experiments, total_line
 from experiments.reporting.sheets import Column, Sheet, terminal_table
+from experiments.runs.record import Record
 from experiments.tasks.trainings import lasting
 from fkgsec.errors import SpecError
 
@@ -81,7 +82,9 @@ def _queue(out: Path, only: str, num_seeds: int, reuse: Sequence[Path], *, quiet
     experiments = read_experiments()
     wanted = wanted_runs(experiments, results, num_seeds=num_seeds, only=only)
     sizes = read_queue(out).sizes
-    costs = Costs(records, papers_rounds=papers_rounds(experiments), sizes=sizes)
+    costs = Costs(
+        [one for one in records if isinstance(one, Record)], papers_rounds=papers_rounds(experiments), sizes=sizes
+    )
     return Queue(out, wanted, costs, sizes)
 
 

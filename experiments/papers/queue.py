@@ -13,11 +13,10 @@ start goes on with it. A run that failed is tried again at the next start, after
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
+import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -25,11 +24,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from experiments.cli.progress import Observe, Trained
+from experiments.papers.document import Asked
 from experiments.papers.estimates import Costs, Estimated
-from experiments.papers.runner import Results, run_key
+from experiments.papers.runner import Results, folder_name, read_made, run_key, run_of
 from experiments.papers.spec import Cell, Experiment, select_names
 from experiments.papers.workers import Job, Worker
-from experiments.runs.record import read_record, write_atomically
+from experiments.runs.record import write_atomically
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.spec import RunSpec
 from experiments.runs.writing import locked
@@ -41,6 +41,9 @@ SCHEMA = "fkgsec/queue/1"
 QUEUE_FILE = "queue.json"
 State = Literal["waiting", "begun", "done", "failed", "impossible"]
 _SAVE_EVERY_S = 10.0
+UNLEARNING_WORK = (
+    1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (experiments/results/unlearning)
+)
 
 
 class Wanted(NamedTuple):
@@ -50,18 +53,17 @@ class Wanted(NamedTuple):
     attack: bool
     cells: tuple[str, ...]
     command: str
+    asked: Asked | None = None
 
     @property
     def folder_name(self) -> str:
-        """Of what is asked alone, spelled-out defaults aside: another version of the tables finds its checkpoint again.
+        """See `experiments.papers.runner.folder_name`."""
+        return folder_name(self.spec, self.asked)
 
-        A default that changes must not find it, and does not: checkpoints name their options (`run_identity`).
-        """
-        plain, asked = type(self.spec)().document(), self.spec.document()
-        changed = {name: value for name, value in asked.items() if value != plain.get(name)}
-        digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
-        words = f"{self.spec.data} {self.spec.algorithm} {self.spec.model}"
-        return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{self.spec.seed}-{digest[:8]}"
+    @property
+    def base(self) -> str:
+        """The folder of the run that is unlearned; empty where nothing is, or nothing is needed for it."""
+        return folder_name(self.spec) if self.asked and self.asked.role != "retrained" else ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,27 +107,27 @@ def wanted_runs(
     """
     tables = [one for one in experiments if not one.base]
     kept = select_names([f"{one.name} {cell.name}" for one in tables for cell in one.cells], only)
-    found: dict[tuple[RunSpec, int], Wanted] = {}
-    attacked: dict[
-        tuple[RunSpec, int], tuple[RunSpec, int]
-    ] = {}  # a run that is attacked serves cells that need no attack
+    found: dict[Hashable, Wanted] = {}
+    attacked: dict[Hashable, Hashable] = {}  # a run that is attacked serves cells that need no attack
     for table in sorted(tables, key=lambda one: not one.attack):
         for cell in table.cells:
             if f"{table.name} {cell.name}" not in kept:
                 continue
             for spec in _missing(cell, table, results[table.attack], num_seeds):
-                name, plain = f"{table.name}: {cell.name}", (run_key(spec, attack=False), spec.seed)
-                key = attacked.get(plain, (run_key(spec, attack=table.attack), spec.seed))
+                name, plain = f"{table.name}: {cell.name}", (run_key(spec, attack=False), spec.seed, cell.asked)
+                key = attacked.get(plain, (run_key(spec, attack=table.attack), spec.seed, cell.asked))
                 if table.attack:
                     attacked.setdefault(plain, key)
-                one = found.setdefault(key, Wanted(spec, table.attack, (), _command(table, cell, spec.seed)))
+                one = found.setdefault(
+                    key, Wanted(spec, table.attack, (), _command(table, cell, spec.seed), cell.asked)
+                )
                 found[key] = one._replace(cells=(*one.cells, name))
     return list(found.values())
 
 
 def _missing(cell: Cell, table: Experiment, results: Results, num_seeds: int) -> Iterator[RunSpec]:
     """What a cell lacks of so many seeds, each with all candidates; seeds that are finished count, whichever they are."""
-    by_candidate = [results.of_spec(spec) for spec in cell.candidates]
+    by_candidate = [results.of_spec(spec, cell.asked) for spec in cell.candidates]
     whole = set.intersection(*(set(found) for found in by_candidate)) if by_candidate else set()
     first = table.seeds[0]
     fresh = [seed for seed in range(first, first + num_seeds + len(whole)) if seed not in whole]
@@ -182,7 +184,8 @@ class Queue:
             known = earlier.get(name, Entry(name=name, cells=one.cells, command=one.command))
             state: State = "begun" if known.state == "begun" else "failed" if known.state == "failed" else "waiting"
             known = msgspec.structs.replace(known, cells=one.cells, command=one.command, state=state)
-            self.entries[name] = _estimated(known, one.spec, costs)
+            base_done = bool(one.base) and (folder / one.base / RECORD_FILE).exists()
+            self.entries[name] = _estimated(known, one, costs, base_done=base_done)
         # Finished, or not asked for this time: nothing that an earlier start knew is forgotten.
         self._others = [entry for name, entry in earlier.items() if name not in self.entries]
 
@@ -218,7 +221,10 @@ class Queue:
         worker = Worker(threads=threads, attack=wanted.attack, overwrite=False, at_once=at_once)
         error: Exception | None = None
         try:
-            job = Job(f"{', '.join(entry.cells[:3])}", wanted.spec, self.folder / entry.name, entry.command)
+            job = Job(
+                f"{', '.join(entry.cells[:3])}", wanted.spec, self.folder / entry.name, entry.command, wanted.asked,
+                self.folder / wanted.base,
+            )  # fmt: skip
             worker.begin(job, _counting(observe, seen))
             ended = None
             while ended is None:
@@ -229,8 +235,9 @@ class Queue:
         finally:
             worker.close(kill=True)
         spent = entry.seconds + time.monotonic() - began
-        if error is None and (record := self.folder / entry.name / RECORD_FILE).exists():
-            return self._set(entry.name, state="done", seconds=spent, rounds_done=read_record(record).rounds[-1].round)
+        if error is None and job.record_file.exists():
+            rounds_done = run_of(read_made(job.record_file)).rounds[-1].round
+            return self._set(entry.name, state="done", seconds=spent, rounds_done=rounds_done)
         said = " ".join(str(error or "left no record").split())
         return self._set(entry.name, state="failed", seconds=spent, error=said)
 
@@ -251,12 +258,19 @@ class Queue:
         self._saved_at = time.monotonic()
 
 
-def _estimated(entry: Entry, spec: RunSpec, costs: Costs) -> Entry:
+def _estimated(entry: Entry, wanted: Wanted, costs: Costs, *, base_done: bool) -> Entry:
+    """The entry with what it is expected to take; that of unlearning as so many rounds after those of its base run."""
     try:
-        found = costs.of(spec)
+        found = costs.of(wanted.spec)
     except FkgsecError as error:
         return msgspec.structs.replace(entry, state="impossible", error=" ".join(str(error).split()))
-    return msgspec.structs.replace(entry, round_s=found.round_s, rounds=found.rounds, says=found.says)
+    rounds, says = found.rounds, found.says
+    if wanted.base:
+        options, epochs = wanted.asked and wanted.asked.options, getattr(wanted.spec, "local_epochs", 1)
+        further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
+        rounds = further if base_done else rounds + further
+        says += f"; {further} more to unlearn and measure" + ("; its run is there" if base_done else "")
+    return msgspec.structs.replace(entry, round_s=found.round_s, rounds=rounds, says=says)
 
 
 class _Counting(Observer):

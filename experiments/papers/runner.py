@@ -7,9 +7,11 @@ write_table(table_of(read_experiment(path), results), Path("runs/table"))
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +19,17 @@ import msgspec
 
 from experiments.cli.options import ATTACK_FIELDS
 from experiments.cli.progress import Observe
+from experiments.papers.document import Asked
+from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgotten
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
-from experiments.papers.table import PaperTable, draw_table, make_paper_table, table_lines
-from experiments.papers.workers import Job, data_of, run_jobs
+from experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
+from experiments.papers.workers import Job, data_of, make, run_jobs
 from experiments.runs.record import Record, read_record, write_atomically
-from experiments.runs.run import RECORD_FILE, execute
+from experiments.runs.run import RECORD_FILE
 from experiments.runs.spec import RunSpec
 from experiments.runs.writing import refused
 from fkgsec.errors import RunError, SpecError
+from fkgsec.federation.loop import CHECKPOINT
 
 TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
 
@@ -53,37 +58,56 @@ class Outcome(NamedTuple):
 
 
 class Results:
-    """Finished records by what was run, device and spelled-out defaults aside; the first of a run counts."""
+    """Finished records by what was run, device and spelled-out defaults aside, and what it forgot; the first of a run counts."""
 
     def __init__(self, *, attack: bool) -> None:
         self._attack = attack
-        self._records: dict[RunSpec, dict[int, Record]] = {}
+        self._records: dict[tuple[RunSpec, Asked | None], dict[int, Made]] = {}
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Made) -> None:
         """Take a record; one that was not attacked does not count where an attack is asked for."""
-        if record.leakage or not self._attack:
-            self._records.setdefault(self._key(record.spec), {}).setdefault(record.seed, record)
+        if isinstance(record, Forgotten):
+            key = (self._key(record.spec), record.asked)
+        elif record.leakage or not self._attack:
+            key = (self._key(record.spec), None)
+        else:
+            return
+        self._records.setdefault(key, {}).setdefault(record.seed, record)
 
-    def of(self, cell: Cell) -> dict[int, Record]:
+    def of(self, cell: Cell, *, whole: bool = False) -> dict[int, Made]:
         """The finished record of a cell for each seed; of several candidates the one with the best validation MRR.
+
+        Args:
+            whole: leave out seeds for which a candidate is missing.
 
         Raises:
             RunError: several candidates, and data without validation triples.
         """
-        return {seed: _best(cell, found) for seed, found in self.tried(cell).items()}
+        least = len(cell.candidates) if whole else 1
+        return {seed: _best(cell, found) for seed, found in self.tried(cell).items() if len(found) >= least}
 
-    def tried(self, cell: Cell) -> dict[int, list[Record]]:
+    def tried(self, cell: Cell) -> dict[int, list[Made]]:
         """The finished records of a cell's candidates, by seed."""
-        found = [self.of_spec(spec) for spec in cell.candidates]
+        found = [self.of_spec(spec, cell.asked) for spec in cell.candidates]
         seeds = sorted({seed for records in found for seed in records})
         return {seed: [records[seed] for records in found if seed in records] for seed in seeds}
 
-    def of_spec(self, spec: RunSpec) -> dict[int, Record]:
-        """The finished records of this spec, by seed; its own seed does not count."""
-        return self._records.get(self._key(spec), {})
+    def of_spec(self, spec: RunSpec, asked: Asked | None = None) -> dict[int, Made]:
+        """The finished records of this spec, and of what was asked of its run, by seed; its own seed does not count."""
+        return self._records.get((self._key(spec), asked), {})
 
     def _key(self, spec: RunSpec) -> RunSpec:
         return run_key(spec, attack=self._attack)
+
+
+def run_of(record: Made) -> Record:
+    """The record of a run itself, or of the run that was unlearned."""
+    return record.run if isinstance(record, Forgotten) else record
+
+
+def read_made(path: Path) -> Made:
+    """A record of either kind. Raises `RunError` where it is neither."""
+    return read_forgotten(path) or read_record(path)
 
 
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
@@ -97,14 +121,14 @@ def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
     return spec.settled().replace(**changes)
 
 
-def _best(cell: Cell, records: Sequence[Record]) -> Record:
-    """The first record whose models were kept at the highest validation MRR of all."""
+def _best(cell: Cell, records: Sequence[Made]) -> Made:
+    """The first record whose models were kept at the highest validation MRR of all; of unlearned ones, of their base runs."""
     best, *others = records
     for record in others:
-        reached, to_beat = (one.rounds[one.best_round].valid for one in (record, best))
+        reached, to_beat = (one.rounds[one.best_round].valid for one in (run_of(record), run_of(best)))
         if reached is None or to_beat is None:
             raise RunError(
-                f"{cell.name}: {cell.chosen} cannot be chosen on validation, {best.data.name} has no valid split"
+                f"{cell.name}: {cell.chosen} cannot be chosen on validation, {best.spec.data} has no valid split"
             )
         best = record if reached > to_beat else best
     return best
@@ -124,11 +148,11 @@ def find_results(places: Iterable[Path], *, attack: bool) -> tuple[Results, list
         if not place.exists():
             raise RunError(f"{place}: is not there")
         if place.is_file():
-            results.add(read_record(place))
+            results.add(read_made(place))
             continue
-        for path in sorted(place.rglob(RECORD_FILE)):
+        for path in sorted([*place.rglob(RECORD_FILE), *place.rglob(FORGOTTEN_FILE)]):
             try:
-                results.add(read_record(path))
+                results.add(read_made(path))
             except (RunError, SpecError) as error:
                 unreadable.append(str(error))
     return results, unreadable
@@ -171,16 +195,19 @@ def run_experiment(
     check_table(first, out, overwrite=overwrite, growing=True)
     write_table(first, out)
     left = unfinished(cells, seeds or experiment.seeds, results)
+    if jobs > 1 and any(cell.asked for cell in cells):
+        raise SpecError("jobs: cells of unlearning share the runs that they are made from; make one at a time")
     cell_of = {out / run_name(cell, spec): cell for cell, spec in left}
+    bases = finished_runs([*([out] if out.exists() else []), *reuse]) if any(cell.asked for cell in cells) else {}
     todo = [
-        Job(f"{cell.name}, seed {spec.seed}", spec, folder)
+        Job(f"{cell.name}, seed {spec.seed}", spec, folder, asked=cell.asked, base=_base(spec, out, bases))
         for (folder, cell), (_, spec) in zip(cell_of.items(), left, strict=True)
     ]
     run = _run_here if jobs == 1 else functools.partial(run_jobs, count=jobs)
     at_once = 0 if force else min(jobs, len(todo))
     for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite, at_once=at_once):
         if error is None:
-            results.add(read_record(job.folder / RECORD_FILE))
+            results.add(read_made(job.record_file))
         else:
             failures.append(Failure(cell_of[job.folder].name, job.spec.seed, error))
         write_table(table_of(experiment, results, failures), out)
@@ -198,10 +225,7 @@ def _run_here(
             if data not in graphs:
                 graphs = {data: job.spec.load_graph()}  # one at a time: the cells of a column follow each other
             with observe(job.spec, job.name) as observer:
-                execute(
-                    job.spec, graphs[data], job.folder, attack=attack, observer=observer, overwrite=overwrite,
-                    at_once=at_once,
-                )  # fmt: skip
+                make(job, graphs[data], observer=observer, attack=attack, overwrite=overwrite, at_once=at_once)
         except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
             yield job, error
         else:
@@ -211,13 +235,42 @@ def _run_here(
 def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, RunSpec]]:
     """What is left to run, each run once: seed by seed, and column by column, whose cells mostly share their data."""
     columns = list(dict.fromkeys(cell.column for cell in cells))
-    left: dict[RunSpec, Cell] = {}
+    left: dict[tuple[RunSpec, Asked | None], Cell] = {}
     for seed in seeds:
         for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
             for spec in cell.candidates:
-                if seed not in results.of_spec(spec):
-                    left.setdefault(spec.replace(seed=seed), cell)
-    return [(cell, spec) for spec, cell in left.items()]
+                if seed not in results.of_spec(spec, cell.asked):
+                    left.setdefault((spec.replace(seed=seed), cell.asked), cell)
+    return [(cell, spec) for (spec, _), cell in left.items()]
+
+
+def finished_runs(places: Iterable[Path]) -> dict[tuple[RunSpec, int], Path]:
+    """The folders of finished runs whose checkpoint is there, by what was run and seed."""
+    found: dict[tuple[RunSpec, int], Path] = {}
+    for path in (path for place in places if place.is_dir() for path in sorted(place.rglob(RECORD_FILE))):
+        if (path.parent / CHECKPOINT).exists():
+            with contextlib.suppress(RunError, SpecError):  # said where results are read
+                record = read_record(path)
+                found.setdefault((run_key(record.spec, attack=False), record.seed), path.parent)
+    return found
+
+
+def _base(spec: RunSpec, out: Path, bases: Mapping[tuple[RunSpec, int], Path]) -> Path:
+    """Where the base run of a cell of unlearning lies, or is to be trained: once for all cells that need it."""
+    return bases.get((run_key(spec, attack=False), spec.seed), out / "bases" / folder_name(spec))
+
+
+def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:
+    """Of what is asked alone, spelled-out defaults aside: another version of the tables finds its checkpoint again.
+
+    A default that changes must not find it, and does not: checkpoints name their options (`run_identity`).
+    """
+    plain, options = type(spec)().document(), spec.document()
+    changed = {name: value for name, value in options.items() if value != plain.get(name)}
+    changed |= {"asked": asked} if asked else {}
+    digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
+    words = f"{spec.data} {spec.algorithm} {spec.model} {asked.role if asked else ''}"
+    return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{spec.seed}-{digest[:8]}"
 
 
 def run_name(cell: Cell, spec: RunSpec) -> str:
@@ -234,12 +287,14 @@ def run_name(cell: Cell, spec: RunSpec) -> str:
     return re.sub(r"[^\w.]+", "-", plain).strip("-") + f"-seed{spec.seed}"
 
 
-def table_of(experiment: Experiment, results: Results, failures: Sequence[Failure] = ()) -> PaperTable:
-    """The paper's table beside what is finished."""
+def table_of(
+    experiment: Experiment, results: Results, failures: Sequence[Failure] = (), *, whole: bool = False
+) -> PaperTable:
+    """The paper's table beside what is finished. Args: whole: see `Results.of`."""
     failed = {failure.cell: f"seed {failure.seed}: {failure.error}" for failure in failures}
     return make_paper_table(
         experiment,
-        {cell.name: results.of(cell) for cell in experiment.cells},
+        {cell.name: results.of(cell, whole=whole) for cell in experiment.cells},
         failed,
         {cell.name: results.tried(cell) for cell in experiment.cells if cell.chosen},
     )

@@ -24,9 +24,11 @@ import msgspec
 from experiments.papers.document import (
     LEAKAGE,
     RELATIVE,
+    Asked,
     Cause,
     Column,
     Document,
+    Forgetting,
     Metric,
     Ours,
     Row,
@@ -40,6 +42,7 @@ from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
+from fkgsec.unlearning.options import UnlearnOptions
 
 Kind = TypeVar("Kind")
 
@@ -56,6 +59,7 @@ class Cell(NamedTuple):
         chosen: the option whose value validation decides; empty where there is one candidate.
         same_as: whose runs these are, and why, where they are another row's.
         victim, leak: which of an attack's figures, see `Row` and `Column`.
+        asked: of a table of unlearning, what is made of the candidates' runs; level, triples: see `Column`.
     """
 
     name: str
@@ -71,6 +75,9 @@ class Cell(NamedTuple):
     same_as: str = ""
     victim: int = 0
     leak: float | None = None
+    asked: Asked | None = None
+    level: str = ""
+    triples: str = ""
 
     @property
     def spec(self) -> RunSpec | None:
@@ -231,6 +238,8 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
     stated = [
         ("all cells", document),
         *((column.name, column) for column in document.columns if any((row, column.name) in used for row in rows)),
+        ("all cells, unlearning", document.unlearning),
+        *((f"{row.name}, unlearning", row.forgetting) for row in document.rows if row.forgetting),
         *(
             (place, level)
             for row in document.rows
@@ -260,6 +269,7 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
 
 def _check(path: Path, document: Document) -> None:
     """Raises `SpecError` for names that stand twice or refer to nothing, and for figures that cannot be had."""
+    _check_unlearning(path, document)
     columns = [column.name for column in document.columns]
     rows = [row.name for row in document.rows]
     for what, names in (("columns", columns), ("rows", rows)):
@@ -288,6 +298,21 @@ def _check(path: Path, document: Document) -> None:
             raise SpecError(
                 f"{place}: choose: values: different ones, two or more, are needed; got {list(row.choose.values)}"
             )
+
+
+def _check_unlearning(path: Path, document: Document) -> None:
+    """Raises `SpecError` unless all rows and columns say what they are of, or none does."""
+    parts = [("rows", one.name, one.forgetting is not None) for one in document.rows]
+    parts += [("columns", one.name, bool(one.level and one.triples)) for one in document.columns]
+    whose = {says for _, _, says in parts}
+    if len(whose) > 1:
+        kind, name, _ = next(part for part in parts if not part[2])
+        needed = "forgetting" if kind == "rows" else "level and triples"
+        raise SpecError(f"{path}: {kind}, {name}: {needed}: missing in a table of unlearning")
+    if isinstance(document.forget, float) and not 0 < document.forget < 1:
+        raise SpecError(f"{path}: forget: a share between 0 and 1, or published; got {document.forget}")
+    if whose == {True} and (document.attack or any(row.baseline for row in document.rows)):
+        raise SpecError(f"{path}: attack, baseline: a table of unlearning has neither")
 
 
 def _causes(path: Path, causes: Sequence[Cause], cells: Sequence[Cell]) -> dict[str, Cause]:
@@ -355,10 +380,25 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
     baseline = f"{row.baseline} {column.name}" if row.baseline else ""
     figures = row.figures.get(column.name, {})
     same = f"trained as {trained.name}: {row.why}" if row.same_as else ""
+    asked = _asked(f"{path}: {name}", row.forgetting, document)
     return Cell(
         name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same, row.victim,
-        column.leak,
+        column.leak, asked, column.level, column.triples,
     )  # fmt: skip
+
+
+def _asked(place: str, forgetting: Forgetting | None, document: Settings) -> Asked | None:
+    """What a row of a table of unlearning is of. Raises `SpecError` for settings that unlearning has not."""
+    if forgetting is None or not isinstance(document, Document):
+        return None
+    values: dict[str, Any] = {}
+    for level in (document.unlearning, forgetting):
+        values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}
+    try:
+        options = msgspec.convert(values, UnlearnOptions) if forgetting.role == "unlearned" else None
+    except (msgspec.ValidationError, SpecError) as error:
+        raise SpecError(f"{place}: forgetting: {error}") from error
+    return Asked(role=forgetting.role, options=options, forget=document.forget)
 
 
 def _twice(values: Sequence[Any]) -> bool:

@@ -18,7 +18,8 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
-from experiments.papers.document import RELATIVE, Metric, Shown
+from experiments.papers.document import RELATIVE, SIZES, Metric, Shown
+from experiments.papers.forgetting import Forgotten
 from experiments.papers.spec import Cell, Experiment
 from experiments.reporting.convergence import convergence, relative_cost, round_reaching
 from experiments.reporting.frames import pooled
@@ -29,6 +30,7 @@ from experiments.tasks.task import task_of
 from fkgsec.estimate import Estimate, exact
 
 SCHEMA = "fkgsec/experiment/1"
+Made = Record | Forgotten
 Status = Literal["done", "not run", "failed", "not at hand"]
 
 
@@ -134,24 +136,28 @@ def reading_aid(table: PaperTable) -> str:
 
 def measure(
     metric: Metric,
-    record: Record,
-    baseline: Record | None,
+    record: Record | Forgotten,
+    baseline: Record | Forgotten | None,
     shown: Shown = "own",
     *,
     victim: int = 0,
     leak: float | None = None,
+    level: str = "",
+    triples: str = "",
 ) -> Estimate | str:
     """A figure of one run, or why there is none.
 
-    Sizes are means over clients, with Student's interval over them. Costs are of one run and have no interval of their own
-    (method "exact"); seeds give them one.
+    Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact"); seeds give
+    them one.
 
     Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.reporting.convergence`.
     """
+    if isinstance(record, Forgotten):
+        return record.measure(metric, level, triples)
     if metric == "r@cg":
         return exact(convergence(record).round, 1)
     if metric in RELATIVE:
-        if baseline is None:
+        if not isinstance(baseline, Record):
             return "its baseline is not run"
         if metric == "p@cg":
             base_bytes = convergence(baseline).num_bytes
@@ -160,8 +166,9 @@ def measure(
         return "never reached" if cost is None else exact(cost, 1)
     if metric in ("err", "trr"):
         return _leakage(metric, record, victim, leak)
-    if metric in ("entities", "relations"):
-        return over_seeds([exact(client[metric], 1) for client in record.data.clients.values()])
+    if metric in SIZES:
+        sizes = [client[metric] for client in record.data.clients.values()]
+        return exact(sum(sizes) / len(sizes), len(sizes))
     if metric in ("rounds@0.2", "rounds@0.4"):
         reached = round_reaching(record, float(metric.partition("@")[2]))
         return "never reached" if reached is None else exact(reached, 1)
@@ -210,9 +217,9 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
 
 def make_paper_table(
     experiment: Experiment,
-    records: Mapping[str, Mapping[int, Record]],
+    records: Mapping[str, Mapping[int, Made]],
     failed: Mapping[str, str],
-    tried: Mapping[str, Mapping[int, Sequence[Record]]],
+    tried: Mapping[str, Mapping[int, Sequence[Made]]],
 ) -> PaperTable:
     """Set the paper's figures beside those of finished records.
 
@@ -240,9 +247,9 @@ def make_paper_table(
 def _cell(
     cell: Cell,
     metrics: list[Metric],
-    records: Mapping[str, Mapping[int, Record]],
+    records: Mapping[str, Mapping[int, Made]],
     failed: str,
-    tried: Mapping[int, Sequence[Record]],
+    tried: Mapping[int, Sequence[Made]],
 ) -> TableCell:
     runs = records.get(cell.name, {})
     status: Status = "not at hand" if cell.missing else "failed" if failed else "done" if runs else "not run"
@@ -252,15 +259,26 @@ def _cell(
         for metric in metrics
         if metric in cell.figures or metric not in RELATIVE or cell.baseline
     ]
-    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items()] + _remarks(runs, metrics)
+    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items() if seed in runs] + _remarks(
+        runs, metrics
+    )
     remarks = [cell.same_as, *remarks] if cell.same_as else remarks
     return TableCell(cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, remarks)
 
 
-def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Record], baselines: Mapping[int, Record]) -> Figure:
+def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Mapping[int, Made]) -> Figure:
     paper = cell.figures.get(metric)
     found = {
-        seed: measure(metric, record, baselines.get(seed), cell.shown, victim=cell.victim, leak=cell.leak)
+        seed: measure(
+            metric,
+            record,
+            baselines.get(seed),
+            cell.shown,
+            victim=cell.victim,
+            leak=cell.leak,
+            level=cell.level,
+            triples=cell.triples,
+        )
         for seed, record in runs.items()
     }
     reasons = {seed: reason for seed, reason in found.items() if isinstance(reason, str)}
@@ -279,22 +297,24 @@ def _sampled(figures: Sequence[Estimate]) -> tuple[float, float] | None:
     return tuple(float(np.mean([getattr(figure, end) for figure in figures])) for end in ("low", "high"))  # type: ignore[return-value]
 
 
-def _choice(cell: Cell, seed: int, best: Record, tried: Sequence[Record]) -> str:
+def _choice(cell: Cell, seed: int, best: Made, tried: Sequence[Made]) -> str:
     """What was chosen on validation, what each value reached there, and which values are not run."""
-    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid for one in tried}
+    runs = [one.run if isinstance(one, Forgotten) else one for one in tried]
+    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid for one in runs}
     values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
     missing = [value for spec in cell.candidates if (value := cell.choice(spec)) not in reached]
     said = f"seed {seed}: {cell.chosen} {cell.choice(best.spec)} by validation MRR, {', '.join(values)}"
     return said + (f"; not run: {', '.join(missing)}" if missing else "")
 
 
-def _remarks(runs: Mapping[int, Record], metrics: Sequence[Metric]) -> list[str]:
+def _remarks(runs: Mapping[int, Made], metrics: Sequence[Metric]) -> list[str]:
     """What a reader must know before comparing: a run that was still improving or still waiting, test items in train.
 
     A table with the metric "clean" shows these itself.
     """
     remarks = []
-    for seed, record in runs.items():
+    for seed, made in runs.items():
+        record = made.run if isinstance(made, Forgotten) else made
         if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
             remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
         if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):

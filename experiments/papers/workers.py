@@ -14,6 +14,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,7 +25,9 @@ from typing import Any, NamedTuple
 
 from experiments.cli.options import DATA_FIELDS
 from experiments.cli.progress import Observe
-from experiments.runs.run import execute
+from experiments.papers.document import Asked
+from experiments.papers.forgetting import FORGOTTEN_FILE, make_forgotten
+from experiments.runs.run import RECORD_FILE, execute
 from experiments.tasks.spec import RunSpec
 from fkgsec.errors import FkgsecError, RunError
 from fkgsec.federation.checkpoint import RoundEntry
@@ -35,13 +38,30 @@ from protocols.core.errors import ProtocolError
 class Job(NamedTuple):
     """A run to make, what it is called, and where its folder is.
 
-    `command`: what its record is to name as the command that makes it; empty: this process's.
+    Attributes:
+        command: what its record is to name as the command that makes it; empty: this process's.
+        asked: of a cell of unlearning what is made of the run, whose folder is then `base`.
     """
 
     name: str
     spec: RunSpec
     folder: Path
     command: str = ""
+    asked: Asked | None = None
+    base: Path = Path()
+
+    @property
+    def record_file(self) -> Path:
+        """The record that it leaves."""
+        return self.folder / (FORGOTTEN_FILE if self.asked else RECORD_FILE)
+
+
+def make(job: Job, graph: Any, *, observer: Observer, attack: bool, overwrite: bool = False, at_once: int = 1) -> None:
+    """Make a run, or what is asked of it, in this process. Args: attack, overwrite, at_once: as for `execute`."""
+    if job.asked:
+        make_forgotten(job.spec, job.asked, job.folder, base=job.base, observer=observer, at_once=at_once)
+        return
+    execute(job.spec, graph, job.folder, attack=attack, observer=observer, overwrite=overwrite, at_once=at_once)
 
 
 class _Failed(NamedTuple):
@@ -90,10 +110,10 @@ class Worker:
     """A process and the run that it is at."""
 
     def __init__(self, threads: int = 1, **how: Any) -> None:
-        """`how`: arguments of `execute`."""
+        """`how`: arguments of `make`."""
         context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), threads, how)
+        arguments = (theirs, threads, how)
         self._process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -105,7 +125,7 @@ class Worker:
         """Hand it a run."""
         self._job, self._observed = job, observe(job.spec, job.name)
         self._observer = self._observed.__enter__()
-        self.connection.send((job.spec, job.folder, job.command))
+        self.connection.send(job)
 
     def read(self) -> tuple[Job, Exception | None, bool] | None:
         """Take one message; where the run has ended by it, the run, its error, and whether the process can take another."""
@@ -148,37 +168,45 @@ def _as_error(failed: _Failed | None) -> Exception | None:
 
 
 class _Sender(Observer):
-    """Tells the parent of each round; ends where there is no parent any more, so that nobody else finds the folder in use."""
+    """Tells the parent of each round."""
 
-    def __init__(self, connection: Connection, parent: int) -> None:
-        self._connection, self._parent = connection, parent
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def round_done(self, entry: RoundEntry) -> None:
-        if os.getppid() != self._parent:
-            os._exit(1)
         self._connection.send(entry)
 
 
-def _work(connection: Connection, parent: int, threads: int, how: dict[str, Any]) -> None:
+def _end_with_parent() -> None:
+    """End this process when its parent does, in the middle of a round, so that nobody else finds the folder in use."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(connection: Connection, threads: int, how: dict[str, Any]) -> None:
     """What a process does: run after run, until the connection is closed."""
     import numba
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     numba.set_num_threads(threads)
     graphs: dict[tuple[Any, ...], Any] = {}
     while True:
         try:
-            spec, folder, command = connection.recv()
+            job: Job = connection.recv()
         except EOFError:
             return
-        if command:  # which records take from here
-            sys.argv = shlex.split(command)
+        if job.command:  # which records take from here
+            sys.argv = shlex.split(job.command)
         try:
-            if data_of(spec) not in graphs:
-                graphs = {data_of(spec): spec.load_graph()}
-            execute(spec, graphs[data_of(spec)], folder, observer=_Sender(connection, parent), **how)
+            data = data_of(job.spec)
+            if data not in graphs:
+                graphs = {data: job.spec.load_graph()}
+            make(job, graphs[data], observer=_Sender(connection), **how)
         except (FkgsecError, ProtocolError) as error:
             connection.send(_Failed(str(error), ""))
         except Exception as error:

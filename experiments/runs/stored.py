@@ -86,10 +86,11 @@ def encode_stored(value: Any) -> bytes:
 
 
 def _holders(raw: Any) -> list[dict[str, Any]]:
-    """The parts of a document that have a spec: itself, or the records of its cases."""
+    """The parts of a document that have a spec: itself, the record of its run, or those of its cases."""
     cases = raw.get("cases") if isinstance(raw, dict) else None
     records = [case.get("record") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
-    return [one for one in (raw, *records) if isinstance(one, dict) and isinstance(one.get("spec"), dict)]
+    run = raw.get("run") if isinstance(raw, dict) else None
+    return [one for one in (raw, run, *records) if isinstance(one, dict) and isinstance(one.get("spec"), dict)]
 
 
 def _updated(spec: dict[str, Any]) -> dict[str, Any]:

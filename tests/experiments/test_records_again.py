@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from experiments.papers.scoreboard import all_records
+from experiments.papers.judging.scoreboard import all_records
 from experiments.reporting.summary import __file__ as summary_file
 from experiments.runs.record import Record, is_record, read_record, vector_level
 from fkgsec.data.catalogue import DATA_VARIABLE

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.papers.scoreboard import (
+from experiments.papers.judging.scoreboard import (
     TableStanding,
     all_records,
     make_scoreboard,

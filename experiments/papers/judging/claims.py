@@ -1,10 +1,10 @@
 """Whether the papers' headline claims hold, decided from records by one rule, and the page that says so.
 
     verdicts = judge_claims(read_claims(), read_experiments(), records, verifications)
-    print("\\n".join(page_lines(verdicts)))
+    print([(one.claim.claim, one.outcome) for one in verdicts])
 
-A claim says that one row of a table is above another, or near it, in every column: each such pair of cells is one test of it.
-`claims.yaml` has what the papers claim, and nothing of what came out.
+A claim says that one row of a table is above another, or near it, in every column. Each such pair of cells tests it; pairs with
+the same second cell share its run, and are one test. `claims.yaml` has what the papers claim, and nothing of what came out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from experiments.papers.document import Metric, Shown
-from experiments.papers.runner import Results, run_key
+from experiments.papers.judging.admission import admit
+from experiments.papers.runner import Results, run_of
 from experiments.papers.spec import Cell, Experiment
-from experiments.papers.table import STYLES, measure, over_seeds
-from experiments.reporting.sheets import Column, Sheet, markdown_lines
+from experiments.papers.table import Made, measure, over_seeds
 from experiments.runs.documents import read_document
 from experiments.runs.record import Record, read_if_of
-from experiments.runs.spec import RunSpec, make_spec
 from experiments.tasks.task import task_of
 from experiments.unlearning.summary import mean_of
 from experiments.unlearning.verification import SCHEMA, Verification
@@ -31,8 +30,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
 
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
-MIN_PAIRS, MOST = 3, 0.75
-PAPERS_EPOCHS = (10, 10)  # of interference (fedlu.txt 5.3) and, as its code has it, of decay
+MIN_TESTS, LEAST, MOST = 3, 0.25, 0.75
 Reading = Literal["for", "against", "undecided"]
 Outcome = Literal["holds", "does not hold", "open"]
 
@@ -46,7 +44,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             asks for more than the second's.
         most_bytes: until convergence, at most, as a share of the second's; None: bytes do not count.
         pairs: of rows, the one that is to be above or near, and the other. why: of the margins.
-        unlearning: a claim on forget and test scores, whose pairs are audits of unlearned runs.
+        unlearning: of a claim on forget and test scores in place of pairs the rows that are unlearned, re-trained and raw.
     """
 
     claim: str
@@ -59,7 +57,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     margin: float = 0.0
     most_bytes: float | None = None
     why: str = ""
-    unlearning: bool = False
+    unlearning: tuple[tuple[str, str, str], ...] = ()
 
 
 class Pair(NamedTuple):
@@ -68,6 +66,7 @@ class Pair(NamedTuple):
     Attributes:
         name: of the two. full: whether both are run at the paper's own settings. first, second: their figures.
         excess: first - (1 - margin) second, which is above 0 where the claim holds. remark: what must be known beside.
+        test: which one it is part of.
     """
 
     name: str
@@ -79,10 +78,11 @@ class Pair(NamedTuple):
     seeds: tuple[int, ...]
     remark: str
     commands: tuple[str, ...]
+    test: str
 
 
 class Judged(NamedTuple):
-    """A claim, its tests, how many there would be at the paper's own settings, and in how many the paper's figures are for it."""
+    """A claim, its pairs, how many tests the paper's tables have of it, and how many of these its printed figures are for."""
 
     claim: Claim
     outcome: Outcome
@@ -92,8 +92,13 @@ class Judged(NamedTuple):
 
     @property
     def full(self) -> list[Pair]:
-        """The tests that count."""
+        """The pairs that count."""
         return [pair for pair in self.pairs if pair.full]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """Of each test that counts."""
+        return readings_of(self.full)
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
@@ -121,7 +126,7 @@ def read_verifications(places: Iterable[Path]) -> tuple[dict[str, Verification],
 def judge_claims(
     claims: Iterable[Claim],
     experiments: Sequence[Experiment],
-    records: Iterable[Record],
+    records: Iterable[Made],
     verifications: Mapping[str, Verification],
 ) -> list[Judged]:
     """Every claim with its tests and its outcome.
@@ -133,7 +138,7 @@ def judge_claims(
         SpecError: a claim names a table or row that is not there.
     """
     results = Results(attack=False)
-    for record in records:
+    for record in admit(records).records:
         results.add(record)
     return [_judge(claim, experiments, results, verifications) for claim in claims]
 
@@ -145,27 +150,51 @@ def _judge(
     if lost := [name for name in claim.tables if name not in {one.name for one in tables}]:
         raise SpecError(f"{claim.claim}: tables: no file {lost[0]!r}")
     if claim.unlearning:
-        cells = [cell for table in tables if not table.base for cell in table.cells]
-        own = {run_key(spec, attack=False) for cell in cells for spec in cell.candidates}
-        pairs, printed = _forgetting_pairs(claim, verifications, own), []
+        pairs = [pair for table in tables for pair in _unlearning_pairs(claim, table, results)]
+        pairs += _audit_pairs(claim, verifications)
+        printed = _printed_unlearning(claim, [table for table in tables if not table.base])
     else:
         pairs = [pair for table in tables for pair in _table_pairs(claim, table, results)]
-        wanted = [cells for table in tables if not table.base for cells in _cells(claim, table)]
-        printed = [[cell.figures[claim.metric] or 0.0 for cell in cells] for cells in wanted]
-    outcome = outcome_of([pair.reading for pair in pairs if pair.full])
-    return Judged(
-        claim, outcome, tuple(pairs), len(printed),
-        sum(first > (1 - claim.margin) * second for first, second in printed),
-    )  # fmt: skip
+        printed = _printed(claim, [table for table in tables if not table.base])
+    outcome = outcome_of(readings_of([pair for pair in pairs if pair.full]), num_wanted=len(printed))
+    return Judged(claim, outcome, tuple(pairs), len(printed), sum(printed.values()))
 
 
-def outcome_of(readings: Sequence[Reading]) -> Outcome:
+def _printed(claim: Claim, tables: Iterable[Experiment]) -> dict[str, bool]:
+    """By test whether all of its pairs are for the claim in the figures that the paper prints."""
+    found = dict[str, bool]()
+    for table in tables:
+        for cells in _cells(claim, table):
+            first, second = (cell.figures[claim.metric] or 0.0 for cell in cells)
+            test = _test_of(table, cells[1])
+            found[test] = found.get(test, True) and first > (1 - claim.margin) * second
+    return found
+
+
+def _test_of(table: Experiment, second: Cell) -> str:
+    return f"{table.name}: {second.name}"
+
+
+def readings_of(pairs: Iterable[Pair]) -> list[Reading]:
+    """One reading for each test: that of its pairs where they agree."""
+    by_test = dict[str, set[Reading]]()
+    for pair in pairs:
+        by_test.setdefault(pair.test, set()).add(pair.reading)
+    return [next(iter(found)) if len(found) == 1 else "undecided" for found in by_test.values()]
+
+
+def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
     """What the tests at full settings say together.
+
+    Args:
+        num_wanted: how many tests there would be; a `LEAST` share of them must be run, and `MIN_TESTS`.
 
     >>> outcome_of(["for", "for"]), outcome_of(["for", "for", "for", "undecided"]), outcome_of(["against"] * 3)
     ('open', 'holds', 'does not hold')
+    >>> outcome_of(["for"] * 3, num_wanted=60), outcome_of(["for"] * 15, num_wanted=60)
+    ('open', 'holds')
     """
-    if len(readings) >= MIN_PAIRS:
+    if len(readings) >= max(MIN_TESTS, LEAST * num_wanted):
         for reading, outcome in (("for", "holds"), ("against", "does not hold")):
             if readings.count(reading) >= MOST * len(readings):
                 return outcome  # type: ignore[return-value]
@@ -191,16 +220,18 @@ def _cells(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
 
 def _table_pairs(claim: Claim, table: Experiment, results: Results) -> Iterator[Pair]:
     for cells in _cells(claim, table):
-        runs = [results.of(cell) for cell in cells]
+        runs = [{seed: run_of(one) for seed, one in results.of(cell, whole=True).items()} for cell in cells]
         seeds = sorted(set(runs[0]) & set(runs[1]))
         if seeds:
             name = f"{table.name}: {cells[0].row}, {cells[1].row}, {cells[0].column}"
-            yield _pair(claim, name, not table.base, runs, seeds, [cell.shown for cell in cells])
+            test = _test_of(table, cells[1])
+            yield _pair(claim, name, test, not table.base, runs, seeds, [cell.shown for cell in cells])
 
 
 def _pair(
     claim: Claim,
     name: str,
+    test: str,
     full: bool,
     runs: Sequence[Mapping[int, Record]],
     seeds: Sequence[int],
@@ -217,10 +248,13 @@ def _pair(
         shares = [measure("p@cg", runs[0][seed], runs[1][seed]) for seed in seeds]
         sent = over_seeds([_must(share) for share in shares])
         remarks.append(f"{sent.value:.2f} of the bytes until convergence")
-        reading = reading if sent.high <= claim.most_bytes else "against"
+        fewer = Estimate(
+            *(claim.most_bytes - one for one in (sent.value, sent.high, sent.low)), n=sent.n, method="difference"
+        )
+        reading = _together({reading, reading_of(fewer, at_zero="for")})
     commands = dict.fromkeys(found[seed].environment.command for found in runs for seed in seeds)
     first, second = map(over_seeds, figures)
-    return Pair(name, full, first, second, excess, reading, tuple(seeds), "; ".join(remarks), tuple(commands))
+    return Pair(name, full, first, second, excess, reading, tuple(seeds), "; ".join(remarks), tuple(commands), test)
 
 
 def _must(figure: Estimate | str) -> Estimate:
@@ -241,9 +275,14 @@ def _excess(first: Estimate, second: Estimate, margin: float) -> Estimate:
     return Estimate(value, value - below, value + above, min(first.n, second.n), "difference")
 
 
-def reading_of(excess: Estimate) -> Reading:
-    """Which side of 0 the whole interval is on."""
-    return "for" if excess.low > 0 else "against" if excess.high < 0 else "undecided"
+def reading_of(excess: Estimate, *, at_zero: Reading = "undecided") -> Reading:
+    """Which side of 0 the whole interval is on. Args: at_zero: of one that begins there."""
+    return at_zero if excess.low == 0 else "for" if excess.low > 0 else "against" if excess.high < 0 else "undecided"
+
+
+def _together(readings: Collection[Reading]) -> Reading:
+    """Of a claim with two parts: for it where both are, against it where one is."""
+    return "against" if "against" in readings else "for" if set(readings) == {"for"} else "undecided"
 
 
 def _remarks(records: Sequence[Record]) -> Iterator[str]:
@@ -257,18 +296,79 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
         yield f"{name} was still improving"
 
 
-def _forgetting_pairs(claim: Claim, verifications: Mapping[str, Verification], own: Collection[RunSpec]) -> list[Pair]:
-    """Of each audit with FedLU's method: re-trained less unlearned on forget triples, and what is kept of test triples.
+LEVELS = ("local", "global")
+Parts = dict[tuple[str, str], Cell]
+"""Cells of one model by role and triples: ("raw", "test")."""
 
-    Args:
-        own: runs at the paper's own settings (`run_key`), which count as full with its epochs.
+
+def _unlearning_cells(claim: Claim, table: Experiment) -> Iterator[tuple[str, str, Parts]]:
+    """For each model of a table its name, the level, and its cells. Raises `SpecError` for rows that are not there."""
+    cells = {(cell.row, cell.level, cell.triples): cell for cell in table.cells}
+    for rows in claim.unlearning:
+        for level in LEVELS:
+            found = {
+                (role, triples): cells.get((row, level, triples))
+                for role, row in zip(("unlearned", "retrained", "raw"), rows, strict=True)
+                for triples in ("forget", "test")
+            }
+            kept = {key: cell for key, cell in found.items() if cell is not None}
+            if len(kept) == len(found):
+                yield rows[0], level, kept
+            elif not table.base:
+                raise SpecError(f"{claim.claim}: unlearning: rows {', '.join(rows)} are not all in {table.name}")
+
+
+def _unlearning_pairs(claim: Claim, table: Experiment, results: Results) -> Iterator[Pair]:
+    """Of each model, local and global: re-trained less unlearned on forget triples, and what is kept of test triples.
+
+    Both are of one raw run, and one test.
     """
+    for row, level, cells in _unlearning_cells(claim, table):
+        found = {key: results.of(cell, whole=True) for key, cell in cells.items()}
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+        if not seeds:
+            continue
+        figures = {
+            key: [
+                _must(measure(claim.metric, found[key][seed], None, level=level, triples=cell.triples))
+                for seed in seeds
+            ]
+            for key, cell in cells.items()
+        }
+        parts = ("retrained", "forget"), ("unlearned", "forget"), ("unlearned", "test"), ("raw", "test")
+        retrained, unlearned, tested, raw = (figures[part] for part in parts)
+        lower = over_seeds([_excess(*pair, 0.0) for pair in zip(retrained, unlearned, strict=True)])
+        kept = over_seeds([_excess(*pair, claim.margin) for pair in zip(tested, raw, strict=True)])
+        remark = f"test {over_seeds(tested).value:.4f}, raw {over_seeds(raw).value:.4f}: {reading_of(kept)}"
+        commands = dict.fromkeys(one[seed].environment.command for one in found.values() for seed in seeds)
+        yield Pair(
+            f"{table.name}: {row} ({level})", not table.base, over_seeds(unlearned), over_seeds(retrained), lower,
+            _together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
+            f"{table.name}: {row}",
+        )  # fmt: skip
+
+
+def _printed_unlearning(claim: Claim, tables: Iterable[Experiment]) -> dict[str, bool]:
+    """As `_printed`, of tables of unlearning."""
+    found = dict[str, bool]()
+    for table in tables:
+        for row, _, cells in _unlearning_cells(claim, table):
+            figures = {key: cell.figures.get(claim.metric) or 0.0 for key, cell in cells.items()}
+            lower = figures["unlearned", "forget"] < figures["retrained", "forget"]
+            kept = figures["unlearned", "test"] > (1 - claim.margin) * figures["raw", "test"]
+            test = f"{table.name}: {row}"
+            found[test] = found.get(test, True) and lower and kept
+    return found
+
+
+def _audit_pairs(claim: Claim, verifications: Mapping[str, Verification]) -> list[Pair]:
+    """The same of each audit with FedLU's method, at whatever settings: audits stand beside, and decide nothing."""
     pairs = []
     for name, made in verifications.items():
-        options, run = made.unlearning.options, made.unlearning.run
+        options = made.unlearning.options
         if options.method != "fedlu" or not (options.hard and options.soft) or made.reference is None:
             continue  # an ablation is no test of the method
-        for model in ("local", "global"):
+        for model in LEVELS:
             means = {}
             for triples in ("forget", "test"):
                 rows = [
@@ -283,123 +383,15 @@ def _forgetting_pairs(claim: Claim, verifications: Mapping[str, Verification], o
                 continue
             lower = _excess(means["forget", "retrained"], means["forget", "unlearned"], 0.0)
             kept = _excess(means["test", "unlearned"], means["test", "raw"], claim.margin)
-            readings = {reading_of(lower), reading_of(kept)}
-            reading: Reading = "against" if "against" in readings else "for" if readings == {"for"} else "undecided"
+            reading = _together({reading_of(lower), reading_of(kept)})
             remark = (
                 f"test {means['test', 'unlearned'].value:.4f}, raw {means['test', 'raw'].value:.4f}: {reading_of(kept)}"
             )
-            full = run is not None and run_key(make_spec(None, run), attack=False) in own
-            full = full and (options.epochs, options.decay_epochs) == PAPERS_EPOCHS
             commands = (made.unlearning.environment.command, made.environment.command)
             pairs.append(
                 Pair(
-                    f"{name} ({model}, {options.epochs} + {options.decay_epochs} epochs)", full, means["forget", "unlearned"],
-                    means["forget", "retrained"], lower, reading, (options.seed,), remark, commands,
+                    f"{name} ({model}, {options.epochs} + {options.decay_epochs} epochs)", False, means["forget", "unlearned"],
+                    means["forget", "retrained"], lower, reading, (options.seed,), remark, commands, name,
                 )
             )  # fmt: skip
     return pairs
-
-
-# The page.
-
-
-def rule_lines() -> list[str]:
-    """How claims are decided, in words."""
-    return [
-        "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is **for**",
-        "it where the whole 95 % interval of the difference lies on the claim's side, **against** it where it lies on the other,",
-        "else undecided. Of a row that is to be near another, the difference is to that row's figure less the margin. Intervals",
-        "are over seeds, by the differences of each seed, where a pair has several; else over the test items of the one run,",
-        "both figures taken as independent, which is wider than a paired interval.",
-        "",
-        f"**Only pairs at the paper's own settings decide.** A claim *holds* where {MIN_PAIRS} or more of them are run and",
-        f"{MOST:.0%} are for it, it *does not hold* where as many are against it; else it is *open*. Pairs at reduced settings",
-        "(smaller dimension, fewer rounds, fewer data) stand below the others and decide nothing: small models that were trained",
-        "less may order methods otherwise. The last column applies the same comparison to the figures that the paper prints,",
-        "which have no intervals there.",
-    ]
-
-
-def page_lines(judged: Sequence[Judged]) -> list[str]:
-    """The page in Markdown."""
-    command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
-    lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone.", "", *rule_lines(), ""]
-    lines += markdown_lines(summary_sheet(judged))
-    for one in judged:
-        lines += [
-            "",
-            f"## {one.claim.claim}: {one.outcome}",
-            "",
-            f'{one.claim.paper}, {one.claim.where}: "{one.claim.words}".',
-            "",
-        ]
-        lines += [_test_line(one), ""]
-        for title, pairs in (
-            ("At the paper's own settings", one.full),
-            ("Reduced", [p for p in one.pairs if not p.full]),
-        ):
-            if pairs:
-                lines += [f"{title}:", "", *markdown_lines(pairs_sheet(one.claim, pairs)), ""]
-        lines += _command_lines(one)
-    return lines
-
-
-def summary_sheet(judged: Sequence[Judged]) -> Sheet:
-    """A line for each claim."""
-    rows = []
-    for one in judged:
-        counts = [str(sum(pair.reading == reading for pair in one.full)) for reading in ("for", "against", "undecided")]
-        run, printed = str(len(one.full)), ""
-        if one.num_wanted:
-            run, printed = f"{run} of {one.num_wanted}", f"{one.num_printed_for} of {one.num_wanted}"
-        rows.append((one.claim.claim, one.claim.paper, one.outcome, run, *counts, printed))
-    heads = (
-        "claim", "paper", "outcome", "pairs run at full settings", "for", "against", "undecided", "for it in the paper's figures",
-    )  # fmt: skip
-    return Sheet("Claims", tuple(map(Column, heads)), tuple(rows))
-
-
-def _test_line(one: Judged) -> str:
-    claim = one.claim
-    what = STYLES[claim.metric].title
-    if claim.unlearning:
-        line = (
-            f"For it: {what} of forget triples below re-training's, and that of test triples above {1 - claim.margin:.0%} of the "
-            "raw run's; both means over clients, local and global models apart."
-        )
-    elif claim.margin:
-        line = f"For it: {what} above {1 - claim.margin:.0%} of the second row's."
-    else:
-        line = f"For it: {what} above the second row's."
-    if claim.most_bytes is not None:
-        line += f" And at most {claim.most_bytes:.2f} of its bytes until convergence."
-    return line + (f" ({claim.why}.)" if claim.why else "")
-
-
-def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
-    """A line for each pair."""
-    rows = [
-        (
-            pair.name,
-            *map(str, (pair.first, pair.second, pair.excess)),
-            ", ".join(map(str, pair.seeds)),
-            pair.reading,
-            pair.remark,
-        )
-        for pair in pairs
-    ]
-    first, second = ("unlearned", "re-trained") if claim.unlearning else ("the first", "the second")
-    heads = ("pair", first, second, "difference", "seeds", "reading", "beside")
-    return Sheet(claim.claim, tuple(map(Column, heads)), tuple(rows))
-
-
-def _command_lines(one: Judged) -> list[str]:
-    lines = []
-    if commands := list(dict.fromkeys(command for pair in one.pairs for command in pair.commands)):
-        lines += ["These records are of", "", "```", *commands, "```"]
-    if len(one.full) < one.num_wanted:
-        rows = dict.fromkeys(row for pair in one.claim.pairs for row in pair)
-        words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
-        lines += ["", "What is missing is trained, the cheapest run first, by", "", "```"]
-        lines += [f"fkgsec experiment run --all --hours 24 --nice --only '{words}'", "```"]
-    return lines

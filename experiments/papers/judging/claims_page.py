@@ -1,0 +1,124 @@
+"""The page of the papers' claims, in Markdown.
+
+print("\\n".join(page_lines(judge_claims(read_claims(), read_experiments(), records, verifications))))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from experiments.papers.judging.admission import LIMITS, PROSE
+from experiments.papers.judging.claims import LEAST, MIN_TESTS, MOST, Claim, Judged, Pair
+from experiments.papers.table import STYLES
+from experiments.reporting.sheets import Column, Sheet, markdown_lines
+
+
+def rule_lines() -> list[str]:
+    """How claims are decided, in words."""
+    rule = (
+        "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is "
+        "**for** it where the whole 95 % interval of the difference lies on the claim's side, **against** it where it "
+        "lies on the other, else undecided. Of a row that is to be near another, the difference is to that row's figure "
+        "less the margin. Intervals are over seeds, by the differences of each seed, where a pair has several; else "
+        "over the test items of the one run, both figures taken as independent, which is wider than a paired interval. "
+        "Pairs with the same second cell share its run: they are **one test**, which is for the claim where all of them "
+        "are, and against it where all of them are."
+    )
+    decides = (
+        f"**Only tests at the paper's own settings decide.** A claim *holds* where at least {MIN_TESTS} of them, and at "
+        f"least {LEAST:.0%} of those that the paper's tables have, are run and {MOST:.0%} are for it; it *does not hold* "
+        "where as many are against it; else it is *open*. What is run first is what is cheapest: small data and small "
+        "models, which need not speak for the others; and nothing is corrected for looking more than once. Pairs at "
+        "reduced settings (smaller dimension, fewer rounds, fewer data) stand below the others and decide nothing: "
+        "small models that were trained less may order methods otherwise. The last column applies the same comparison "
+        "to the figures that the paper prints, which have no intervals there."
+    )
+    return [*wrap(rule, PROSE), "", *wrap(decides, PROSE), "", *wrap(LIMITS, PROSE)]
+
+
+def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[str]:
+    """The page in Markdown. Args: left_out: of `admit`."""
+    command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
+    lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone.", "", *rule_lines(), ""]
+    lines += [*(f"* Left out: {line}" for line in left_out), *[""] * bool(left_out)]
+    lines += markdown_lines(summary_sheet(judged))
+    for one in judged:
+        lines += [
+            "",
+            f"## {one.claim.claim}: {one.outcome}",
+            "",
+            f'{one.claim.paper}, {one.claim.where}: "{one.claim.words}".',
+            "",
+        ]
+        lines += [_test_line(one), ""]
+        for title, pairs in (
+            ("At the paper's own settings", one.full),
+            ("Reduced", [p for p in one.pairs if not p.full]),
+        ):
+            if pairs:
+                lines += [f"{title}:", "", *markdown_lines(pairs_sheet(one.claim, pairs)), ""]
+        lines += _command_lines(one)
+    return lines
+
+
+def summary_sheet(judged: Sequence[Judged]) -> Sheet:
+    """A line for each claim."""
+    rows = []
+    for one in judged:
+        counts = [str(one.readings.count(reading)) for reading in ("for", "against", "undecided")]
+        run, printed = str(len(one.readings)), ""
+        if one.num_wanted:
+            run, printed = f"{run} of {one.num_wanted}", f"{one.num_printed_for} of {one.num_wanted}"
+        rows.append((one.claim.claim, one.claim.paper, one.outcome, run, *counts, printed))
+    heads = (
+        "claim", "paper", "outcome", "tests run at full settings", "for", "against", "undecided", "for it in the paper's figures",
+    )  # fmt: skip
+    return Sheet("Claims", tuple(map(Column, heads)), tuple(rows))
+
+
+def _test_line(one: Judged) -> str:
+    claim = one.claim
+    what = STYLES[claim.metric].title
+    if claim.unlearning:
+        kept = f"{1 - claim.margin:.0%}"
+        line = (
+            f"For it: {what} of forget triples below re-training's, and that of test triples above {kept} of the raw run's; "
+            "both means over clients, local and global models apart."
+        )
+    elif claim.margin:
+        line = f"For it: {what} above {1 - claim.margin:.0%} of the second row's."
+    else:
+        line = f"For it: {what} above the second row's."
+    if claim.most_bytes is not None:
+        line += f" And at most {claim.most_bytes:.2f} of its bytes until convergence."
+    return line + (f" ({claim.why}.)" if claim.why else "")
+
+
+def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
+    """A line for each pair."""
+    rows = [
+        (
+            pair.name,
+            *map(str, (pair.first, pair.second, pair.excess)),
+            ", ".join(map(str, pair.seeds)),
+            pair.reading,
+            pair.remark,
+        )
+        for pair in pairs
+    ]
+    first, second = ("unlearned", "re-trained") if claim.unlearning else ("the first", "the second")
+    heads = ("pair", first, second, "difference", "seeds", "reading", "beside")
+    return Sheet(claim.claim, tuple(map(Column, heads)), tuple(rows))
+
+
+def _command_lines(one: Judged) -> list[str]:
+    lines = []
+    if commands := list(dict.fromkeys(command for pair in one.pairs for command in pair.commands)):
+        lines += ["These records are of", "", "```", *commands, "```"]
+    if len(one.readings) < one.num_wanted:
+        rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
+        words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
+        lines += ["", "What is missing is trained, the cheapest run first, by", "", "```"]
+        lines += [f"fkgsec experiment run --all --hours 24 --nice --only '{words}'", "```"]
+    return lines

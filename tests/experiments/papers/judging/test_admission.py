@@ -1,0 +1,158 @@
+"""Records that contradict themselves or each other count for no cell and no claim, whoever wrote them."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from experiments.integrity.origin import Origin, sealed
+from experiments.papers.judging.admission import admit, ended
+from experiments.papers.judging.scoreboard import all_records, make_scoreboard, scoreboard_lines
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.runs.record import Bytes, Record, encode_record, read_record
+from fkgsec.estimate import Estimate, exact
+
+RESULTS = Path("experiments/results")
+CELL = "TransE FedR DDB14 C5"
+replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module")
+def table() -> Experiment:
+    return read_experiment(find_experiment("zhang2022_fedr_table2"))
+
+
+@pytest.fixture(scope="module")
+def fedr() -> Record:
+    return read_record(RESULTS / "ddb14-fed5-fedr.json")
+
+
+def standing(table: Experiment, *records: Record) -> tuple[str, tuple[int, ...], str]:
+    [board] = make_scoreboard([table], records)
+    cell = next(one for one in board.cells if one.name == CELL)
+    return cell.standing, cell.seeds, cell.why
+
+
+def with_mrr(record: Record, low: float, value: float, high: float, *, seed: int = 12345) -> Record:
+    """The record with this figure, as of a run with this seed."""
+    rounds = [replace(entry, loss=None if entry.loss is None else entry.loss + seed) for entry in record.rounds]
+    utility = record.utility | {"mrr": Estimate(value, low, high, 100, "bootstrap")}
+    return replace(record, utility=utility, seed=seed, spec=record.spec.replace(seed=seed), rounds=rounds)
+
+
+def cut(record: Record, number: int) -> Record:
+    """The record as if it had ended after so many rounds; contradicts nothing that `read_record` looks at."""
+    up, down = (getattr(record.bytes, name)[: number + 1] for name in ("up_by_round", "down_by_round"))
+    sent = Bytes(sum(up), sum(down), up, down)
+    return replace(record, rounds=record.rounds[: number + 1], best_round=5, bytes=sent)
+
+
+def test_the_record_itself_counts(table: Experiment, fedr: Record) -> None:
+    assert admit([fedr]) == ([fedr], [])
+    assert standing(table, fedr) == ("inside", (12345,), "")
+
+
+FORGED = {
+    "its checkout had changes": lambda one: replace(one, environment=replace(one.environment, dirty=True)),
+    "it ends at round 6, and its settings do not (300 rounds at most)": lambda one: cut(one, 6),
+    "its mrr is 5": lambda one: with_mrr(one, -3, 5, 9),
+}
+
+
+@pytest.mark.parametrize("said", FORGED)
+def test_a_record_that_contradicts_itself_counts_for_nothing(table: Experiment, fedr: Record, said: str) -> None:
+    forged = FORGED[said](fedr)
+    assert admit([forged]) == ([], [f"fedr transe on DDB14-Fed5, seed 12345: {said}"])
+    assert standing(table, forged)[0] == "not run"
+
+
+def test_of_records_that_contradict_each_other_the_first_counts(fedr: Record) -> None:
+    other_data = replace(with_mrr(fedr, 0.4, 0.5, 0.6, seed=1), data=replace(fedr.data, hash="f" * 64))
+    twin = replace(fedr, seed=2, spec=fedr.spec.replace(seed=2))
+    better = with_mrr(fedr, 0.44, 0.4461, 0.45)
+    kept, left_out = admit([fedr, other_data, twin, better, fedr])
+    assert kept == [fedr, fedr]
+    known = fedr.data.hash[:12]
+    assert [line.partition(": ")[2] for line in left_out] == [
+        f"its data have hash ffffffffffff, those of others {known}", "it has the losses of seed 12345, round by round",
+        "another record of the same run has other figures",
+    ]  # fmt: skip
+
+
+def test_a_run_ends_where_its_settings_end_it(fedr: Record) -> None:
+    last = fedr.rounds[-1].round
+    assert ended(fedr)
+    assert not any(ended(cut(fedr, number)) for number in (1, last - 1))
+    assert ended(replace(cut(fedr, 6), spec=fedr.spec.replace(rounds=6)))
+    assert not ended(replace(fedr, spec=fedr.spec.replace(patience=0)))
+
+
+def test_a_record_that_was_edited_is_named(tmp_path: Path, fedr: Record) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(encode_record(sealed(replace(fedr, origin=Origin("0" * 64)))))
+    assert all_records([tmp_path])[1] == []
+    document = json.loads(path.read_bytes())
+    document["utility"]["mrr"]["value"] += 0.001
+    path.write_text(json.dumps(document))
+    assert all_records([tmp_path]) == ([], [f"{path}: was changed since it was written: its words have another digest"])
+
+
+# What judges a cell.
+
+
+def test_two_seeds_far_apart_decide_nothing(table: Experiment, fedr: Record) -> None:
+    far = [with_mrr(fedr, 0.19, 0.2, 0.21, seed=0), with_mrr(fedr, 0.59, 0.6, 0.61, seed=1)]
+    assert standing(table, *far) == ("undecided", (0, 1), "its interval reaches further than 10% of the paper's figure")
+    assert standing(table, with_mrr(fedr, 0.0, 0.9, 1.0))[0] == "undecided"
+    near = [with_mrr(fedr, 0.44, value, 0.45, seed=seed) for seed, value in enumerate((0.445, 0.446, 0.447))]
+    assert standing(table, *near)[:2] == ("inside", (0, 1, 2))
+
+
+def test_every_value_that_validation_chooses_from_is_to_be_tried(fedr: Record) -> None:
+    table = read_experiment(find_experiment("zhu2023_fedlu_table1"))
+    cell = next(one for one in table.cells if one.name == "TransE FedLU (local) C3")
+    runs = [
+        replace(fedr, spec=spec.replace(rounds=fedr.rounds[-1].round, seed=0), seed=0, data=replace(fedr.data, name=str(place)))
+        for place, spec in enumerate(cell.candidates)
+    ]  # fmt: skip
+    candidates = tuple(spec.replace(rounds=fedr.rounds[-1].round) for spec in cell.candidates)
+    only = table._replace(cells=(cell._replace(candidates=candidates),))
+    standings = [make_scoreboard([only], runs[:number])[0].cells[0].standing for number in (1, 2, 3)]
+    assert standings == ["not run", "not run", "outside, unexplained"]
+
+
+def test_a_cost_of_one_run_and_a_size_of_data(table: Experiment, fedr: Record) -> None:
+    cell = next(one for one in table.cells if one.name == CELL)
+    of = {
+        metric: table._replace(cells=(cell._replace(figures={metric: paper}),))
+        for metric, paper in (("r@cg", 40.0), ("entities", 4462.2))
+    }
+    assert standing(of["r@cg"], fedr)[0] == "undecided"
+    assert standing(of["entities"], fedr)[0] == "inside"
+    other = table._replace(cells=(cell._replace(figures={"entities": 4462.3}),))
+    assert standing(other, fedr)[0] == "outside, unexplained"
+    assert exact(4462.2, 5).low == 4462.2
+
+
+def test_a_cause_explains_only_where_its_record_has_the_papers_figure(table: Experiment) -> None:
+    name = "TransE FedE DDB14 C5"
+    records, _ = all_records([RESULTS / "ddb14-fed5-fede.json"])
+    cause = table.causes[name]
+
+    def stands(names: tuple[str, ...]) -> tuple[str, str]:
+        [board] = make_scoreboard([table._replace(causes={name: replace(cause, records=names)})], records)
+        cell = next(one for one in board.cells if one.name == name)
+        return cell.standing, cell.why
+
+    standing, why = stands(cause.records)
+    assert standing == "outside, explained"
+    assert why.endswith("with entity_scope published (ddb14-fed5-fede-published.json).")
+    assert stands(("ddb14-fed5-fede.json",)) == ("outside, unexplained", "")
+
+
+def test_the_page_says_what_was_left_out(table: Experiment, fedr: Record) -> None:
+    forged = replace(fedr, environment=replace(fedr.environment, dirty=True))
+    page = "\n".join(scoreboard_lines(make_scoreboard([table], [forged]), admit([forged]).left_out))
+    assert "* Left out: fedr transe on DDB14-Fed5, seed 12345: its checkout had changes" in page
+    assert "Records are not signed" in page
