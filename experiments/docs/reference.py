@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from experiments.cli.console import expected_errors
-from experiments.docs.algorithm_pages import algorithm_pages, file_name
-from experiments.docs.attack_pages import attack_pages
-from experiments.docs.command_pages import command_pages
-from experiments.docs.defense_pages import PROTOCOLS, defense_pages, protocol_pages
 from experiments.docs.fields import exit_page, policy_page, record_page, spec_page
 from experiments.docs.figure_picture import picture
+from experiments.docs.pages.algorithms import algorithm_pages, file_name
+from experiments.docs.pages.attacks import attack_pages
+from experiments.docs.pages.commands import command_pages
+from experiments.docs.pages.defenses import PROTOCOLS, defense_pages, protocol_pages
 from experiments.docs.pictures import pictures, threats_page
 from fkgsec.federation.recipes import RECIPES
 

@@ -13,9 +13,9 @@ from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from experiments.cli.surface import read_surface
-from experiments.docs.algorithm_pages import file_name, module_of
 from experiments.docs.docstrings import as_markdown, described, remarks
 from experiments.docs.fields import fields_of, flattened, structs_of
+from experiments.docs.pages.algorithms import file_name, module_of
 from experiments.docs.pictures import draw, knowledge
 from experiments.docs.reference import generated_files, navigation
 from experiments.gate.measures import MEASURES
@@ -133,7 +133,7 @@ def test_every_page_is_in_the_navigation(pages: dict[str, str]) -> None:
 
 
 def test_an_algorithm_of_elsewhere_is_no_page_of_ours() -> None:
-    from experiments.docs.algorithm_pages import module_of
+    from experiments.docs.pages.algorithms import module_of
 
     with pytest.raises(SpecError, match="'mine' is made in no module"):
         module_of(Recipe("mine", ENTITIES, "this test"))

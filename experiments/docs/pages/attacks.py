@@ -15,7 +15,7 @@ from experiments.docs.docstrings import as_markdown, bibliography, cell
 from experiments.docs.measured import of_attack
 from experiments.tasks.task import all_tasks, task_named
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def attack_pages() -> dict[str, str]:

@@ -28,7 +28,7 @@ from fkgsec.exchange.transport import Transport
 from fkgsec.federation.recipes import RECIPES, Recipe, algorithms_of
 from fkgsec.federation.settings import SettingField, fields_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden/records.json"
 DEFENSES = (
     "secagg",
