@@ -105,8 +105,14 @@ class Summary(msgspec.Struct, frozen=True, dict=True):
     @functools.cached_property
     def leading(self) -> list[Figure]:
         """The figures that stand for each attack: beyond their base first, of these what adds most to it."""
-        found = leading(self.figures, leads()).values()
-        return sorted(found, key=lambda one: (bool(one.reason), not one.beyond, -one.advantage))
+        order = {name: number for number, name in enumerate(leads())}
+        found = leading(self.figures, leads())
+        places = sorted(
+            found, key=lambda one: (order.get(one[0], len(order)), *map(str, one))
+        )  # equals as the matrix has them
+        return sorted(
+            (found[place] for place in places), key=lambda one: (bool(one.reason), not one.beyond, -one.advantage)
+        )
 
     @property
     def leaks(self) -> str:
