@@ -76,6 +76,7 @@ def test_victims_believe_what_it_plants(poisoned) -> None:
     assert one.estimate.low > one.baseline.value
 
 
+@pytest.mark.slow
 def test_where_no_row_has_enough_holders_to_be_sent_there_is_no_mean_that_it_enters() -> None:
     """Every entity has two holders, and rows of fewer than three are not sent: victims learn for themselves alone."""
     first, second = (generate_consortium(clients=2, size=900, seed=seed) for seed in (5, 6))

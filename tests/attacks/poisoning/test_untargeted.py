@@ -50,6 +50,7 @@ def test_honest_clients_lose_by_it_and_clips_by_clients_do_not_stop_it(poisoned)
         assert 0 < one.estimate.value < one.attainable
 
 
+@pytest.mark.slow
 def test_a_clip_stops_random_rows(poisoned) -> None:
     one = poisoned("client-spoil", "robust:rule=clip", size=1_500, rounds=12)["mrr-drop", "random"]
     assert one.estimate.low <= 0

@@ -47,6 +47,7 @@ def run_bare(out: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_runs_on_a_bare_machine_and_its_records_are_made_at_home(tmp_path: Path) -> None:
     printed = run_bare(tmp_path)
     assert "3 of 3 cells are finished" in printed

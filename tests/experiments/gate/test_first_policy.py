@@ -76,7 +76,8 @@ def write_triples(folder: Path) -> None:
     (folder / "our triples.tsv").write_text("\n".join(["head\trelation\ttail", *sorted(rows)]) + "\n")
 
 
-@pytest.mark.parametrize("partition", [pytest.param("triples", marks=pytest.mark.slow), "relations"])
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["triples", "relations"])
 def test_the_proposed_policy_fails_without_the_defense(partition: str, tmp_path: Path, quick: None) -> None:
     write_triples(tmp_path)
     found = propose(tmp_path, "--data", "our triples.tsv", "--partition", partition)

@@ -460,6 +460,7 @@ def test_the_table_from_records_alone(ran: Path) -> None:
     assert (status, err) == (2, f"fkgsec: {ran / 'nowhere'}: is not there\n")
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_listed(ran: Path) -> None:
     status, out, _ = invoke("list", ran / "tiny.yaml", "--runs", ran / "out")
     assert status == 0

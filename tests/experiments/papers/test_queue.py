@@ -300,6 +300,7 @@ def test_options_that_do_not_fit(tmp_path: Path, given: list[str], says: str) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     asked = ["experiment", "run", "--all", "--dry-run", "--hours", "1", "--only", "TransE DDB14 C5", "--seeds", "3"]

@@ -106,6 +106,7 @@ def test_a_wrong_cause_is_refused(tmp_path: Path, causes: str, said: str) -> Non
         read_experiment(tmp_path / "table.yaml")
 
 
+@pytest.mark.slow
 def test_status_on_the_command_line(tmp_path: Path) -> None:
     page = tmp_path / "board.md"
     asked = ["experiment", "status", str(FEDR), "--markdown", str(page)]

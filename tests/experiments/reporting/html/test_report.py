@@ -634,6 +634,7 @@ def test_the_notebooks_counts_can_pass_one_and_are_named(runs: list[Run]) -> Non
     assert "130.0 %" in {cell for row in page.table("Utility, leakage") for cell in row}
 
 
+@pytest.mark.slow
 def test_the_committed_results_make_one_small_page(tmp_path: Path) -> None:
     files = sorted([*RESULTS.glob("*.json"), *RESULTS.glob("defended/*.json")])
     assert files
