@@ -85,4 +85,4 @@ def _influence(placed: Placements) -> np.ndarray:
 def _dyadic(influence: np.ndarray, ends: np.ndarray) -> float:
     pairs, own = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
     summed = np.bincount(own.ravel(), influence)
-    return dyadic_variance(summed, pairs[:, 0], pairs[:, 1], int(pairs.max()) + 1)
+    return dyadic_variance(summed, pairs[:, 0], pairs[:, 1])

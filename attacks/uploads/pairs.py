@@ -105,18 +105,18 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.nan_to_num(parts[0]) + np.nan_to_num(parts[1])
 
 
-def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray, count: int) -> float:
+def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Of a mean over pairs of rows, of which those that share a row vary together.
 
     With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, less the sum of e
     squared, which that counts twice; at least that sum, which it is where no pairs share a row.
 
     Args:
-        influence: `[P]`, first, second: int64 `[P]`, rows below `count`.
+        influence: `[P]`, first, second: int64 `[P]`, their rows.
 
     Source: Aronow, Samii and Assenova 2015.
     """
-    by_row = np.bincount(first, influence, minlength=count) + np.bincount(second, influence, minlength=count)
+    by_row = np.bincount(np.concatenate((first, second)), np.tile(influence, 2))
     single = float(influence @ influence)
     return max(single, float((by_row**2).sum()) - single)
 
@@ -136,7 +136,7 @@ class RankingAuc:
         influence = np.empty(len(scores))
         influence[linked] = (self.placed.members - auc) / len(self.placed.members)
         influence[~linked] = (self.placed.controls - auc) / len(self.placed.controls)
-        self.variance = dyadic_variance(influence, pairs.first, pairs.second, pairs.mask.shape[1])
+        self.variance = dyadic_variance(influence, pairs.first, pairs.second)
 
     def estimate(self, compared: int = 1) -> Estimate:
         """With its interval, at the level of one among so many that are compared."""
@@ -168,7 +168,7 @@ class FirstPairs:
         influence = first * (linked - at_threshold) / count
         influence -= influence.mean()
         alone = self.share * (1 - self.share) / count
-        variance = dyadic_variance(influence, pairs.first, pairs.second, pairs.mask.shape[1])
+        variance = dyadic_variance(influence, pairs.first, pairs.second)
         self.independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
 
     def estimate(self, compared: int = 1) -> Estimate:

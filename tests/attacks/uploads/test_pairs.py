@@ -10,6 +10,7 @@ import torch
 
 from attacks.uploads.pairs import (
     FirstPairs,
+    Pairs,
     RankingAuc,
     attraction,
     candidate_pairs,
@@ -106,6 +107,16 @@ def test_auc_and_its_dyadic_variance_by_a_naive_loop() -> None:
     )
     assert found.variance == pytest.approx(max(variance, (influence**2).sum()))
     assert found.estimate(4).low < found.estimate().low < wins.mean() < found.estimate().high
+
+
+def test_rows_may_be_numbered_with_gaps() -> None:
+    """Of a victim that sends some of its rows alone, as FedS does, numbers exceed how many there are."""
+    pairs = candidate_pairs(9, RNG)
+    apart = Pairs(3 * pairs.rows + 5, pairs.mask, 3 * pairs.first + 5, 3 * pairs.second + 5)
+    linked = np.arange(len(pairs.first)) % 3 == 0
+    scores = RNG.normal(size=len(linked))
+    for measure in (RankingAuc, lambda *given: FirstPairs(*given, 10)):
+        assert measure(scores, linked, apart).estimate() == measure(scores, linked, pairs).estimate()
 
 
 def test_the_interval_covers_where_pairs_share_rows() -> None:
