@@ -280,12 +280,14 @@ def track(named: Sequence[str], spec: RunSpec, folder: Path, warn: Callable[[str
     return Trackers(makers, folder, task.metric, warn)
 
 
-def observe_tracked(observe: Observe, named: Sequence[str], folder: Path, warn: Callable[[str], None]) -> Observe:
-    """As `observe`, of runs in folders below one: `seed 3` is `seed-3`."""
+def observe_tracked(
+    observe: Observe, named: Sequence[str], place: Callable[[str], Path], warn: Callable[[str], None]
+) -> Observe:
+    """As `observe`, of several runs, each in the folder that `place` says of its name."""
 
     def both(options: Trained, name: str) -> AbstractContextManager[Observer]:
         if not named or not isinstance(options, RunSpec):
             return observe(options, name)
-        return Tracked(observe(options, name), track(named, options, folder / name.replace(" ", "-"), warn))
+        return Tracked(observe(options, name), track(named, options, place(name), warn))
 
     return both

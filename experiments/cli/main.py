@@ -211,12 +211,14 @@ def compare_cases(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    track: Track = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
     if given.get("attack") == ["list"]:
         typer.echo("\n".join(tables.attack_lines()))
         return
+    check_trackers(track or ())
     named = [spelled_case(one) for one in case or ()]
     if config is None and not {"algorithm", "data"} & set(given) and (base := base_algorithm(named)):
         given = given | {"algorithm": base}
@@ -231,7 +233,9 @@ def compare_cases(
         planned = {name: Planned(case_spec(spec, name), folder / folder_name(name)) for name in cases}
         print_plan(make_console(), chosen, graph, planned, attack=True)
         return
-    observe = observe_on(errors, enabled=not quiet, what="case")
+    observe = observe_tracked(
+        observe_on(errors, enabled=not quiet, what="case"), track or (), lambda name: folder / folder_name(name), say
+    )
     how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
@@ -327,10 +331,17 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
     }
     if wanted.seeds is not None:
         folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
-        observe = observe_tracked(observe_on(errors, enabled=not wanted.quiet), wanted.track, folder, say)
+        observe = observe_tracked(
+            observe_on(errors, enabled=not wanted.quiet),
+            wanted.track,
+            lambda name: folder / name.replace(" ", "-"),
+            say,
+        )
         with wanted.engine.training(spec) as make_task:
-            several = train_seeds(spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how)
-        print_several(several, folder, wanted.output, longer(chosen))
+            several, records = train_seeds(
+                spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how
+            )
+        print_several(several, records, folder, wanted.output, longer(chosen))
         return
     with (
         wanted.engine.training(spec) as make_task,

@@ -17,7 +17,7 @@ from rich.console import Console
 from experiments.cli.console import make_console, print_tables
 from experiments.cli.progress import observe_on
 from experiments.gate.first_policy import write_first_policy
-from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, check_policy
+from experiments.gate.judge import CHECK_FILE, SCHEMA, Checked, WhenInconclusive, check_policy
 from experiments.gate.policy import read_policy
 from experiments.gate.verdict_formats import (
     detail_lines,
@@ -107,6 +107,8 @@ def check(
         raise SpecError("--data, --clients and --partition go with --init only; a policy names its data")
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "json": None if json in (None, "-") else Path(json)}
     _make_way({name: file for name, file in files.items() if file is not None}, overwrite=overwrite)
+    if runs.is_dir():
+        _make_way({"json": runs / CHECK_FILE}, overwrite=overwrite)
     checked = check_policy(
         read_policy(policy),
         runs,
@@ -118,6 +120,7 @@ def check(
         num_examples=examples,
         force=force,
     )
+    write_atomically(runs / CHECK_FILE, to_json(checked))
     _report(checked, files, to_stdout=json == "-", quiet=quiet)
     raise typer.Exit(checked.exit_status)
 

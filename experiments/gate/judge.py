@@ -37,6 +37,8 @@ from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/check/1"
+CHECK_FILE = "check.json"
+"""In the folder of the runs, where `fkgsec report` of one of them finds it."""
 WhenInconclusive = Literal["report", "pass", "fail"]
 Graphs = Mapping[str, Mapping[int, Any]]
 _NUMERIC = ("torch", "numpy", "numba")

@@ -185,14 +185,26 @@ def leakage_aid(record: Record | Audit) -> list[str]:
     if any(0 < row.num_attacked < len(record.data.clients) - 1 for row in record.leakage if row.victim == ALL):
         lines.append("'all' counts the victims that could be attacked.")
     reasons = dict.fromkeys((row.threat_model, row.reason) for row in record.leakage if row.reason)
-    remarks = dict.fromkeys(
-        (row.threat_model, row.leak, row.victim, row.remark) for row in record.leakage if row.remark
-    )
     return [
         *lines,
         *(f"Nothing to attack under {threat}: {reason}." for threat, reason in reasons),
-        *(f"{victim} under {threat}, leak {leak:g}: {remark}." for threat, leak, victim, remark in remarks),
+        *_remark_lines(record),
     ]
+
+
+def _remark_lines(record: Record | Audit) -> Iterator[str]:
+    """Each remark on victims once, after all victims and threat models that it is about."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for row in record.leakage:
+        for remark in filter(None, (row.remark or "").split("; ")):
+            known = places.setdefault(remark, {}).setdefault(f"{row.threat_model}, leak {row.leak:g}", [])
+            known.extend({row.victim} - {ALL, *known})
+    for remark, victims_of in places.items():
+        by_victims: dict[str, list[str]] = {}
+        for place, victims in victims_of.items():
+            by_victims.setdefault(", ".join(victims) or ALL, []).append(place)
+        about = "; ".join(f"{victims} under {' and '.join(where)}" for victims, where in by_victims.items())
+        yield f"{about}: {remark}."
 
 
 def figure_aid(record: Record) -> list[str]:

@@ -2,7 +2,7 @@
 
 allowed("model")                    # ("transe", "rotate", "distmult", "complex")
 spelled("algorithm", "FedE-SVD+")   # "fede-svd+"
-spelled("model", "TransH")          # SpecError: model must be one of transe, ...; got 'TransH'; did you mean transe?
+spelled("model", "rotat")           # SpecError: model must be one of transe, ...; got 'rotat'; did you mean rotate?
 """
 
 from __future__ import annotations

@@ -51,6 +51,9 @@ def attacked_after_unlearning(
     attack the run before it once more.
     """
     _, result = load_run(run, exchange=exchange)
+    if observer is not None:
+        method = unlearning.options.method
+        observer.run_started(f"unlearning by {method}", spec.rounds if method == "retrain" else 1)
     after = unlearn(
         result,
         unlearning.forget,

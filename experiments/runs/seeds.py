@@ -1,6 +1,6 @@
 """One federation trained with several seeds: a run folder for each, and figures with intervals over them.
 
-    several = train_seeds(spec, graph, Path("runs/mine"), count=3, attack=True, observe=unobserved)
+    several, records = train_seeds(spec, graph, Path("runs/mine"), count=3, attack=True, observe=unobserved)
     several.figures["utility.mrr"].over            # mean over seeds; its interval covers items and seeds
 
 runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it, found again and gone on with as such
@@ -78,8 +78,8 @@ def train_seeds(
     at_once: int = 1,
     make_task: MakeTask | None = None,
     whose: Mapping[str, str] | None = None,
-) -> SeedsRecord:
-    """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read.
+) -> tuple[SeedsRecord, list[Record]]:
+    """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read. Returns each record, too.
 
     Args:
         at_once, make_task, whose: see `execute`.
@@ -113,7 +113,7 @@ def train_seeds(
         records.append(finished.record)
     several = msgspec.structs.replace(record_of(records), spec=spec)
     write_atomically(folder / SEEDS_FILE, encode_stored(several))
-    return several
+    return several, records
 
 
 def record_of(records: list[Record]) -> SeedsRecord:

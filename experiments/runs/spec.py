@@ -6,6 +6,7 @@ make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `ex
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
 from fkgsec.federation.options import nested
 from fkgsec.federation.recipes import RECIPES, all_settings
-from fkgsec.kge.models import MODELS
+from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.text import shown
 
 __all__ = [
@@ -96,7 +97,14 @@ def _converted(fields: dict[str, Any]) -> Any:
     for name, value in fields.items():
         words = allowed_words(name, task.name)
         if words and not (name == "model" and _is_no_word(str(value), task)):
-            fields = fields | {name: spelled(name, value, words)}
+            try:
+                fields = fields | {name: spelled(name, value, words)}
+            except SpecError as error:
+                if (name, task.name) != ("model", "kge") or not (meant := _of_family(str(value))):
+                    raise
+                raise SpecError(
+                    f"model must be one of {', '.join(words)}; got {shown(str(value))}; did you mean {meant}?"
+                ) from error
     fields = fields | {"attack": _every_attack(fields["attack"], task)} if "attack" in fields else fields
     if isinstance(fields.get("defense"), str):
         fields["defense"] = spelled_defense(fields["defense"])
@@ -112,6 +120,15 @@ def _converted(fields: dict[str, Any]) -> Any:
 def _is_no_word(model: str, task: RunTask) -> bool:
     """Whether it names a model that no registry lists: a convolution by its module, or one of a family, as in pykeen:TransH."""
     return "." in model if task.name == "graph" else model.partition(":")[0] in MODELS.families
+
+
+def _of_family(model: str) -> str:
+    """The name by which a family has a model that no registry lists, as in pykeen:TransH; empty where none has it."""
+    for name in (f"{prefix}:{model}" for prefix in MODELS.families):
+        with contextlib.suppress(SpecError):
+            if name in MODELS or name in ENCODERS:
+                return name
+    return ""
 
 
 def _every_attack(names: Any, task: RunTask) -> Any:

@@ -61,8 +61,14 @@ def tune_options(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")
     ] = False,
+    track: Annotated[list[str] | None, typer.Option("--track", hidden=True)] = None,
 ) -> None:
     """Find options by their validation alone; killed, it goes on when the same command is given again."""
+    if track:
+        raise SpecError(
+            "track is of train, attack and compare, whose runs have a record; trials have none, since the test split is out of "
+            f"their sight: {CSV_FILE} and {PICTURE_FILE} have each trial, and --track tracks the training of {BEST_FILE}"
+        )
     spec: RunSpec = choose(config, given, preset).spec
     if getattr(spec, "select", "validation") != "validation":
         raise SpecError("select must be validation for tuning, which never looks at the test split")

@@ -95,11 +95,12 @@ def to_markdown(verification: Verification) -> str:
     return "\n".join(lines)
 
 
-def to_html(verification: Verification) -> str:
-    """The certificate as one page without scripts; every text is escaped."""
+def to_html(verification: Verification, *, back: str = "") -> str:
+    """The certificate as one page without scripts; every text is escaped. `back`: an address that it links to first."""
     return render_page(
         "certificate.html.j2",
         verdict=verification.verdict,
+        back=back,
         asked=asked_lines(verification),
         remarks=_all_remarks(verification),
         sheets=sheets(verification),

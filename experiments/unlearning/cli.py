@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,6 +127,9 @@ def unlearn(
     if not quiet:
         asked = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
         mrr = unlearning.utility["mrr"]
+        of_client = ["--client", client] if client else []
+        verify = shlex.join(["fkgsec", "verify", "--run", str(folder), "--forget", str(forget), *of_client])
+        typer.echo(f"Verdict: none yet; whether it is forgotten, an audit says: {verify}\n")
         typer.echo(
             f"Unlearned by {options.method}: {asked} triples in {unlearning.seconds:.1f} s; test MRR {mrr}\nWritten to {folder}"
         )
@@ -293,7 +297,11 @@ def _says_the_same(made: Verification, earlier: Verification) -> bool:
 
 
 def _show(made: Verification, console: Console) -> None:
-    for line in asked_lines(made):
+    """The verdict with its reasons, what was asked, tables, and what they rest on."""
+    console.print(
+        f"Verdict: {made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold"
+    )
+    for line in (*(f"  {reason}" for reason in made.verdict.reasons), "", *asked_lines(made)):
         console.print(line, soft_wrap=True, highlight=False)
     console.print()
     for sheet in (one for one in sheets(made) if not one.wide):
@@ -303,6 +311,5 @@ def _show(made: Verification, console: Console) -> None:
         console.print(table)
         console.print(sheet.note, style="dim", highlight=False)
         console.print()
-    for line in (*made.assumptions, *made.remarks, *made.forgetting.notes, *made.verdict.reasons):
+    for line in (*made.assumptions, *made.remarks, *made.forgetting.notes):
         console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"{made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold")

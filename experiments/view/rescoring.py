@@ -96,6 +96,10 @@ class Job:
         self._said.close()
 
 
+class Busy(RunError):
+    """A run is scored already, and one at a time is."""
+
+
 class Jobs:
     """All of a viewer, by number from 1."""
 
@@ -104,10 +108,10 @@ class Jobs:
         self._lock = threading.Lock()
 
     def start(self, words: Sequence[str], about: str) -> int:
-        """Start a command. Raises `RunError` while another runs."""
+        """Start a command. Raises `Busy` while another runs."""
         with self._lock:
             if self._jobs and self._jobs[-1].running:
-                raise RunError(f"another run is scored right now ({self._jobs[-1].about}); wait until that is done")
+                raise Busy(f"another run is scored right now ({self._jobs[-1].about}); wait until that is done")
             self._jobs.append(Job(words, about))
             return len(self._jobs)
 

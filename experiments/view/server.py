@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from experiments.view.pages import filters_of, job_page, list_page, message_page, run_page
-from experiments.view.rescoring import Jobs, attack_command, evaluate_command
+from experiments.view.rescoring import Busy, Jobs, attack_command, evaluate_command
 from experiments.view.summaries import Library
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.text import printable
@@ -166,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = Answer(message_page(error.status.phrase, str(error)), error.status)
         except SpecError as error:
             answer = Answer(message_page("That cannot be asked", str(error)), HTTPStatus.BAD_REQUEST)
+        except Busy as error:
+            answer = Answer(message_page("Not now", str(error)), HTTPStatus.CONFLICT)
         except FkgsecError as error:
             answer = Answer(message_page("That cannot be shown", str(error)), HTTPStatus.NOT_FOUND)
         self._send(answer)
@@ -249,10 +251,16 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.drawing:
             from experiments.reporting.html.cli import read_runs  # with torch
             from experiments.reporting.html.page import assemble, render
+            from experiments.reporting.html.verdicts import judged_beside
 
             self.server.library.record(run)  # a broken one is known as such from now on
             (read,) = read_runs([run.file])
-            return render(assemble([read]))
+            return render(
+                assemble(
+                    [read], judged=[(path.stem, made) for path, made in judged_beside([run.file], [read]).items()]
+                ),
+                back=f"/run/{identity}",
+            )
 
     def _certificate(self, identity: str) -> str:
         audit = self.server.library.audit(identity)
@@ -263,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
             found = read_verification(audit.file)
             if found is None:
                 raise RunError(f"{audit.name}: {audit.broken}")
-            return to_html(found)
+            return to_html(found, back="/")
 
     def _post(self, asked: Any) -> Answer:
         form = self._form()

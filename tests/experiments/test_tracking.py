@@ -192,6 +192,26 @@ def test_the_commands_with_seeds_and_without_the_extra(tmp_path: Path) -> None:
     assert "leave out --track" in wrong.output
 
 
+@needs_tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_each_case_of_a_comparison_has_its_curve(tmp_path: Path) -> None:
+    """Of its training alone: the round in which clients unlearn afterwards is none of it."""
+    frame = make_spec(None, SMALL).load_graph().to_frame()
+    triple = frame.loc[frame["split"] == "train", ["head", "relation", "tail"]].iloc[0]
+    (tmp_path / "forget.tsv").write_text("\t".join(triple) + "\n")
+    given = ["--case", "none", "--case", "fedr", "--unlinked-heads", "0", "--method", "finetune"]
+    given += ["--forget", str(tmp_path / "forget.tsv")]
+    out, words = tmp_path / "compare", [*WORDS, *given, "--track", f"tensorboard:{tmp_path / 'events'}"]
+    said = CliRunner().invoke(app, ["compare", *words, "--out", str(out), "-q"])
+    assert said.exit_code == 0, said.output
+    for case in ("none", "fedr"):
+        logged = events(tmp_path / "events" / case)
+        record = read_record(out / case / "record.json")
+        assert logged["round/loss"] == {
+            entry.round: pytest.approx(entry.loss) for entry in record.rounds if entry.loss is not None
+        }
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
     """A server that answers nothing but errors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ from rich.console import Console
 
 from attacks.registry import UPDATE_RECOVERY
 from experiments.cli.console import make_console, print_tables, say
-from experiments.cli.training.verdict import comparison_lines, verdict_lines
+from experiments.cli.training.verdict import comparison_lines, seeds_lines, verdict_lines
 from experiments.reporting import comparison as compared
 from experiments.reporting import tables
 from experiments.reporting.matrix import has_matrix, matrix, sheet
 from experiments.reporting.sheets import terminal_table
 from experiments.runs.compare import Comparison
-from experiments.runs.record import encode_record
+from experiments.runs.record import Record, encode_record
 from experiments.runs.recovery import AID as UPDATE_AID
 from experiments.runs.run import Finished
 from experiments.runs.seeds import SEEDS_FILE, SeedsRecord
@@ -79,11 +79,13 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
     console.print(f"In {folder}: {pictures}; fkgsec report {folder} has every figure", highlight=False, soft_wrap=True)
 
 
-def print_several(several: SeedsRecord, folder: Path, output: Output, remarks: Iterable[str] = ()) -> None:
-    """Figures over seeds."""
+def print_several(
+    several: SeedsRecord, records: Sequence[Record], folder: Path, output: Output, remarks: Iterable[str] = ()
+) -> None:
+    """The verdict over the seeds, their figures, and where they lie."""
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
-        _print_lines(console, remarks)
+        _print_lines(console, [*seeds_lines(records), *remarks, ""])
         print_tables(console, [tables.seeds_table(several)])
         console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
         for names, one in several.guarantees.items():

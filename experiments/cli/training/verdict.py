@@ -1,4 +1,4 @@
-"""What an attack or a comparison found, in the words that stand first: what leaked, how sure, against which base.
+"""What an attack, several seeds or a comparison found, in the words that stand first: what leaked, how sure, against which base.
 
     for line in verdict_lines(record):              # Verdict: leaks. 2 of 3 figures lie beyond their base with ...
         print(line)                                 #   LEAKS      .906 [.872, .941], base .380: training triples of ...
@@ -9,14 +9,17 @@ leaks where its whole 95 % interval lies beyond the base, what the same adversar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from attacks.registry import ATTACKS
 from attacks.view import ALL
 from experiments.reporting.frames import attack_name
 from experiments.reporting.matrix import Cell, matrix
 from experiments.reporting.sheets import interval, short
+from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
 
@@ -27,6 +30,7 @@ BASE = (
     "the most that the figure can be."
 )
 SURE = "[low, high]: 95 % interval of this one training; --seeds 3 says how much trainings differ."
+SURE_OVER = "[low, high]: 95 % interval over items and trainings. base, max: of the training where they are worst."
 
 
 class Found(NamedTuple):
@@ -74,9 +78,44 @@ class Found(NamedTuple):
 
 def found_in(record: Record) -> list[Found]:
     """The leading figures of a run that was attacked: those that leak first, of these what adds most to its base."""
-    found = [Found(_status(row.cells[0]), row.cells[0]) for row in matrix({"": record}).rows]
+    return _sorted(row.cells[0] for row in matrix({"": record}).rows)
+
+
+def found_over(records: Sequence[Record]) -> list[Found]:
+    """As `found_in`, of several trainings, at least one: intervals are over items and trainings, bases the worst of all.
+
+    What some training has no figure for counts as not attacked.
+    """
+    rows = matrix({str(number): record for number, record in enumerate(records)}).rows
+    return _sorted(_over(row.cells) for row in rows)
+
+
+def _sorted(cells: Iterable[Cell]) -> list[Found]:
     order = (LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED)
-    return sorted(found, key=lambda one: (order.index(one.status), -one.advantage))
+    return sorted(
+        (Found(_status(cell), cell) for cell in cells), key=lambda one: (order.index(one.status), -one.advantage)
+    )
+
+
+def _over(cells: Sequence[Cell]) -> Cell:
+    """The cell that stands for those of several trainings."""
+    if unmeasured := [cell for cell in cells if not cell.measured]:
+        return unmeasured[0]
+    figures = [cell.figure for cell in cells if cell.figure is not None]
+    worst = min if figures[0].less_is_worse else max
+    bases = [one.baseline for one in figures if one.baseline is not None]
+    most = [one.attainable for one in figures if one.attainable is not None]
+    ways = dict.fromkeys(one.by for one in figures if one.by)
+    return Cell(
+        msgspec.structs.replace(
+            figures[0],
+            estimate=over_seeds([one.estimate for one in figures]),
+            baseline=worst(bases, key=lambda base: base.value) if bases else None,
+            attainable=worst(most) if len(most) == len(figures) else None,
+            victim=" or ".join(dict.fromkeys(one.victim for one in figures)),
+            by=" or ".join(ways) or None,
+        )
+    )
 
 
 def _status(cell: Cell) -> str:
@@ -117,7 +156,20 @@ def verdict_lines(record: Record) -> list[str]:
     if not record.attacked:
         return ["Verdict: none, for nothing was attacked; fkgsec attack --run RUN says what leaks."]
     found = found_in(record)
-    lines = [f"Verdict: {summary(found)}"]
+    return [f"Verdict: {summary(found)}", *_figure_lines(found, SURE)]
+
+
+def seeds_lines(records: Sequence[Record]) -> list[str]:
+    """What stands first of several trainings that were attacked, as `verdict_lines` has it of one."""
+    if not records[0].attacked:
+        return ["Verdict: none, for nothing was attacked; fkgsec attack --seeds trains and says what leaks."]
+    found = found_over(records)
+    return [f"Verdict over {len(records)} trainings: {summary(found)}", *_figure_lines(found, SURE_OVER)]
+
+
+def _figure_lines(found: Sequence[Found], sure: str) -> list[str]:
+    """Of each metric the adversary that gets most, and how to read it."""
+    lines: list[str] = []
     measured = [one for one in found if one.status != NOT_ATTACKED]
     worst: dict[str, Found] = {}
     for one in measured:
@@ -127,7 +179,7 @@ def verdict_lines(record: Record) -> list[str]:
         lines += [f"  {one.status:<11} {one.figures}: {one.words}", f"              ({one.question})"]
     if more := len(measured) - len(shown):
         lines.append(f"  and {more} more in the tables below, of weaker adversaries or other questions")
-    return [*lines, *([BASE, SURE] if shown else [])]
+    return [*lines, *([BASE, sure] if shown else [])]
 
 
 def comparison_lines(records: Mapping[str, Record]) -> list[str]:

@@ -18,7 +18,7 @@ from experiments.integrity.checks import check_shares, require_whole
 from experiments.reporting.html.model import Run
 from experiments.reporting.html.notation import count
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.verdicts import read_judged
+from experiments.reporting.html.verdicts import judged_beside, read_judged
 from experiments.reporting.membership import candidates_of
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
@@ -41,7 +41,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="run folders, records, comparisons (all cases of each); beside them what check --json wrote, folders of verify"
+            help="run folders, records, comparisons (all cases of each), and folders of verify or what check --json wrote; the "
+            "verdict that check left beside a run is found by itself"
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
@@ -51,10 +52,12 @@ def report(
     """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
     if out.suffix not in (".html", ".htm"):
         raise SpecError(f"out must end with .html, so that no record is written over; got {out}")
-    judged = {path: made for path in runs if (made := read_judged(path)) is not None}
-    found = read_runs([path for path in runs if path not in judged])
+    given = {path: made for path in runs if (made := read_judged(path)) is not None}
+    places = [path for path in runs if path not in given]
+    found = read_runs(places)
     if not found:
         raise RunError("a policy's verdict or an audit stands beside runs; give a run folder, too")
+    judged = judged_beside(places, found) | {path.resolve(): made for path, made in given.items()}
     page = render(
         assemble(found, examples=examples, judged=[(_name(path), made) for path, made in judged.items()])
     ).encode()

@@ -86,10 +86,16 @@ def assemble(
     )
 
 
-def render(report: Report) -> str:
-    """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy."""
+def render(report: Report, *, back: str = "") -> str:
+    """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy.
+
+    Args:
+        back: an address that it links to first, where it is a page among others.
+    """
     heat = {"legend": LEGEND, "written": written, "interval": interval}
-    return render_page("report.html.j2", report=report, says_not=SAYS_NOT, text=cell_text, order=cell_order, heat=heat)
+    return render_page(
+        "report.html.j2", report=report, back=back, says_not=SAYS_NOT, text=cell_text, order=cell_order, heat=heat
+    )
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.cli.training.verdict import found_in, summary
+from experiments.gate.judge import CHECK_FILE, Checked
 from experiments.gate.judge import SCHEMA as CHECK_SCHEMA
-from experiments.gate.judge import Checked
 from experiments.gate.verdict_formats import headline_lines
 from experiments.gate.verdicts import show, show_figure
 from experiments.reporting.html.model import Judged, Run
@@ -57,6 +57,22 @@ def read_judged(path: Path) -> Checked | Verification | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     return read_if_of(path, CHECK_SCHEMA, Checked) or read_verification(path)
+
+
+def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Checked]:
+    """By its file each verdict that `fkgsec check` left in the folder that these runs lie in, where it is on data of theirs.
+
+    Raises:
+        RunError: such a file cannot be read.
+    """
+    hashes = {run.record.data.hash for run in runs}
+    folders = dict.fromkeys((place if place.is_dir() else place.parent).resolve().parent for place in places)
+    found: dict[Path, Checked] = {}
+    for file in (folder / CHECK_FILE for folder in folders):
+        made = read_if_of(file, CHECK_SCHEMA, Checked) if file.is_file() else None
+        if made is not None and hashes & {digest for by_seed in made.data.values() for digest in by_seed.values()}:
+            found[file] = made
+    return found
 
 
 def judged_part(name: str, made: Checked | Verification, runs: Sequence[Run]) -> Judged:

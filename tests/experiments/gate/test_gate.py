@@ -23,7 +23,7 @@ from experiments.cli.main import app
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from experiments.gate.evidence import evidence_lines
-from experiments.gate.judge import exit_status
+from experiments.gate.judge import CHECK_FILE, SCHEMA, exit_status
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
@@ -70,6 +70,7 @@ def judged(folder: Path, limits: str, *arguments: str) -> tuple[int, list[dict[s
     """Exit status and verdicts of limits on the small federation."""
     status, out, err = check(folder, "--json", "-", *arguments, text=f"{FEDERATION}limits:\n{limits}")
     assert status != 2, err
+    assert (folder / "runs" / "check" / CHECK_FILE).read_text() == out
     return status, json.loads(out)["verdicts"]
 
 
@@ -84,8 +85,20 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(project: Path) -> Finished:
-    (folder,) = (project / "runs" / "check").iterdir()
+    (folder,) = (project / "runs" / "check").glob("*/")
     return Finished(read_record(folder / "record.json"), pd.read_parquet(folder / "scores.parquet"), folder)
+
+
+def test_a_check_that_ends_in_an_error_leaves_no_verdict_beside_the_runs(tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "check" / CHECK_FILE
+    kept.parent.mkdir(parents=True)
+    kept.write_text(f'{{"schema": "{SCHEMA}"}}')
+    assert check(tmp_path, text="federations: 1")[0] == 2
+    assert not kept.exists()
+    kept.write_text("somebody's own")
+    status, _, err = check(tmp_path, text="federations: 1")
+    assert (status, kept.read_text()) == (2, "somebody's own")
+    assert "is no json report of an earlier check" in err
 
 
 def changed(run: Finished, **changes: Any) -> Finished:
@@ -249,7 +262,7 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
         "small/unlearning.ks/delete/forget.tsv": "fail",
     }, {key: one["message"] for key, one in verdicts.items()}
     assert "verified: not forgotten" in verdicts["small/unlearning.auc/delete/forget.tsv"]["evidence"]
-    (run,) = (tmp_path / "runs" / "check").iterdir()
+    (run,) = (tmp_path / "runs" / "check").glob("*/")
     assert sorted(path.name.split("-")[0] for path in (run / "unlearning").iterdir()) == ["delete", "retrain"]
     assert [err.count(f"{method} on {run.relative_to(tmp_path)}\n") for method in ("delete", "retrain")] == [1, 1]
     # An audit that the raw run passes, too, measures nothing.
@@ -590,7 +603,7 @@ def test_a_figure_that_the_policy_no_longer_asks_for_fails(project: Path, tmp_pa
 
 
 def test_the_same_commit_gives_the_same_bytes_and_does_not_train_twice(project: Path) -> None:
-    (run,) = (project / "runs" / "check").iterdir()
+    (run,) = (project / "runs" / "check").glob("*/")
     before = (run / "checkpoint.safetensors").stat().st_mtime_ns
     first, second = (check(project, "--json", "-", text=FEDERATION + LOOSE) for _ in range(2))
     assert first[0] == 0

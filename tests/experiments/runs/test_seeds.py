@@ -64,7 +64,8 @@ def test_the_table_shows_mean_interval_and_ends(several: tuple[Path, str]) -> No
     (line,) = (line for line in out.splitlines() if line.startswith("utility.mrr"))
     shown = [figure.over.value, figure.over.low, figure.over.high, min(figure.values), max(figure.values)]
     assert line.replace("[", "").replace("]", "").replace(",", "").split()[1:] == [f"{one:.4f}" for one in shown]
-    table = out[: out.index("Each seed")]
+    assert out.startswith("Verdict over 2 trainings: ")
+    table = out[out.index("Over seeds") : out.index("Each seed")]
     assert all(len(line) <= 80 for line in table.splitlines())
 
 

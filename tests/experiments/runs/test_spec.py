@@ -28,7 +28,7 @@ def test_given_values_override_the_file_and_the_file_the_defaults(tmp_path: Path
         ("leak: 0.5", r"spec.yaml:1: leak must be a list of numbers; got 0.5$"),
         ("seed: 1\n\ngammma: 3", r"spec.yaml:3: gammma: unknown key; did you mean gamma\?$"),
         ("quxx: 3", r"spec.yaml:1: quxx: unknown key; allowed: algorithm, "),
-        ("model: transh", r"spec.yaml:1: model must be one of transe, .*; got 'transh'; did you mean transe\?$"),
+        ("model: transh", r"spec.yaml:1: model must be one of transe, .*; got 'transh'; did you mean pykeen:transh\?$"),
         ("- a\n- b", "spec.yaml:1: a mapping is expected, found list"),
         ("dim: [", "not YAML"),
         ("", "spec.yaml:1: a mapping is expected, found nothing"),

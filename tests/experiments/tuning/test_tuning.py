@@ -288,6 +288,9 @@ def test_the_command(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["tune", "--search", "gama=1,2"])
     assert refused.exit_code == 2
     assert refused.output.startswith("fkgsec: search: 'gama' is not an option that can be tuned; did you mean gamma?")
+    refused = CliRunner().invoke(app, ["tune", "--search", "gamma=1,2", "--track", "tensorboard"])
+    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
+    assert refused.output.startswith("fkgsec: track is of train, attack and compare")
 
 
 def test_the_first_of_equals_is_best() -> None:

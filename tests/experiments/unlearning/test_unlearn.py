@@ -472,7 +472,9 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert status in (0, 1, 3)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
     assert made.verdict.exit_status == status
-    assert f"{made.verdict.outcome}; exit status {status}" in output
+    first = next(line for line in output.splitlines() if made.verdict.outcome in line)
+    assert first == f"Verdict: {made.verdict.outcome}; exit status {status}"
+    assert output.index(first) < output.index(made.verdict.reasons[0]) < output.index("Asked to be forgotten")
     assert made.num_shadows == 4
     assert made.evidence is not None
     assert made.evidence.num_references == 4
@@ -580,6 +582,7 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
         "--out", tmp_path / "less",
     )  # fmt: skip
     assert status == 0, output
+    assert output.startswith("Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run ")
     assert "hospital-1 59 triples" in output
     status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))
     assert status == 2

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -53,9 +54,17 @@ def library(folder: Path) -> Library:
 
 @pytest.fixture
 def viewer(library: Library) -> Iterator[Viewer]:
-    with Viewer(library, port=0) as made:
-        thread = Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with Viewer(library, port=0) as made, serving(made):
         yield made
-        made.shutdown()
+
+
+@contextmanager
+def serving(viewer: Viewer) -> Iterator[None]:
+    """While it answers."""
+    thread = Thread(target=viewer.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        viewer.shutdown()
         thread.join()

@@ -1,12 +1,16 @@
 """The viewer in headless Chromium: no sideways scroll, nothing for axe-core to find, filters with and without script."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from experiments.gate.judge import CHECK_FILE
+from experiments.gate.verdict_formats import to_json
 from experiments.view.server import Viewer
+from tests.experiments.reporting.html.test_verdicts import checked_on
 from tests.experiments.view.conftest import NASTY
 
 pytestmark = pytest.mark.slow
@@ -38,11 +42,17 @@ def test_every_page_fits_and_is_accessible(browser: Any, viewer: Viewer, width: 
     names = {run.name: run.identity for run in viewer.library.runs()}
     one, other = names[NASTY], names["rotate"]
     (audit,) = viewer.library.audits()
+    checked = checked_on(json.loads((viewer.library.root / "rotate" / "record.json").read_text())["data"]["hash"])
+    (viewer.library.root / CHECK_FILE).write_bytes(to_json(checked))  # a policy's verdict, in the reports of its runs
+    job = viewer.jobs.start(["data", "list", "--nonsense"], "Attack a run")
+    viewer.jobs.said(job)[0]._process.wait(timeout=120)
     paths = (
         "",
         "?algorithm=fede&sort=leaks",
         f"run/{one}",
         f"report/{one}",
+        f"report/{other}",
+        f"job/{job}",
         f"compare?run={one}&run={other}",
         f"audit/{audit.identity}",
     )

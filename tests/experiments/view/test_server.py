@@ -2,6 +2,7 @@
 
 import html
 import http.client
+import json
 import re
 import urllib.request
 from collections.abc import Mapping
@@ -15,13 +16,16 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.gate.judge import CHECK_FILE
+from experiments.gate.verdict_formats import to_json
 from experiments.reporting.html.notation import score_text
 from experiments.view.pages import Filters, filters_of, list_page
 from experiments.view.rescoring import attack_command, evaluate_command
 from experiments.view.server import MOST_BYTES, Viewer
 from experiments.view.summaries import Library, Viewed
 from fkgsec.errors import RunError, SpecError
-from tests.experiments.view.conftest import NASTY
+from tests.experiments.reporting.html.test_verdicts import checked_on
+from tests.experiments.view.conftest import NASTY, serving
 
 
 def ask(
@@ -217,10 +221,17 @@ def test_a_report_and_a_certificate_open(viewer: Viewer) -> None:
     status, page, _ = ask(viewer, f"/report/{named(viewer, 'molecules').identity}")
     assert status == 200
     assert "Privacy report" in page
+    assert ("a", {"href": f"/run/{named(viewer, 'molecules').identity}"}) in Elements(page).found
+    assert "judged-1" not in page
+    run = named(viewer, "molecules")
+    checked = checked_on(json.loads(run.file.read_text())["data"]["hash"])
+    (viewer.library.root / CHECK_FILE).write_bytes(to_json(checked))
+    assert "Policy policy.yaml: fail" in ask(viewer, f"/report/{run.identity}")[1]
     (audit,) = viewer.library.audits()
     status, page, _ = ask(viewer, f"/audit/{audit.identity}")
     assert status == 200
     assert "Unlearning:" in page
+    assert ("a", {"href": "/"}) in Elements(page).found
 
 
 def test_two_runs_stand_side_by_side(viewer: Viewer) -> None:
@@ -275,6 +286,46 @@ def test_what_is_started_is_what_the_command_line_does(library: Library) -> None
     for wrong in ({"overwrite": "yes"}, {"out": "x"}, {"leak": "1" * 201}):
         with pytest.raises(SpecError):
             attack_command(run, wrong)
+
+
+def test_while_one_is_scored_others_wait_and_what_is_unknown_stays_so(viewer: Viewer) -> None:
+    viewer.rescores = True
+    run, path = named(viewer, "transe"), f"/rescore/{named(viewer, 'transe').identity}"
+    status, _, headers = form(viewer, path, how="evaluate")  # loads torch, before it finds no checkpoint
+    assert (status, headers["Location"]) == (303, "/job/1")
+    status, page, _ = form(viewer, path, how="evaluate")
+    assert (status, f"another run is scored right now (Evaluate {run.name})" in page) == (409, True)
+    for unknown in ("/rescore/" + "0" * 16, "/rescore/x"):
+        assert form(viewer, unknown, how="evaluate")[0] == 404
+    for unknown in ("/job/2", "/run/" + "0" * 16, "/report/" + "0" * 16):
+        assert ask(viewer, unknown)[0] == 404
+    assert ask(viewer, "/job/1")[0] == 200
+
+
+@pytest.mark.slow
+def test_a_run_is_attacked_again_from_its_page(tmp_path: Path) -> None:
+    """What the form asks for is made, stands in the list, and nothing of the run was written over."""
+    words = (
+        "--size 300 --clients 2 --dim 8 --rounds 1 --batch-size 64 --num-negatives 4 --unlinked-heads 0 --device cpu -q"
+    )
+    made = CliRunner().invoke(app, ["train", *words.split(), "--out", str(tmp_path / "runs" / "mine")])
+    assert made.exit_code == 0, made.output
+    before = (tmp_path / "runs" / "mine" / "record.json").read_bytes()
+    with Viewer(Library(tmp_path / "runs"), port=0, rescores=True) as viewer, serving(viewer):
+        path = f"/rescore/{named(viewer, 'mine').identity}"
+        assert form(viewer, path, how="attack", leak="1", attack="reconstruction")[0] == 303
+        viewer.jobs.said(1)[0]._process.wait(timeout=120)
+        page = Elements(ask(viewer, "/job/1")[1]).text
+        assert "Done. What it wrote is in the list of runs." in page, page
+        (further,) = (run for run in viewer.library.runs() if run.name.startswith("mine/attacks/"))
+        assert {one.leak for one in further.whole.figures} == {1.0}
+        assert further.name in Elements(ask(viewer, "/")[1]).text
+        assert form(viewer, path, how="attack", leak="none")[0] == 303
+        viewer.jobs.said(2)[0]._process.wait(timeout=120)
+        page = Elements(ask(viewer, "/job/2")[1]).text
+        assert "Ended with exit status 2" in page
+        assert "leak must be a number; got 'none'" in page
+    assert (tmp_path / "runs" / "mine" / "record.json").read_bytes() == before
 
 
 # The command.

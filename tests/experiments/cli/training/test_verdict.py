@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attacks.figure import NOT_ATTACKED, Figure
 from experiments.cli.main import app
-from experiments.cli.training.verdict import comparison_lines, found_in, verdict_lines
+from experiments.cli.training.verdict import comparison_lines, found_in, found_over, seeds_lines, verdict_lines
 from experiments.reporting.html.words import share
 from experiments.runs.record import Record, read_record
 from fkgsec.estimate import Estimate, exact
@@ -71,6 +71,24 @@ def test_the_lines_name_what_leaks_how_sure_and_the_base() -> None:
     assert verdict_lines(of(nothing)) == [
         "Verdict: nothing to attack: what the adversaries asked for get is nothing to work on (the reasons are below)."
     ]
+
+
+def test_over_several_trainings_the_interval_and_the_worst_base_count() -> None:
+    """What lies beyond the base in each training may not do so over all of them."""
+    steady = [of(figure(0.6, 0.7, 0.8, 0.5)), of(figure(0.602, 0.702, 0.802, 0.55, by="cosine"))]
+    (found,) = found_over(steady)
+    assert found.status == "LEAKS"
+    assert found.figures.endswith("], base .550, max 1.000")
+    apart = [of(figure(0.6, 0.65, 0.7, 0.5)), of(figure(0.85, 0.9, 0.95, 0.5))]
+    assert [one.status for record in apart for one in found_in(record)] == ["LEAKS", "LEAKS"]
+    assert [one.status for one in found_over(apart)] == ["not shown"]
+    error = {"attack": "x", "metric": "error", "less_is_worse": True, "attainable": 0.0}
+    errors = [of(figure(0.1, 0.2, 0.3, base, **error)) for base in (0.5, 0.25)]
+    assert "base .250" in found_over(errors)[0].figures
+    missing = [of(figure(0.6, 0.7, 0.8, 0.5)), of(figure(0, 0, 1, None, reason="nothing crossed"))]
+    assert [one.status for one in found_over(missing)] == ["not attacked"]
+    assert seeds_lines(steady)[0].startswith("Verdict over 2 trainings: ")
+    assert "nothing was attacked" in seeds_lines([of(), of()])[0]
 
 
 def test_a_comparison_names_each_case_its_worst_figure_and_its_utility() -> None:

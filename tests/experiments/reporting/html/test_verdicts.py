@@ -11,7 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.cli.training.verdict import found_in, summary
-from experiments.gate.judge import SCHEMA, Checked
+from experiments.gate.judge import CHECK_FILE, SCHEMA, Checked
+from experiments.gate.verdict_formats import to_json
 from experiments.gate.verdicts import Verdict
 from experiments.reporting.html.cli import report
 from experiments.reporting.html.model import Example, Examples, Run
@@ -63,6 +64,18 @@ def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:
     for shown in ("0.4000 [0.3000, 0.5000]", "at most 0.1000", "0.2000"):
         assert shown in page
     assert policy_part(checked_on(record.data.hash), [Run("mine", record)]).notice == ""
+
+
+def test_the_verdict_that_a_check_left_beside_a_run_is_found(record: Record, tmp_path: Path) -> None:
+    """Without being asked for, once, and only where it is on the run's data."""
+    run, kept, page = tmp_path / "runs" / "mine", tmp_path / "runs" / CHECK_FILE, tmp_path / "report.html"
+    run.mkdir(parents=True)
+    (run / "record.json").write_bytes(ATTACKED.read_bytes())
+    for digest, given, times in ((record.data.hash, [], 1), (record.data.hash, [kept], 1), ("0" * 64, [], 0)):
+        kept.write_bytes(to_json(checked_on(digest)))
+        said = CliRunner().invoke(reporter, [*map(str, [run, *given]), "--out", str(page), "--overwrite"])
+        assert said.exit_code == 0, said.output
+        assert page.read_text().count(">Policy policy.yaml: fail<") == times
 
 
 def test_a_policy_of_other_data_is_said_to_be_one(record: Record) -> None:
