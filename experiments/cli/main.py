@@ -70,6 +70,20 @@ Track = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
+ForgetAfter = Annotated[
+    Path | None,
+    typer.Option(
+        "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
+    ),
+]
+MethodAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
+        autocompletion=complete_from(lambda: unlearn_cli.METHODS),
+    ),
+]
 
 
 @app.command(
@@ -188,20 +202,8 @@ def compare_cases(
             autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
         ),
     ] = None,
-    forget: Annotated[
-        Path | None,
-        typer.Option(
-            "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
-            autocompletion=complete_from(lambda: unlearn_cli.METHODS),
-        ),
-    ] = None,
+    forget: ForgetAfter = None,
+    method: MethodAfter = None,
     config: Config = None,
     preset: Preset = None,
     out: Annotated[

@@ -54,6 +54,12 @@ Clients = Annotated[int | None, typer.Option("--clients", help="for --init: clie
 Partition = Annotated[
     str | None, typer.Option("--partition", help="for --init: how a graph is divided: triples or relations")
 ]
+Inconclusive = Annotated[
+    WhenInconclusive, typer.Option("--inconclusive", help="what the exit status is then: 3, 0 or 1")
+]
+UpdateBaseline = Annotated[
+    bool, typer.Option("--update-baseline", help="write the baseline that no_worse_than names from these runs")
+]
 Examples = Annotated[
     int | None, typer.Option("--examples", min=0, help="rebuilt items to spell out (default: 3 of embedded data)")
 ]
@@ -68,12 +74,8 @@ def check(
     data: Data = None,
     clients: Clients = None,
     partition: Partition = None,
-    inconclusive: Annotated[
-        WhenInconclusive, typer.Option("--inconclusive", help="what the exit status is then: 3, 0 or 1")
-    ] = "report",
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="write the baseline that no_worse_than names from these runs")
-    ] = False,
+    inconclusive: Inconclusive = "report",
+    update_baseline: UpdateBaseline = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there already")] = False,
     junit: Annotated[Path | None, typer.Option("--junit", help="write JUnit XML here")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="write SARIF 2.1.0 here")] = None,
@@ -106,9 +108,8 @@ def check(
     if not (data is clients is partition is None):
         raise SpecError("--data, --clients and --partition go with --init only; a policy names its data")
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "json": None if json in (None, "-") else Path(json)}
-    _make_way({name: file for name, file in files.items() if file is not None}, overwrite=overwrite)
-    if runs.is_dir():
-        _make_way({"json": runs / CHECK_FILE}, overwrite=overwrite)
+    _make_way(files, overwrite=overwrite)
+    _make_way({"json": runs / CHECK_FILE if runs.is_dir() else None}, overwrite=overwrite)
     checked = check_policy(
         read_policy(policy),
         runs,
@@ -120,22 +121,21 @@ def check(
         num_examples=examples,
         force=force,
     )
-    write_atomically(runs / CHECK_FILE, to_json(checked))
-    _report(checked, files, to_stdout=json == "-", quiet=quiet)
+    _report(checked, files | {"beside": runs / CHECK_FILE}, to_stdout=json == "-", quiet=quiet)
     raise typer.Exit(checked.exit_status)
 
 
 def _report(checked: Checked, files: dict[str, Path | None], *, to_stdout: bool, quiet: bool) -> None:
     for name, file in files.items():
         if file is not None:
-            write_atomically(file, _FORMATS[name](checked))
+            write_atomically(file, _FORMATS.get(name, to_json)(checked))
     if to_stdout:
         sys.stdout.write(to_json(checked).decode())
     if not quiet:
         _show(checked, make_console(stderr=to_stdout))
 
 
-def _make_way(files: dict[str, Path], *, overwrite: bool) -> None:
+def _make_way(files: dict[str, Path | None], *, overwrite: bool) -> None:
     """Remove reports of an earlier check: one that ends in an error must not leave their verdict behind.
 
     They are a build's, made anew each time, so this asks for no --overwrite; a file that is no such report does.
@@ -144,6 +144,8 @@ def _make_way(files: dict[str, Path], *, overwrite: bool) -> None:
         RunError: a file that is something else, or cannot be removed.
     """
     for name, file in files.items():
+        if file is None:
+            continue
         if not file.absolute().parent.is_dir():
             raise RunError(f"--{name}: {file}: its folder does not exist")
         if file.is_symlink() or (file.exists() and not file.is_file()):

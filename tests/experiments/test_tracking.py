@@ -222,7 +222,7 @@ def server() -> Iterator[str]:
 
         do_GET = do_POST
 
-        def log_message(self, *given: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Silent."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as one:
@@ -236,7 +236,7 @@ def server() -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow(tmp_path: Path, server: str) -> None:
     """A store in a file gets rounds and final figures, gone on with after a kill; a server that refuses ends nothing."""
-    from mlflow import MlflowClient
+    from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
 
     spec, store = make_spec(None, SMALL), f"sqlite:///{tmp_path / 'mlflow.db'}"
 

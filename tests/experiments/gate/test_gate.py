@@ -442,7 +442,7 @@ def test_a_figure_that_may_get_worse_by_all_that_it_can_be_is_no_pass(project: P
 def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finished: Finished) -> None:
     then, record = then_of(project), finished.record
     key = "small/reconstruction.err/collusion/0.5/all"
-    scores = finished.scores.copy()
+    scores: Any = finished.scores.copy()
     entities = (scores["item"] == "entity") & (scores["threat_model"] == "collusion")
     flipped = scores.index[entities & ~scores["right"]][:20]
     scores.loc[flipped, "right"] = True
@@ -682,7 +682,7 @@ def test_an_advantage_is_what_is_left_above_the_guess(
     row = msgspec.structs.replace(
         row_of(finished.record), threat_model=threat, err=figure, err_baseline=exact(0.05, 10_000), err_attainable=0.1
     )
-    run = changed(finished, leakage=[row], spec=msgspec.structs.replace(finished.record.spec, defense=defense))
+    run = changed(finished, leakage=[row], spec=finished.record.spec.replace(defense=defense))
     limit = Limit("reconstruction.err_advantage", "small", Question(threat, 0.5), 0.06, 7)
     verdict = judge_limit(limit, Runs({0: run}, None))
     assert (verdict.status, verdict.attainable) == (status, pytest.approx(0.1 if status == "pass" else 0.05))
@@ -731,11 +731,11 @@ def test_evidence_counts_what_the_scores_say(finished: Finished) -> None:
     lines = evidence_lines(finished, "reconstruction.trr", Question("identifiers", 0.5), 2)
     scores = finished.scores
     triples = scores[(scores["item"] == "triple") & (scores["threat_model"] == "identifiers")]
-    hits = triples[triples["right"]]
+    hits: Any = triples[triples["right"]]
     assert len(hits) > 2
     by_relation = next(line for line in lines if line.startswith("most rebuilt relations: "))
     relation = hits["relation"].iloc[0]
-    of_it = triples[triples["relation"] == relation]
+    of_it: Any = triples[triples["relation"] == relation]
     assert f"{relation} {int(of_it['right'].sum())} of {len(of_it)}" in by_relation.replace(" (sensitive)", "")
     spelt = [line for line in lines if line.startswith("rebuilt, of ")]
     assert len(spelt) == 2
@@ -748,7 +748,7 @@ def test_evidence_counts_what_the_scores_say(finished: Finished) -> None:
 
 def test_the_victims_own_data_are_spelt_out_only_when_asked_for(finished: Finished) -> None:
     limit = Limit("reconstruction.err", "small", COLLUSION, 0.001, 1)
-    own = msgspec.structs.replace(finished.record, spec=msgspec.structs.replace(finished.record.spec, data="mine"))
+    own = msgspec.structs.replace(finished.record, spec=finished.record.spec.replace(data="mine"))
     for record, examples, count in ((finished.record, None, 3), (own, None, 0), (own, 5, 5), (finished.record, 0, 0)):
         verdict = judge_limit(limit, Runs({0: Finished(record, finished.scores, finished.folder)}, examples))
         assert verdict.status == "fail"
@@ -776,7 +776,7 @@ def test_table_record_report_and_verdict_print_the_same_interval(project: Path, 
     assert interval(row.trr) in console.export_text()
     page = render(assemble([Run("one", finished.record, finished.scores)]))
     assert str(share(row.trr)) in page
-    listed = listing({"one": finished.record})
+    listed: Any = listing({"one": finished.record})
     chosen = (listed["threat"] == "identifiers") & (listed["inference"] == row.inference)
     (cells,) = listed[chosen][["trr_low", "trr", "trr_high"]].to_numpy().tolist()
     assert cells == [row.trr.low, row.trr.value, row.trr.high]

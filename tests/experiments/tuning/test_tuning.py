@@ -41,11 +41,12 @@ def spec_of(**changes: Any) -> Any:
 
 
 def tuned(folder: Path, searches: list[str], trials: int = 4, graph: Any = None, **changes: Any) -> Tuning:
-    how = {name: changes.pop(name) for name in ("observe", "prune", "overwrite") if name in changes}
+    given = {name: changes.pop(name) for name in ("observe", "prune", "overwrite") if name in changes}
+    how: dict[str, Any] = {"observe": unobserved} | given
     spec = spec_of(**changes)
     searched = read_searches(searches, spec)
     data = spec.load_graph() if graph is None else graph
-    return tune(spec, data, searched, folder, trials=trials, **({"observe": unobserved} | how))
+    return tune(spec, data, searched, folder, trials=trials, **how)
 
 
 def reached(tuning: Tuning) -> list[tuple[Any, ...]]:

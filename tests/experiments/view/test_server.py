@@ -5,7 +5,7 @@ import http.client
 import json
 import re
 import urllib.request
-from collections.abc import Mapping
+from email.message import Message
 from html.parser import HTMLParser
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.experiments.view.conftest import NASTY, serving
 
 def ask(
     viewer: Viewer, path: str, *, method: str = "GET", body: str = "", opens: bool = True, **headers: str
-) -> tuple[int, str, Mapping[str, str]]:
+) -> tuple[int, str, Message]:
     """Status, page and headers of one request, which follows nothing."""
     connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=30)
     sent = {"Host": f"127.0.0.1:{viewer.port}", "Cookie": f"{viewer.cookie}={viewer.token}" if opens else ""}
@@ -48,9 +48,12 @@ def ask(
     return answer.status, page, answer.headers
 
 
-def form(viewer: Viewer, path: str, **fields: str) -> tuple[int, str, Mapping[str, str]]:
+def form(viewer: Viewer, path: str, **fields: str) -> tuple[int, str, Message]:
     """The same of a form that the viewer's own page sends."""
-    kind = {"Content_Type": "application/x-www-form-urlencoded", "Origin": f"http://127.0.0.1:{viewer.port}"}
+    kind: dict[str, Any] = {
+        "Content_Type": "application/x-www-form-urlencoded",
+        "Origin": f"http://127.0.0.1:{viewer.port}",
+    }
     return ask(viewer, path, method="POST", body=urlencode({"token": viewer.token} | fields), **kind)
 
 
@@ -138,7 +141,7 @@ def test_it_only_reads(viewer: Viewer) -> None:
 def test_another_origin_starts_nothing(viewer: Viewer) -> None:
     viewer.rescores = True
     path = f"/rescore/{named(viewer, 'transe').identity}"
-    kind = {"Content_Type": "application/x-www-form-urlencoded"}
+    kind: dict[str, Any] = {"Content_Type": "application/x-www-form-urlencoded"}
     body = urlencode({"token": viewer.token, "how": "attack"})
     for origin in ("", "null", "http://evil.example", f"http://localhost:{viewer.port}"):
         assert ask(viewer, path, method="POST", body=body, Origin=origin, **kind)[0] == 403, origin

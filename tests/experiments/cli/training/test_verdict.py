@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,9 +24,15 @@ INTERVAL = re.compile(r"(?:\d*\.\d+|[01]) \[(?:\d*\.\d+|[01]), (?:\d*\.\d+|[01])
 OTHER = re.compile(r"±|\d[–-]\.?\d*\.\d|\(\d*\.\d+[–,] ?\d*\.\d+\)")  # `.343–.383`, `.363 ±.020`, `(0.34–0.38)`
 
 
-def figure(low: float, value: float, high: float, base: float | None, **more: object) -> Figure:
-    fields = {"attack": "edges", "metric": "auc", "threat_model": "server", "victim": "all", "attainable": 1.0} | more
-    return Figure(  # type: ignore[arg-type]
+def figure(low: float, value: float, high: float, base: float | None, **more: Any) -> Figure:
+    fields: dict[str, Any] = {
+        "attack": "edges",
+        "metric": "auc",
+        "threat_model": "server",
+        "victim": "all",
+        "attainable": 1.0,
+    } | more
+    return Figure(
         estimate=Estimate(value, low, high, 50, "wilson"), baseline=None if base is None else exact(base, 50), **fields
     )
 
