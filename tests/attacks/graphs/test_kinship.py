@@ -1,5 +1,7 @@
 """Which clients hold like data: by hand on four clients, told of two data sets, refused where there is nothing to tell."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from attacks.graphs.kinship import claim
 from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import GraphVictim, GraphView
 from attacks.view import THREAT_MODELS
+from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.layout import Layout
@@ -94,3 +97,32 @@ def test_cosines_that_say_nothing_give_chance(
     drawn = [by_updates(result) for _ in range(20)]
     assert abs(np.mean(drawn) - 0.5) < 0.08
     assert np.std(drawn) > 0.03
+
+
+def test_clients_of_opposed_data_are_told_apart_and_noise_hides_them(small: GnnOptions) -> None:
+    """The graphs of one data set are of one class, those of the other of the other one: their updates pull apart."""
+    [graphs] = generate_motifs(0, clients=1, size=240)
+    clients = tuple(
+        dataclasses.replace(
+            one,
+            name=f"{kind} {one.name}",
+            graphs=dataclasses.replace(one.graphs, classes=np.full(len(one.graphs), kind)),
+            vocabulary=f"data of class {kind}",
+        )
+        for kind in (0, 1)
+        for one in by_chance(graphs, clients=4, seed=kind).clients
+    )
+    options = replace(small, rounds=1, optimizer="sgd", learning_rate=0.1, settings={"share": "all"})
+    clear, *noisy = (
+        by_updates(
+            run_federation(
+                FederatedGraphs("opposed", clients),
+                replace(options, defense=defense, protocol_seed=seed),
+                make_transport=make_transport,
+            )
+        )
+        for seed, defense in enumerate(["", *["dp:epsilon=1,clip=0.1"] * 16])
+    )
+    assert clear > 0.95
+    assert abs(np.mean(noisy) - 0.5) < 0.08
+    assert np.std(noisy) > 0.03
