@@ -65,7 +65,7 @@ def test_a_reduced_file_counts_apart(table: Experiment) -> None:
     records, _ = all_records([RESULTS / "encoders"])
     [board] = make_scoreboard([table, small], records)
     assert standings([board]) == {}
-    assert board.reduced == {"zhang2022_fedr_table2_small": (2, 3)}
+    assert board.reduced == {"zhang2022_fedr_table2_small": (3, 3)}
 
 
 def test_records_that_causes_name_are_there() -> None:
