@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     FederationOptions, FederationResult = KgeOptions, KgeResult  # their names when knowledge graphs were the only task
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ClientGraph",

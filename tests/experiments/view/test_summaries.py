@@ -12,6 +12,7 @@ from attacks.registry import ATTACKS
 from experiments.cli.training.verdict import LEAKS, NOT_ATTACKED, found_in
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import Record, encode_record, is_record, read_record
+from experiments.view.opening import make_runs, open_list
 from experiments.view.pages import BEYOND, status_of
 from experiments.view.summaries import LEADING, Library
 from fkgsec.errors import RunError
@@ -129,3 +130,13 @@ def test_what_a_whole_reading_finds_broken_is_listed_so_until_its_file_changes(l
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such folder"):
         Library(tmp_path / "none")
+
+
+def test_how_long_it_takes_is_measured_on_a_whole_page(tmp_path: Path) -> None:
+    make_runs(tmp_path, RESULTS / ATTACKED, 3)
+    opened = open_list(tmp_path, 3)
+    assert 0 < opened.cpu_s
+    assert 0 < opened.wall_s
+    assert 20 < opened.memory_mib < 1000
+    with pytest.raises(RunError, match="did not list 4 runs"):
+        open_list(tmp_path, 4)
