@@ -113,17 +113,18 @@ def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     poison = held_by(truth, truth.colluder, next(iter(false.values())).planted)
     if reason is None and not len(poison):
         reason = "no false triple of entities that others hold can be drawn from the client's own"
+    one = next(iter(plans.values()))
+    begins = first_round(truth, one.attack_rounds)
     attacked: dict | str = reason or ""
     if reason is None:
-        one = next(iter(plans.values()))
         make = {
-            way: partial(Poisoner, truth.colluder, poison, one.copies, boost, first_round(truth, one.attack_rounds))
+            way: partial(Poisoner, truth.colluder, poison, one.copies, boost, begins)
             for way, boost in (("plain", 1.0), ("boosted", one.boost))
         }
         attacked = train_with(truth, make)
     if isinstance(attacked, str):
         return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked, truth.colluders)
+    return planted_figures(truth, false, attacked, truth.colluders, begins)
 
 
 ATTACK = Attack(

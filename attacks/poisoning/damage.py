@@ -34,11 +34,13 @@ METRICS = {
 ITEMS = {MRR_DROP: "test triples", ROWS_CUT: "uploaded rows"}
 
 
-def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str]) -> list[Figure]:
+def damage(
+    truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str], remark: str | None = None
+) -> list[Figure]:
     """Figures of the runs with the adversary, by variant.
 
     Args:
-        adversaries: the clients that are not honest; none where the server is it.
+        adversaries: the clients that are not honest; none where the server is it. remark: on what is lost.
     """
     clean: FederationResult = truth.result
     places = [place for place, client in enumerate(clean.graph.clients) if client.name not in adversaries]
@@ -57,7 +59,7 @@ def damage(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: 
         }
         figures += by_ways(
             truth, MRR_DROP, name, measures, {"chance": exact(0.0, len(base))},
-            attainable=float(base.mean()), num_attacked=len(chosen),
+            attainable=float(base.mean()), num_attacked=len(chosen), remark=remark,
         )  # fmt: skip
     return figures + _rows_cut(truth, attacked, adversaries)
 

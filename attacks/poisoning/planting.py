@@ -64,7 +64,7 @@ def first_round(truth: Truth, attack_rounds: int | None) -> int:
 
 
 def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dict[str, FederationResult] | str:
-    """The run once more with each of these adversaries; why not, where training broke down or kept a round before them."""
+    """The run once more with each of these adversaries; why not, where training broke down or ended before they begin."""
     found = {}
     for way, one in make.items():
         adversary = one()
@@ -72,9 +72,28 @@ def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dic
             found[way] = truth.view.train(truth.graph, truth.result.options, adversary=adversary)
         except TrainingError as error:
             return f"the run broke down with the adversary in it ({way}): {error}"
-        if (kept := found[way].best_round) < adversary.begins:
-            return f"the kept round, {kept}, is before round {adversary.begins}, in which the adversary begins ({way})"
+        if found[way].best_round < adversary.acts:
+            last = found[way].rounds[-1].round
+            return (
+                f"the run ended in round {last}, before round {adversary.acts}, in which the adversary begins ({way})"
+            )
     return found
+
+
+def late(attacked: Mapping[str, FederationResult], begins: int) -> str | None:
+    """What is to be said of an adversary that begins in this round: since when it acts, and where validation would not keep that.
+
+    None for one that acts in all rounds.
+    """
+    if not begins:
+        return None
+    foiled = []
+    for way, one in attacked.items():
+        checked = [entry for entry in one.rounds if entry.valid is not None]
+        best = max(checked, key=lambda entry: entry.valid or 0.0, default=None)
+        if best is not None and best.round < begins:
+            foiled.append(f"round {best.round} ({way})")
+    return "; ".join([f"from round {begins} on", *([f"validation would keep {', '.join(foiled)}"] if foiled else [])])
 
 
 def planted_figures(
@@ -82,12 +101,15 @@ def planted_figures(
     plans: Mapping[str, FalseTriples],
     attacked: Mapping[str, FederationResult],
     adversaries: Sequence[str] = (),
+    begins: int = 0,
 ) -> list[Figure]:
     """Figures of every victim and of all, and of the damage.
 
     Args:
         plans: by victim its false triples. attacked: by variant the run with the adversary. adversaries: the clients among them.
+        begins: the first of its rounds, see `first_round`.
     """
+    remark = late(attacked, begins)
     places = {client.name: place for place, client in enumerate(truth.graph.clients)}
     figures: list[Figure] = []
     ranks: list[dict[str, np.ndarray]] = []
@@ -103,11 +125,11 @@ def planted_figures(
         for way, one in attacked.items():
             own[f"control, {way}"] = tail_ranks(one, place, control)
         ranks.append(own)
-        figures += _figures(truth, victim, own, list(attacked))
+        figures += _figures(truth, victim, own, list(attacked), remark)
     if ranks:
         together = {name: np.concatenate([own[name] for own in ranks]) for name in ranks[0]}
-        figures += _figures(truth, ALL, together, list(attacked), num_attacked=len(ranks))
-    return figures + damage.damage(truth, attacked, adversaries)
+        figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
+    return figures + damage.damage(truth, attacked, adversaries, remark)
 
 
 def tail_ranks(result: FederationResult, place: int, triples: np.ndarray) -> np.ndarray:
@@ -120,7 +142,12 @@ def tail_ranks(result: FederationResult, place: int, triples: np.ndarray) -> np.
 
 
 def _figures(
-    truth: Truth, victim: str, ranks: Mapping[str, np.ndarray], ways: list[str], num_attacked: int = 1
+    truth: Truth,
+    victim: str,
+    ranks: Mapping[str, np.ndarray],
+    ways: list[str],
+    remark: str | None,
+    num_attacked: int = 1,
 ) -> list[Figure]:
     """Of the two metrics; `ranks` by variant, of the clean run, and of controls by variant."""
     guesses = {name: ranks[name] for name in ranks if name not in ways}
@@ -129,7 +156,7 @@ def _figures(
         way: partial(damage.mean_of, values=1 / ranks[way], rng=generator(truth.seed, "planted", victim, way))
         for way in ways
     }
-    shared = {"attainable": 1.0, "num_attacked": num_attacked}
+    shared = {"attainable": 1.0, "num_attacked": num_attacked, "remark": remark}
     return [
         *by_ways(truth, HITS, victim, hits, {name: _within(one) for name, one in guesses.items()}, **shared),
         *by_ways(

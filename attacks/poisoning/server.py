@@ -95,7 +95,7 @@ class ShadowHolder(Adversary):
         self, shadow: ShadowModel, held: Mapping[str, np.ndarray], holders: np.ndarray, what: str, begins: int = 0
     ) -> None:
         super().__init__(SERVER)
-        self.begins = begins
+        self.begins, self.watches = begins, 1
         self.shadow, self._what = shadow, what
         self._held = {party: torch.from_numpy(rows) for party, rows in held.items()}
         self._holders = torch.from_numpy(holders)
@@ -173,7 +173,7 @@ def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
     attacked = reason or train_with(truth, {"shadow": partial(_adversary, truth, plans, false)})
     if isinstance(attacked, str):
         return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked)
+    return planted_figures(truth, false, attacked, begins=first_round(truth, next(iter(plans.values())).attack_rounds))
 
 
 def _no_mean(result: FederationResult) -> str | None:

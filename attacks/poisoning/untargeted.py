@@ -29,7 +29,7 @@ from torch import Tensor
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.poisoning.damage import ITEMS, METRICS, damage
-from attacks.poisoning.planting import first_round, obstacle, train_with
+from attacks.poisoning.planting import first_round, late, obstacle, train_with
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
@@ -106,7 +106,7 @@ def score(seeds: Mapping[str, int], truth: Truth, *, attack_rounds: int | None =
     attacked = obstacle(truth) or train_with(truth, make)
     if isinstance(attacked, str):
         return [figure for victim in seeds for figure in truth.not_attacked(victim, attacked)]
-    return damage(truth, attacked, truth.colluders)
+    return damage(truth, attacked, truth.colluders, late(attacked, begins))
 
 
 ATTACK = Attack(

@@ -32,12 +32,20 @@ class Adversary:
     Attributes:
         guarded: whether the client then does to what `upload` returns what its defenses ask of it (clipping its changes, adding
             its noise). Nobody can make a malicious client do so.
-        begins: the first round in which it does anything that an honest party does not; the rounds before are those of the run
-            without it, and none of its hooks is called in them. 0: from alignment on.
+        begins: the first round in which its hooks are called; the rounds before are those of the run without it. 0: from
+            alignment on.
+        watches: for so many rounds from there on it does what an honest party does. The run keeps the best round of those after
+            them, though validation may have found an earlier one better: what the adversary left is what is asked.
     """
 
     guarded: bool = True
     begins: int = 0
+    watches: int = 0
+
+    @property
+    def acts(self) -> int:
+        """The first round in which it may do anything that an honest party does not."""
+        return self.begins + self.watches
 
     def __init__(self, party: str) -> None:
         self.party = party

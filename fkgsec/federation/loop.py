@@ -293,7 +293,7 @@ def _round(federation: Federation, progress: Progress, observer: Observer) -> No
     """The next round."""
     passed = train_and_upload(federation, len(progress.rounds), observer)
     broadcast_and_check(federation, passed)
-    judge(federation, progress, passed)
+    judge(federation, progress, passed, federation.adversary.acts if federation.adversary else 0)
 
 
 def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:

@@ -117,16 +117,20 @@ def broadcast_and_check(sites: Sites, passed: Passed) -> None:
         passed.valid = sites.validate(passed.round)
 
 
-def judge(sites: Sites, progress: Progress, passed: Passed) -> None:
-    """Add a round to `progress`, keep its models if no earlier ones are better, and say whether it was the last."""
+def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> None:
+    """Add a round to `progress`, keep its models if no earlier ones are better, and say whether it was the last.
+
+    Args:
+        begins: rounds before this one are not kept once a later one was validated: of interest is what an adversary left.
+    """
     number, valid = passed.round, passed.valid() if passed.valid else None
     if passed.checked:
-        if valid is None or progress.best_valid is None or valid > progress.best_valid:
+        better = valid is None or progress.best_valid is None or valid > progress.best_valid
+        if better or progress.best_round < begins <= number:
             progress.best_valid = progress.best_valid if valid is None else valid
-            progress.best_round, progress.bad_checks = number, 0
+            progress.best_round = number
             sites.keep(number)
-        else:
-            progress.bad_checks += 1
+        progress.bad_checks = 0 if better else progress.bad_checks + 1
     sites.retain(progress.best_round, number)
     entry = round_entry(sites.transcript, number, passed.loss(), valid, passed.outcomes, passed.began)
     progress.rounds.append(entry)

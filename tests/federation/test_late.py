@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_a_replay_from_the_state_before_the_end_has_the_bits_of_a_whole_one(
     whole = run_federation(uneven, asked, make_transport=make_transport, adversary=Loud(party, begins))
     trained, train = [], loop.Federation.train
 
-    def counted(self: loop.Federation, round: int, *rest: object) -> object:
+    def counted(self: loop.Federation, round: int, *rest: Any) -> object:
         trained.append(round)
         return train(self, round, *rest)
 
@@ -146,6 +147,21 @@ def test_a_run_that_stops_early_has_the_state_too(
     begun = Loud("large", 30)  # never: the run without it ends before
     assert same(run_federation(uneven, asked, adversary=begun, start=tmp_path / BEFORE_END), found)
     assert begun.asked == []
+
+
+class Ruinous(Loud):
+    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        return -50 * super().upload(round, table, received, trained)
+
+
+def test_what_it_left_is_kept_though_an_earlier_round_was_better(
+    uneven: FederatedGraph, options: FederationOptions
+) -> None:
+    asked = replace(of_rounds(options), eval_every=1)
+    late = run_federation(uneven, asked, adversary=Ruinous("large", 5))
+    valid = {entry.round: entry.valid or 0.0 for entry in late.rounds[1:]}
+    assert max(valid, key=lambda number: valid[number]) < 5 <= late.best_round
+    assert valid[late.best_round] == max(valid[number] for number in (5, 6, 7))
 
 
 def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: FederationOptions, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 from attacks import AttackOptions, run_attacks
 from attacks.poisoning.planting import tail_ranks
 from attacks.registry import ATTACKS, attacks_of
-from fkgsec import FederationResult
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.local.result import KgeResult
 
 
 def test_ranks_are_those_of_a_naive_loop(federate) -> None:
-    result: FederationResult = federate()
+    result: KgeResult = federate()
     client, tables = result.graph.clients[1], result.tables[1]
     rng = np.random.default_rng(0)
     asked = rng.integers(0, [client.num_trained_entities, client.num_relations, client.num_trained_entities], (12, 3))
@@ -31,7 +31,7 @@ class PutByHand(Adversary):
     """Does nothing in a run; its result is changed afterwards."""
 
 
-def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> FederationResult:
+def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> KgeResult:
     """The run as it is, with the rows of the poison's heads such that their tails are nearest; one tail for each head."""
     result = run_federation(graph, options)
     poison, attacker = adversary.poison, result.graph.clients[0]  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> Fe
 
 
 def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(federate) -> None:
-    result: FederationResult = federate()
+    result: KgeResult = federate()
     options = AttackOptions(attack=("client-poison",), poison_triples=20)
     found = {
         (one.victim, one.metric, one.variant): one
@@ -57,6 +57,7 @@ def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(feder
         assert one.estimate.low > max(guess.high for guess in one.guesses.values())
     honest = run_attacks(result, options, train=lambda graph, options, adversary: run_federation(graph, options))
     for one in honest.figures:
+        assert one.baseline is not None
         assert one.estimate.value <= one.baseline.value + 1e-12
         if one.metric in ("hits@10", "mrr") and one.variant == "plain":
             assert one.estimate.value == pytest.approx(one.guesses["clean run"].value)
@@ -72,7 +73,7 @@ def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricat
     assert {one.reason for one in defended.figures} == {
         "the run was defended: it can be trained again with that defense's transport alone"
     }
-    result: FederationResult = federate()
+    result: KgeResult = federate()
     elsewhere = run_attacks(replace(result, rounds=[]), options)
     assert all("trained elsewhere" in (one.reason or "") for one in elsewhere.figures)
     lacking = run_attacks(result, AttackOptions(attack=(attack,), threat=("collusion",)))
@@ -91,7 +92,7 @@ class Trained(Exception):
 def test_what_trains_says_so(attack: str, federate) -> None:
     """A round of unlearning is attacked by what does not: the others would train the run before it."""
 
-    def train(*given: object, **named: object) -> FederationResult:
+    def train(*given: object, **named: object) -> KgeResult:
         raise Trained
 
     options, trained = AttackOptions(attack=(attack,), unlinked_heads=0), False
@@ -108,7 +109,7 @@ def test_of_the_last_rounds_alone_it_poisons_these(attack: str, begins: int, fed
     """Of eight rounds the last three; a server's model starts from the broadcast before them. More than there are: all."""
     seen = []
 
-    def train(graph, options, adversary: Adversary) -> FederationResult:
+    def train(graph, options, adversary: Adversary) -> KgeResult:
         seen.append(adversary.begins)
         return federate()
 
@@ -118,14 +119,33 @@ def test_of_the_last_rounds_alone_it_poisons_these(attack: str, begins: int, fed
     assert seen == [begins] * count + [0] * 2 * count
 
 
-def test_a_kept_round_before_the_adversary_begins_is_no_zero(federate) -> None:
-    def train(graph, options, adversary: Adversary) -> FederationResult:
-        return replace(federate(), best_round=5)
+def test_a_run_that_ends_before_the_adversary_begins_is_no_zero(federate) -> None:
+    def train(graph, options, adversary: Adversary) -> KgeResult:
+        return replace(federate(), best_round=5, rounds=federate().rounds[:6])
 
     options = AttackOptions(attack=("client-poison",), attack_rounds=3)
     assert {one.reason for one in run_attacks(federate(), options, train=train).figures} == {
-        "the kept round, 5, is before round 6, in which the adversary begins (plain)"
+        "the run ended in round 5, before round 6, in which the adversary begins (plain)"
     }
+
+
+@pytest.mark.parametrize("attack", ["client-poison", "client-spoil"])
+def test_what_validation_would_not_keep_is_measured_and_said(attack: str, federate) -> None:
+    """Of an adversary in the last rounds alone; one in all of them says nothing of rounds."""
+
+    def train(graph, options, adversary: Adversary) -> KgeResult:
+        result: KgeResult = federate()
+        rounds = [msgspec.structs.replace(one, valid=0.9 if one.round == 4 else 0.1) for one in result.rounds]
+        return replace(result, rounds=rounds if getattr(adversary, "boost", 2.0) > 1 else result.rounds)
+
+    for number, expected in ((3, "from round 6 on; validation would keep round 4 ("), (None, None)):
+        found = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=number), train=train).figures
+        for one in found:
+            if one.metric == "rows-cut" or expected is None:
+                assert one.remark is None
+            else:
+                assert (one.remark or "").startswith(expected)
+                assert "plain" not in (one.remark or "")
 
 
 def test_a_server_that_begins_late_takes_clients_that_all_take_part(federate) -> None:
