@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from attacks.arrays import in_deviations
-from attacks.clients.asking import askable, names_scorer, nothing_broadcast, numbers, places
+from attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
 from attacks.clients.passive import row_scores
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, sent_before
@@ -188,9 +188,10 @@ class Answers(NamedTuple):
 def score(plan: Plan, truth: Truth) -> list[Figure]:
     """Train the run with the probe; figures of every victim, and what the probe cost and showed."""
     victims = [victim.name for victim in truth.view.victims]
-    found = _probed(plan, truth)
+    unknown = {victim: reason for victim in victims if (reason := no_relation(truth, victim))}
+    found = _probed(plan, truth) if len(unknown) < len(victims) else ""
     if isinstance(found, str):
-        return [figure for victim in victims for figure in truth.not_attacked(victim, found)]
+        return [figure for victim in victims for figure in truth.not_attacked(victim, found or unknown[victim])]
     attacked, answers, number = found
     ways, guesses = answers.ways()
     own, kinds = set(plan.own.entity_names.tolist()), set(plan.own.relation_names.tolist())
@@ -198,6 +199,10 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
     names, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
     figures = []
     for victim in victims:
+        if victim in unknown:
+            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=unknown[victim]) for metric in METRICS]
+            figures.append(_cost(truth, attacked, victim, number))
+            continue
         client, known = truth.client(victim), askable(truth, victim)
         was_moved, has = (np.array([name in some for name in names[client.entity_ids]]) for some in (moved, own))
         has_kind = np.array([name in kinds for name in relations[client.relation_ids]])

@@ -17,6 +17,7 @@ from attacks.kge.view import ColluderKnowledge
 from attacks.reconstruction.prior import fit_names
 from attacks.registry import Truth
 from attacks.uploads.questions import Scorer
+from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.recipes import RECIPES
 
 
@@ -47,7 +48,7 @@ def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
     """Of a victim's local triples `[k, 3]` whether the client can be asked about them, bool `[k]`."""
     colluders, client = [truth.client(name) for name in truth.colluders], truth.client(victim)
     own_entities = {number for own in colluders for number in own.entity_ids[: own.num_trained_entities].tolist()}
-    own_relations = {number for own in colluders for number in own.relation_ids[: own.num_trained_relations].tolist()}
+    own_relations = {number for own in colluders for number in _relations(own)}
     ends = np.concatenate([own.to_global(own.triples) for own in colluders])[:, [0, 2]]
     own_pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
 
@@ -61,6 +62,17 @@ def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
         )
 
     return known
+
+
+def no_relation(truth: Truth, victim: str) -> str | None:
+    """Why nothing can be asked of a victim whose relations the client does not know; None where it knows one."""
+    own = {number for name in truth.colluders for number in _relations(truth.client(name))}
+    known = own.intersection(_relations(truth.client(victim)))
+    return None if known else f"{' and '.join(truth.colluders)} trains no relation of those that {victim} trains"
+
+
+def _relations(client: ClientGraph) -> list[int]:
+    return client.relation_ids[: client.num_trained_relations].tolist()
 
 
 def nothing_broadcast(truth: Truth) -> str | None:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.clients.asking import askable, names_scorer, nothing_broadcast, numbers, places
+from attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.registry import Attack, Needs, Truth
@@ -68,9 +68,9 @@ def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np
 
 def score(claims: Mapping[str, Scorers], truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures, reason = [], nothing_broadcast(truth)
+    figures, silent = [], nothing_broadcast(truth)
     for victim, scorers in claims.items():
-        if reason:
+        if reason := silent or no_relation(truth, victim):
             figures += truth.not_attacked(victim, reason)
             continue
         asked = draw_questions(truth, victim, askable(truth, victim), truth.rng)

@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from attacks import ATTACKS, AttackOptions, Figure, run_attacks
 from attacks.view import THREAT_MODELS, build_view
+from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.kge.local.evaluation import ClientTables
 
 CLIENT = "client"
@@ -73,3 +75,17 @@ def test_where_it_cannot_run_it_says_so(federate, attacked) -> None:
     assert needs.never("fede", THREAT_MODELS["collusion"]) == "it takes a client alone"
     assert needs.never("fedr", THREAT_MODELS[CLIENT]) == "no entity embedding crosses in fedr"
     assert needs.never("fede", THREAT_MODELS[CLIENT]) is None
+
+
+@pytest.mark.parametrize("attack", ["client-passive", "client-active"])
+def test_of_relations_that_it_does_not_know_it_is_asked_nothing(attack: str, fabricate) -> None:
+    """Divided by relations, no client can score what another one trains; nobody trains once more to find that out."""
+    rows = np.random.default_rng(0).integers(0, 12, (2, 30, 2))
+    clients = tuple(
+        ClientGraph.from_global(name, np.insert(ends, 1, kind, axis=1), NONE, NONE)
+        for kind, (name, ends) in enumerate(zip(("own", "victim"), rows, strict=True))
+    )
+    graph = FederatedGraph("disjoint", tuple(f"e{number}" for number in range(12)), ("r0", "r1"), clients)
+    tables = [ClientTables(torch.randn(one.num_entities, 8), torch.randn(1, 8)) for one in clients]
+    found = run_attacks(fabricate(graph, tables, tables, dim=8), AttackOptions(attack=(attack,)), train=pytest.fail)
+    assert {one.reason for one in found.figures} == {"own trains no relation of those that victim trains"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from attacks import AttackOptions, run_attacks
 from attacks.uploads.degrees import NEIGHBOURS, nearness
 from attacks.uploads.pairs import closeness
 from fkgsec.kge.local.evaluation import ClientTables
@@ -36,6 +37,11 @@ def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
     assert one.estimate.value > 0.98  # rows of one degree tie but for rounding
     assert (one.by, one.baseline.value, one.attainable) == ("norm", 0.0, 1.0)
     assert {metric for _, _, metric in found} == {"degree"}  # no relation crosses
+    figures = run_attacks(with_planted_norms(federate(), fabricate), AttackOptions(attack=("degrees",))).figures
+    near = [one for one in figures if one.variant == "neighbours"]
+    assert [one.victim for one in near] == ["hospital-2", "hospital-3"]
+    for one in near:  # short rows lie near each other
+        assert one.estimate.value > 0.8
 
 
 def test_shuffled_norms_tell_nothing(federate, fabricate, attacked) -> None:
