@@ -5,6 +5,7 @@
 #   docker run --rm --read-only --tmpfs /tmp --network none -v "$PWD/runs:/runs" -v "$PWD/my-federation:/data:ro" fkgsec \
 #     attack --data /data --target fede --out /runs/mine
 #
+# The lock asks for Python 3.11.5 or newer (pymdown-extensions 13.1 does), which older bases, such as Debian 12 with 3.11.2, do not have.
 # Where PyTorch's index cannot be reached, --build-arg TORCH_INDEX=... names another one that has the build of requirements.lock.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 FROM python:3.11-slim AS build
