@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 _Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+FEW = 20  # items, see `mean_of_shares`
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -102,6 +103,24 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
     ]
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(items.mean()), float(low), float(high), n, "bootstrap")
+
+
+def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generator, compared: int = 1) -> Estimate:
+    """Mean of values in 0..1, such as reciprocal ranks, with its bootstrap interval, see `mean` and `at_level`.
+
+    Of fewer than `FEW` items, of which a bootstrap knows too few values, it is no narrower than Wilson's of a share with this
+    mean, since nothing in 0..1 varies more.
+
+    >>> str(mean_of_shares([1.0], np.random.default_rng(0)))
+    '1.0000 [0.2065, 1.0000]'
+    """
+    found = at_level(mean(values, rng), compared, least=0.0)
+    if not 0 < found.n < FEW:
+        return found
+    share = proportion(min(found.value * found.n, found.n), found.n, compared=compared)
+    return Estimate(
+        found.value, min(found.low, share.low), max(found.high, share.high), found.n, f"bootstrap and {share.method}"
+    )
 
 
 def over_draws(figure: Estimate, others: Sequence[float], drawn: str) -> Estimate:

@@ -139,3 +139,22 @@ def test_nan_is_never_stored(make: Callable[[], Estimate]) -> None:
 
 def test_prints_with_its_interval() -> None:
     assert str(Estimate(0.123449, 0.1, 0.98765, 5, "exact")) == "0.1234 [0.1000, 0.9877]"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 19])
+def test_few_reciprocal_ranks_have_an_interval_that_covers_their_mean(count: int) -> None:
+    """Of one item a bootstrap's has no width, of two that are alike neither."""
+    rng, law = np.random.default_rng(count), 1 / np.arange(1.0, 8.0)
+    drawn = [estimate.mean_of_shares(rng.choice(law, count), rng) for _ in range(400)]
+    assert np.mean([one.low <= law.mean() <= one.high for one in drawn]) > 0.93
+    assert all(0 <= one.low <= one.value <= one.high <= 1 for one in drawn)
+    best = estimate.mean_of_shares([1.0] * count, rng, compared=5)
+    assert best.low <= estimate.proportion(count, count, compared=5).low < best.high == 1
+
+
+def test_many_reciprocal_ranks_have_the_bootstraps() -> None:
+    values = 1 / np.random.default_rng(0).integers(1, 9, estimate.FEW)
+    one, other = (make(values, np.random.default_rng(1)) for make in (estimate.mean_of_shares, estimate.mean))
+    assert one == other
+    wide = estimate.mean_of_shares(values / 50, np.random.default_rng(1), compared=50)
+    assert wide.low >= 0.0

@@ -27,7 +27,7 @@ from attacks.registry import Truth
 from attacks.uploads.ways import Measure, by_ways
 from attacks.view import ALL
 from fkgsec.errors import TrainingError
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult, run_federation
 from fkgsec.federation.recipes import RECIPES
@@ -153,8 +153,7 @@ def _figures(
     guesses = {name: ranks[name] for name in ranks if name not in ways}
     hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
     reciprocal: dict[str, Measure] = {
-        way: partial(damage.mean_of, values=1 / ranks[way], rng=generator(truth.seed, "planted", victim, way))
-        for way in ways
+        way: partial(_mean, values=1 / ranks[way], rng=generator(truth.seed, "planted", victim, way)) for way in ways
     }
     shared = {"attainable": 1.0, "num_attacked": num_attacked, "remark": remark}
     return [
@@ -164,6 +163,10 @@ def _figures(
             {name: exact(float((1 / one).mean()), len(one)) for name, one in guesses.items()}, **shared,
         ),
     ]  # fmt: skip
+
+
+def _mean(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
+    return mean_of_shares(values, rng, compared)
 
 
 def _within(ranks: np.ndarray, compared: int = 1) -> Estimate:

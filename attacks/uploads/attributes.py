@@ -33,8 +33,7 @@ from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
-from fkgsec import estimate
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
@@ -182,11 +181,7 @@ def _ranks(
 
 
 def _mean(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
-    found = estimate.mean(values, rng)
-    wider = estimate.critical_value(compared) / estimate.critical_value()
-    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
-    method = found.method if compared == 1 else f"{found.method}, best of {compared}"
-    return Estimate(found.value, max(0.0, low), min(1.0, high), found.n, method)
+    return mean_of_shares(values, rng, compared)
 
 
 def _share(right: int, count: int, compared: int) -> Estimate:
