@@ -35,6 +35,7 @@ from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
 from attacks.reconstruction.knowledge import among, chance_of_name
 from attacks.registry import Attack, Needs, Truth
+from attacks.uploads.pairs import local_ids
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.kge.models import KgeModel, Side
@@ -106,8 +107,11 @@ def score(claims: Mapping[str, Named | str], truth: Truth) -> list[Figure]:
             continue
         client = truth.client(victim.name)
         names = entities[client.entity_ids[: client.num_trained_entities]]
+        ids = local_ids(truth, victim)
+        held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
         ways: dict[str, Measure] = {
-            way: partial(_share, int((named[: len(names)] == names).sum()), len(names)) for way, named in claim.items()
+            way: partial(_share, int((named[held] == names[ids[held]]).sum()), len(names))
+            for way, named in claim.items()
         }
         chance = exact(float(chance_of_name(truth.view, victim, names).mean()), len(names))
         most = float(among(names, truth.view.colluder.entity_names).mean())
