@@ -84,7 +84,7 @@ def checked(name: str, kind: Any, value: Any) -> Any:
         SpecError: a value of another kind.
     """
     kinds = _alternatives(kind)
-    if type(value) in kinds and type(value) in _NOTHING:
+    if type(value) in kinds and (type(value) in _NOTHING or type(value) in _WORDS):
         return value
     listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     filled = [one for one in kinds if one not in _NOTHING]
@@ -130,6 +130,7 @@ def _of(kind: Any) -> str:
     return f" of {', '.join(words)}" if words else f" of {_MANY[kind]}" if kind in _MANY else ""
 
 
+@functools.cache
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     """The types of a union, without what they are annotated with; the type alone where it is no union."""
     if get_origin(kind) is Annotated:

@@ -32,14 +32,21 @@ class Registry(Mapping[str, Part]):
         self.kind, self.group, self._shipped = kind, group, shipped
         self._parts: dict[str, Part] = {}
         self._families: dict[str, Callable[[str], Part | None]] = {}
-        self._loaded = False
+        self._loaded, self._changes = False, 0
 
     def register(self, name: str, part: Part) -> Part:
         """Add a part. Raises `SpecError` for a name that another one has."""
         if self._parts.get(name, part) is not part:
             raise SpecError(f"{self.kind} {name!r} is registered already")
         self._parts[name] = part
+        self._changes += 1
         return part
+
+    @property
+    def version(self) -> int:
+        """Another number after every change of what is listed, for whoever keeps what follows from it."""
+        self._all()
+        return self._changes
 
     def register_family(self, prefix: str, make: Callable[[str], Part | None]) -> None:
         """Let names that begin with `prefix` and a colon be parts, made when they are asked for; they are not listed.
@@ -62,6 +69,7 @@ class Registry(Mapping[str, Part]):
     def remove(self, name: str) -> None:
         """Take a part out again, so that a notebook can register it anew."""
         self._all().pop(name, None)
+        self._changes += 1
 
     def __getitem__(self, name: str) -> Part:
         """Raises `SpecError` for a name that no part has."""

@@ -37,7 +37,7 @@ from experiments.papers.document import (
     Variant,
     View,
 )
-from experiments.runs.documents import read_document
+from experiments.runs.documents import read_shared
 from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.errors import SpecError
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
         baseline: name of the cell that relative figures refer to; empty without one.
         shown: which model's utility, see `Row`.
         chosen: the option whose value validation decides; empty where there is one candidate.
-        same_as: whose runs these are, and why, where they are another row's.
+        same_as: whose runs these are, and why, where they are another row's. trained: the row that has the settings.
         victim, leak: which of an attack's figures, see `Row` and `Column`.
         asked: of a table of unlearning, what is made of the candidates' runs; level, triples: see `Column`.
     """
@@ -78,6 +78,7 @@ class Cell(NamedTuple):
     asked: Asked | None = None
     level: str = ""
     triples: str = ""
+    trained: str = ""
 
     @property
     def spec(self) -> RunSpec | None:
@@ -195,7 +196,7 @@ def _view(path: Path, view: View) -> Experiment:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    loaded = read_document(path).content
+    loaded = read_shared(path).content
     if not isinstance(loaded, dict):
         raise SpecError(f"{path}: a mapping with title, columns and rows is expected, found {type(loaded).__name__}")
     return loaded
@@ -383,7 +384,7 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
     asked = _asked(f"{path}: {name}", row.forgetting, document)
     return Cell(
         name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same, row.victim,
-        column.leak, asked, column.level, column.triples,
+        column.leak, asked, column.level, column.triples, trained.name,
     )  # fmt: skip
 
 

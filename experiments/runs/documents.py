@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,12 +76,24 @@ def read_document(path: Path) -> Document:
     Raises:
         SpecError: it cannot be read, is not YAML, gives a key twice or uses an alias; names the line.
     """
+    return _parsed(path, _text(path))
+
+
+def read_shared(path: Path) -> Document:
+    """As `read_document`, but parsed once for all who ask while it has the same text; what it holds is not to be changed."""
+    return _parsed_once(path, _text(path))
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def _parsed(path: Path, text: str) -> Document:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -98,6 +111,9 @@ def read_document(path: Path) -> Document:
     except OverflowError as error:  # a number of a character beyond the last, in an escape
         raise SpecError(f"{path}: not YAML ({error})") from error
     return Document(path, content, lines)
+
+
+_parsed_once = functools.lru_cache(maxsize=64)(_parsed)
 
 
 def _plain(path: Path, loader: _Loader, node: yaml.Node, where: Where, lines: dict[Where, int], seen: set[int]) -> Any:

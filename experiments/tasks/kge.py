@@ -235,9 +235,12 @@ _TRIPLE = 400
 
 
 def _work(spec: Spec, num_train: int) -> float:
-    """Values of candidates' rows that a round scores; an encoder's, which draws no negatives, by its pairs."""
+    """Values of candidates' rows that a round scores; an encoder's, which draws no negatives, by its pairs; its decoder's."""
     sides = 2 if spec.negative_sides == "each" else 1
-    return num_train * spec.local_epochs * sides * (1 + spec.num_negatives) * spec.kge_model().entity_width
+    scored = spec.local_epochs * sides * (1 + spec.num_negatives)
+    if "decoder_epochs" in spec.encoder_settings:
+        scored += spec.encoder_setting("decoder_epochs") * (1 + spec.encoder_setting("decoder_negatives"))
+    return num_train * scored * spec.kge_model().entity_width
 
 
 _LEAK_WORDS = {

@@ -9,8 +9,9 @@ a `Recipe`; they are loaded when the registry is first read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from fkgsec.errors import SpecError
@@ -91,8 +92,14 @@ def algorithms_of(task: str) -> dict[str, Recipe]:
     return {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
 
 
-def all_settings(task: str | None = None) -> dict[str, dict[str, SettingField]]:
+def all_settings(task: str | None = None) -> Mapping[str, Mapping[str, SettingField]]:
     """Every setting that some algorithm has, of a task or of any, by name and algorithm, in the registry's order."""
+    return _settings_of(task, RECIPES.version)
+
+
+@lru_cache(maxsize=8)
+def _settings_of(task: str | None, version: int) -> Mapping[str, Mapping[str, SettingField]]:
+    """As `all_settings`. Args: version: of the registry, whose changes must be seen."""
     found: dict[str, dict[str, SettingField]] = {}
     for recipe in (RECIPES if task is None else algorithms_of(task)).values():
         for field in fields_of(recipe.settings):

@@ -129,32 +129,43 @@ def load_graphs(name: str, data_dir: Path | str | None = None) -> GraphSet:
     Raises:
         DataError: it is not there, damaged, or cannot be downloaded.
     """
-    if os.sep in name or name.startswith("."):
-        return read_tu_folder(Path(name).expanduser())
+    folder = _folder_of(name, data_dir)
+    graphs = read_tu_folder(folder)
+    return graphs if _is_path(name) else replace(graphs, name=folder.name)
+
+
+def _is_path(name: str) -> bool:
+    return os.sep in name or name.startswith(".")
+
+
+def _folder_of(name: str, data_dir: Path | str | None) -> Path:
+    """Where a set lies, once it is downloaded. Raises `DataError`."""
+    if _is_path(name):
+        return Path(name).expanduser()
     known = {one.casefold(): one for one in KNOWN}
     name = known.get(name.casefold(), name)
     kept = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     for root in (Path(kept).expanduser() if kept else None, cache_folder()):
         if root is not None and is_tu_folder(root / COLLECTION / name):
-            return replace(read_tu_folder(root / COLLECTION / name), name=name)
+            return root / COLLECTION / name
     if name not in known.values():
         close = difflib.get_close_matches(name, (*KNOWN, *GROUPS, MOTIFS), n=3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise DataError(f"no graph data set or group {name!r}; {hint}known: {', '.join((*KNOWN, *GROUPS, MOTIFS))}")
     _download(name, cache_folder() / COLLECTION / name)
-    return replace(read_tu_folder(cache_folder() / COLLECTION / name), name=name)
+    return cache_folder() / COLLECTION / name
 
 
 def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> list[GraphSet]:
-    """Every set of a group. Raises `DataError` that names those that cannot be had, and the rest."""
-    sets, missing = [], {}
+    """Every set of a group. Raises `DataError` that names those that cannot be had, before any is read, and the rest."""
+    missing = {}
     for one in names:
         try:
-            sets.append(load_graphs(one, data_dir))
+            _folder_of(one, data_dir)
         except DataError as error:
             missing[one] = str(error)
     if not missing:
-        return sets
+        return [load_graphs(one, data_dir) for one in names]
     rest = ",".join(one for one in names if one not in missing)
     advice = f"; without: --data {rest}" if rest.count(",") else ""
     raise DataError(f"{name}: {', '.join(missing)} not at hand ({next(iter(missing.values()))}){advice}")

@@ -103,8 +103,11 @@ def _edges(file: Path, graph_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
         one, other = graph_of[edges[between[0]]]
         raise DataError(f"{file}:{between[0] + 1}: an edge between graphs {one} and {other}")
     plain = edges[edges[:, 0] != edges[:, 1]]
-    keys = np.unique(plain[:, 0] * num_nodes + plain[:, 1])
-    one_way = int((~np.isin(keys % num_nodes * num_nodes + keys // num_nodes, keys)).sum())
+    keys = np.sort(
+        plain[:, 0] * num_nodes + plain[:, 1]
+    )  # faster than np.unique, which hashes numbers that are sorted mostly
+    keys = keys[np.diff(keys, prepend=-1) > 0]
+    one_way = int((~np.isin(keys % num_nodes * num_nodes + keys // num_nodes, keys, assume_unique=True)).sum())
     counts = (
         (len(edges) - len(plain), "edges of a node to itself were dropped"),
         (len(plain) - len(keys), "repeated edges were dropped"),
