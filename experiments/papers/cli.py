@@ -17,7 +17,7 @@ from rich.table import Table
 
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.progress import observe_on
-from experiments.papers.everything import run_everything
+from experiments.papers.everything import COMMITTED, costs_of, run_everything
 from experiments.papers.judging.admission import admit
 from experiments.papers.judging.scoreboard import (
     all_records,
@@ -28,6 +28,7 @@ from experiments.papers.judging.scoreboard import (
     tables_sheet,
     total_line,
 )
+from experiments.papers.plan import print_plan
 from experiments.papers.runner import (
     MARKDOWN_FILE,
     PICTURE_FILE,
@@ -94,7 +95,14 @@ Hours = Annotated[
 ]
 Threads = Annotated[int, typer.Option("--threads", help="with --all: of the one run at a time", min=1)]
 Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest priority")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="with --all: show the plan, run nothing")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="show the plan, run nothing: cells, runs, whose settings, what is finished, memory, and seconds as records of the "
+        "same run have them, else scaled from others or a short timing",
+    ),
+]
 
 
 Places = Annotated[
@@ -106,6 +114,7 @@ Places = Annotated[
     "run",
     epilog="Examples:\n\n  fkgsec experiment run zhang2024_feds_table2_cpu\n\n"
     "  fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3\n\n"
+    "  fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --dry-run\n\n"
     "  fkgsec experiment run zhang2024_feds_table3 --reuse runs/zhang2024_feds_table2\n\n"
     "  fkgsec experiment run liu2024_cefgl_table1_cpu --jobs 2\n\n"
     "  fkgsec experiment run my-table.yaml --out runs/mine\n\n"
@@ -139,8 +148,7 @@ def run(
         raise typer.Exit(A_CELL_FAILED if failed else 0)
     if spec is None:
         raise SpecError("SPEC: name an experiment (`fkgsec experiment list`), or give --all")
-    all_alone = {"--hours": hours is not None, "--threads": threads > 1, "--nice": nice, "--dry-run": dry_run}
-    _check_fits("a table", all_alone)
+    _check_fits("a table", {"--hours": hours is not None, "--threads": threads > 1, "--nice": nice})
     path = find_experiment(spec)
     experiment = read_experiment(path)
     cells = select_cells(experiment.cells, only)
@@ -155,6 +163,10 @@ def run(
             errors.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
         asked = f"{_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make"
         errors.print(f"{experiment.name}: {asked}", highlight=False)
+    if dry_run:
+        costs = costs_of([*places, COMMITTED], [experiment])
+        print_plan(make_console(), experiment, cells, wanted, results, costs, out=target, jobs=jobs)
+        return
 
     observe = observe_on(errors, enabled=not quiet, together=jobs > 1)
     outcome = run_experiment(

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from experiments.cli.console import make_console, print_tables, say
 from experiments.cli.progress import observe_on
-from experiments.papers.estimates import Costs
+from experiments.papers.estimates import ESTIMATOR, Costs
 from experiments.papers.judging.scoreboard import all_records, make_scoreboard, read_experiments, total_line
 from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
 from experiments.papers.runner import Results
+from experiments.papers.spec import Experiment
+from experiments.papers.table import Made
 from experiments.reporting.sheets import Column, Sheet, terminal_table
 from experiments.runs.record import Record
 from experiments.tasks.trainings import lasting
@@ -82,10 +84,17 @@ def _queue(out: Path, only: str, num_seeds: int, reuse: Sequence[Path], *, quiet
     experiments = read_experiments()
     wanted = wanted_runs(experiments, results, num_seeds=num_seeds, only=only)
     sizes = read_queue(out).sizes
-    costs = Costs(
-        [one for one in records if isinstance(one, Record)], papers_rounds=papers_rounds(experiments), sizes=sizes
-    )
-    return Queue(out, wanted, costs, sizes)
+    return Queue(out, wanted, _costs(records, experiments, sizes), sizes)
+
+
+def costs_of(places: Sequence[Path], experiments: Sequence[Experiment]) -> Costs:
+    """Estimates by all records at these places, so far as they are there."""
+    return _costs(all_records([place for place in places if place.exists()])[0], experiments, {})
+
+
+def _costs(records: Sequence[Made], experiments: Sequence[Experiment], sizes: dict[str, int]) -> Costs:
+    runs = [one for one in records if isinstance(one, Record)]
+    return Costs(runs, papers_rounds=papers_rounds(experiments), sizes=sizes)
 
 
 def plan_sheet(plan: Sequence[Entry]) -> Sheet:
@@ -109,12 +118,13 @@ def _print_plan(queue: Queue, plan: Sequence[Entry], hours: float | None) -> Non
         console.print(f"... and {len(plan) - _MOST_ROWS} more")
     whole = sum(entry.left_s for entry in plan)
     cells = len({cell for entry in plan for cell in entry.cells})
-    line = f"{len(plan)} runs, {cells} cells, about {lasting(whole)} in all"
+    line = f"{len(plan)} runs, {cells} cells, about {lasting(whole)} of one thread in all"
     if hours is not None:
         line += f"; {_fitting(plan, hours * HOUR_S)} runs are expected to end within {lasting(hours * HOUR_S)}"
     console.print(line, highlight=False, soft_wrap=True)
     for error, number in Counter(entry.error for entry in queue.impossible()).items():
         console.print(f"{number} runs cannot be made: {error}", highlight=False, soft_wrap=True)
+    console.print(ESTIMATOR, highlight=False, soft_wrap=True)
 
 
 def _fitting(plan: Sequence[Entry], seconds: float) -> int:

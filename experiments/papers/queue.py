@@ -76,6 +76,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     rounds_done: int = 0
     round_s: float = 0.0
     rounds: int = 0
+    attack_s: float = 0.0
     says: str = ""
     seconds: float = 0.0
     error: str = ""
@@ -83,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def left_s(self) -> float:
         """Seconds that it is expected to take yet."""
-        return Estimated(self.round_s, self.rounds, "").left(self.rounds_done)
+        return Estimated(self.round_s, self.rounds, "", self.attack_s).left(self.rounds_done)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -185,7 +186,7 @@ class Queue:
             state: State = "begun" if known.state == "begun" else "failed" if known.state == "failed" else "waiting"
             known = msgspec.structs.replace(known, cells=one.cells, command=one.command, state=state)
             base_done = bool(one.base) and (folder / one.base / RECORD_FILE).exists()
-            self.entries[name] = _estimated(known, one, costs, base_done=base_done)
+            self.entries[name] = estimated(known, one, costs, base_done=base_done)
         # Finished, or not asked for this time: nothing that an earlier start knew is forgotten.
         self._others = [entry for name, entry in earlier.items() if name not in self.entries]
 
@@ -258,10 +259,10 @@ class Queue:
         self._saved_at = time.monotonic()
 
 
-def _estimated(entry: Entry, wanted: Wanted, costs: Costs, *, base_done: bool) -> Entry:
+def estimated(entry: Entry, wanted: Wanted, costs: Costs, *, base_done: bool) -> Entry:
     """The entry with what it is expected to take; that of unlearning as so many rounds after those of its base run."""
     try:
-        found = costs.of(wanted.spec)
+        found = costs.of(wanted.spec, attack=wanted.attack)
     except FkgsecError as error:
         return msgspec.structs.replace(entry, state="impossible", error=" ".join(str(error).split()))
     rounds, says = found.rounds, found.says
@@ -270,7 +271,7 @@ def _estimated(entry: Entry, wanted: Wanted, costs: Costs, *, base_done: bool) -
         further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
         rounds = further if base_done else rounds + further
         says += f"; {further} more to unlearn and measure" + ("; its run is there" if base_done else "")
-    return msgspec.structs.replace(entry, round_s=found.round_s, rounds=rounds, says=says)
+    return msgspec.structs.replace(entry, round_s=found.round_s, rounds=rounds, attack_s=found.attack_s, says=says)
 
 
 class _Counting(Observer):

@@ -110,6 +110,7 @@ def read_made(path: Path) -> Made:
     return read_forgotten(path) or read_record(path)
 
 
+@functools.cache
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
     """What runs of one cell have in common: options but seeds, draws and device, those of the attack where there is one."""
     changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts, as one by the run's did
@@ -265,12 +266,17 @@ def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:
 
     A default that changes must not find it, and does not: checkpoints name their options (`run_identity`).
     """
-    plain, options = type(spec)().document(), spec.document()
+    plain, options = _defaults(type(spec)), spec.document()
     changed = {name: value for name, value in options.items() if value != plain.get(name)}
     changed |= {"asked": asked} if asked else {}
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
     words = f"{spec.data} {spec.algorithm} {spec.model} {asked.role if asked else ''}"
     return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{spec.seed}-{digest[:8]}"
+
+
+@functools.cache
+def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
+    return kind().document()
 
 
 def run_name(cell: Cell, spec: RunSpec) -> str:

@@ -8,7 +8,7 @@ print_tables(console, terminal_tables(table, ["TransE FedE R3"]))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 from attacks.reconstruction.leakage import paper_rows
 from experiments.papers.document import RELATIVE, SIZES, Metric, Shown
 from experiments.papers.forgetting import Forgotten
-from experiments.papers.spec import Cell, Experiment
+from experiments.papers.spec import Cell, Experiment, Stated
 from experiments.reporting.convergence import convergence, relative_cost, round_reaching
 from experiments.reporting.frames import pooled
 from experiments.reporting.picture import BLUE, GREY, png
@@ -338,12 +338,17 @@ def table_lines(table: PaperTable) -> list[str]:
         lines += [f"## {sheet.title}", "", *markdown_lines(sheet), ""]
     remarks = remark_lines(table, [cell.name for cell in table.cells])
     lines += ["## Remarks", "", *(f"* {remark}" for remark in remarks), ""] if remarks else []
-    settings = tuple(
+    return [*lines, "## Settings", "", *markdown_lines(settings_sheet(table.settings))]
+
+
+def settings_sheet(settings: Iterable[TableSetting | Stated]) -> Sheet:
+    """What a file states, for which cells, and whose it is."""
+    rows = tuple(
         (one.where, one.option, str(one.value), "the paper's" if one.why is None else "ours", one.why)
-        for one in table.settings
+        for one in settings
     )
     heads = ("cells", "option", "value", "whose", "why")
-    return [*lines, "## Settings", "", *markdown_lines(Sheet("Settings", tuple(map(Column, heads)), settings))]
+    return Sheet("Settings", tuple(map(Column, heads)), rows)
 
 
 def terminal_tables(table: PaperTable, names: Sequence[str]) -> list[Table]:

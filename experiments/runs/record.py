@@ -69,6 +69,7 @@ class Environment(msgspec.Struct, frozen=True):
         device: the name of the GPU, or cpu. threads: of torch.
         command: the command line; "" from a script.
         vector_level: of the CPU, as torch and numba use it; figures are equal to the last bit where it is; "" in old records.
+        attack_s: seconds that its attacks took; None without attacks, and in records of before.
     """
 
     commit: str | None
@@ -80,6 +81,7 @@ class Environment(msgspec.Struct, frozen=True):
     threads: int
     command: str
     vector_level: str = ""
+    attack_s: float | None = None
 
 
 class Bytes(msgspec.Struct, frozen=True):
@@ -202,15 +204,16 @@ def make_record(
     figures: Sequence[Figure] = (),
     origin: Origin | None = None,
     whose: Mapping[str, str] | None = None,
+    attack_s: float | None = None,
 ) -> Record:
-    """The record of a finished run and, when it was attacked, of what attacks found."""
+    """The record of a finished run and, when it was attacked, of what attacks found, in so many seconds."""
     reached = task_of(spec).reached(result)
     return Record(
         schema=SCHEMA,
         spec=spec,
         seed=spec.seed,
         data=describe_data(task_of(spec), result.graph),
-        environment=describe_environment(result),
+        environment=msgspec.structs.replace(describe_environment(result), attack_s=attack_s),
         utility=reached.of_all,
         utility_by_client=reached.by_client,
         utility_by_leak=reached.by_leak,

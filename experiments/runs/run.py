@@ -12,6 +12,7 @@ import hashlib
 import io
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -340,12 +341,14 @@ def _report(
     """Attack, and write what was found; the record comes last, so that what has one is whole."""
     seconds = sum(entry.seconds for entry in result.rounds)
     trainings = Trainings(train, folder / TRAININGS, observer, count=spec.attack_options().shadows, seconds=seconds)
+    began = time.perf_counter()
     figures, scores = run_attacks(result, spec.attack_options(), train=trainings) if attack else ([], pd.DataFrame())
+    attack_s = time.perf_counter() - began if attack else None
     content = io.BytesIO()
     if not scores.columns.empty:
         scores.to_parquet(content, index=False)
     of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
-    record = make_record(spec, result, figures, whose=whose)
+    record = make_record(spec, result, figures, whose=whose, attack_s=attack_s)
     candidates = candidates_of(scores)
     beside = {PICTURE_FILE: draw_picture(record)}
     if len(candidates):

@@ -3,19 +3,23 @@
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.cli.progress import Trained
-from experiments.papers.estimates import ASSUMED_ROUNDS, Costs, timed_rate
+from experiments.papers import estimates
+from experiments.papers.estimates import ASSUMED_ROUNDS, Costs, timed_attack_rate, timed_rate
 from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
 from experiments.papers.runner import Results, find_results, run_key
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.reporting.summary import __file__ as summary_file
 from experiments.runs.record import Record, read_record
 from experiments.runs.spec import GraphSpec, Spec
+from experiments.tasks.task import task_of
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import Observer
 
@@ -69,7 +73,7 @@ def fedr() -> Record:
 
 def test_cells_that_share_a_run_share_it_and_every_candidate_is_one(tmp_path: Path) -> None:
     wanted = wanted_runs([experiment_of(tmp_path)], nothing(), num_seeds=1, only="two")
-    assert [(one.cells, one.spec.algorithm, one.spec.gamma, one.attack) for one in wanted] == [
+    assert [(one.cells, one.spec.algorithm, one.spec.document()["gamma"], one.attack) for one in wanted] == [
         (("tiny: FedE two", "tiny: Twice two"), "fede", 10.0, False),
         (("tiny: FedR two",), "fedr", 8.0, False),
         (("tiny: FedR two",), "fedr", 10.0, False),
@@ -121,7 +125,7 @@ def test_other_runs_are_scaled_by_their_work(fedr: Record) -> None:
     costs = Costs([fedr], papers_rounds={}, sizes=sizes)
     same = costs.of(fedr.spec).round_s
     # Half of the triples, twice the dimension, a third of the epochs, 128 + 1 scores a triple where 256 + 1 were.
-    spec = fedr.spec.replace(data="half", dim=2 * fedr.spec.dim, local_epochs=1, num_negatives=128)
+    spec = fedr.spec.replace(data="half", dim=2 * fedr.spec.document()["dim"], local_epochs=1, num_negatives=128)
     found = costs.of(spec)
     assert found.round_s == pytest.approx(same / 2 * 2 / 3 * 129 / 257, rel=1e-4)
     assert "scaled from transe fedr" in found.says
@@ -141,6 +145,40 @@ def test_rounds_are_the_papers_or_as_on_other_data_or_assumed(fedr: Record) -> N
     assert costs.of(rotate.replace(patience=0, rounds=9)).rounds == 9
 
 
+def test_rounds_are_scaled_from_those_that_are_nearest_in_work(fedr: Record) -> None:
+    small = [
+        msgspec.structs.replace(
+            fedr,
+            spec=fedr.spec.replace(data=f"small{number}"),
+            data=msgspec.structs.replace(fedr.data, clients={"a": {"train": 100 + number}}),
+        )
+        for number in range(9)
+    ]
+    sizes = {"large": 3 * sum(client["train"] for client in fedr.data.clients.values())}
+    large = fedr.spec.replace(data="large")
+    alone = Costs([fedr], papers_rounds={}, sizes=dict(sizes)).of(large).round_s
+    costs = Costs(
+        [*small, *[fedr] * 3], papers_rounds={}, sizes=sizes
+    )  # a round of the small ones takes as long all the same
+    assert costs.of(large).round_s == pytest.approx(alone)
+
+
+def test_attacks_count_by_recorded_seconds_or_a_timing(fedr: Record) -> None:
+    spec = fedr.spec.replace(threat=["collusion"])
+    sizes = {"twice": 2 * sum(client["train"] for client in fedr.data.clients.values())}
+    environment = msgspec.structs.replace(fedr.environment, attack_s=30.0)
+    attacked = msgspec.structs.replace(fedr, spec=spec, environment=environment)
+    costs = Costs([attacked], papers_rounds={}, sizes=sizes, time_attacks=lambda spec: 0.5)
+    plain, found = costs.of(spec.replace(data="twice")), costs.of(spec.replace(data="twice"), attack=True)
+    assert found.attack_s == pytest.approx(60.0)
+    assert found.seconds == pytest.approx(plain.seconds + 60.0)
+    assert found.left(found.rounds) == pytest.approx(found.round_s + 60.0)
+    assert "60 s of attacks: measured" in found.says
+    other = costs.of(spec.replace(data="twice", threat=["server"]), attack=True)
+    assert other.attack_s == pytest.approx(0.5 * sizes["twice"])
+    assert "short timing" in other.says
+
+
 def test_the_papers_own_rounds_are_read_from_its_cells() -> None:
     table = read_experiment(find_experiment("zhang2024_feds_table4"))
     cell = next(one for one in table.cells if one.name == "TransE FedS R3")
@@ -154,6 +192,25 @@ def test_the_papers_own_rounds_are_read_from_its_cells() -> None:
 )
 def test_a_short_timing_is_of_a_round(spec: Spec | GraphSpec) -> None:
     assert 0 < timed_rate(spec) < 1.0
+
+
+@pytest.mark.slow
+def test_a_short_timing_of_attacks_is_by_training_item() -> None:
+    assert 0 < timed_attack_rate(Spec(dim=8, num_negatives=4, threat=("collusion",))) < 1.0
+
+
+def test_a_short_timing_of_an_encoder_leaves_out_most_of_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Spec(model="kb-gat", dim=4, local_epochs=500, decoder_epochs=150)
+    trained: list[Spec] = []
+    monkeypatch.setattr(estimates, "run_federation", lambda graph, options: trained.append(options) or _one_second())
+    work = task_of(spec).work
+    assert timed_rate(spec) * work(spec.replace(local_epochs=1, decoder_epochs=1), 1210) == pytest.approx(1.0)
+    assert (trained[0].local_epochs, trained[0].decoder_epochs) == (1, 1)
+    assert work(spec, 10) > work(spec.replace(decoder_epochs=5), 10)
+
+
+def _one_second() -> SimpleNamespace:
+    return SimpleNamespace(rounds=[SimpleNamespace(seconds=1.0)])
 
 
 # The queue.
@@ -288,7 +345,6 @@ def test_time_cuts_a_run_off_which_goes_on_to_the_same_figures(tmp_path: Path) -
         (["--all", "--hours", "1", "--jobs", "2"], "--jobs does not apply to --all"),
         (["--all", "--hours", "1", "--threads", "4096"], "threads must be at most the machine's"),
         (["zhang2022_fedr_table2", "--hours", "1"], "--hours does not apply to a table"),
-        (["zhang2022_fedr_table2", "--dry-run"], "--dry-run does not apply to a table"),
         ([], "SPEC: name an experiment"),
     ],
 )
