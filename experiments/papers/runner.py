@@ -23,7 +23,7 @@ from experiments.papers.document import Asked
 from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgotten
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
-from experiments.papers.workers import Job, data_of, make, run_jobs
+from experiments.papers.workers import Job, data_of, make, run_beside
 from experiments.runs.record import Record, read_record, write_atomically
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.spec import RunSpec
@@ -196,15 +196,13 @@ def run_experiment(
     check_table(first, out, overwrite=overwrite, growing=True)
     write_table(first, out)
     left = unfinished(cells, seeds or experiment.seeds, results)
-    if jobs > 1 and any(cell.asked for cell in cells):
-        raise SpecError("jobs: cells of unlearning share the runs that they are made from; make one at a time")
     cell_of = {out / run_name(cell, spec): cell for cell, spec in left}
     bases = finished_runs([*([out] if out.exists() else []), *reuse]) if any(cell.asked for cell in cells) else {}
     todo = [
         Job(f"{cell.name}, seed {spec.seed}", spec, folder, asked=cell.asked, base=_base(spec, out, bases))
         for (folder, cell), (_, spec) in zip(cell_of.items(), left, strict=True)
     ]
-    run = _run_here if jobs == 1 else functools.partial(run_jobs, count=jobs)
+    run = _run_here if jobs == 1 else functools.partial(run_beside, count=jobs)
     at_once = 0 if force else min(jobs, len(todo))
     for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite, at_once=at_once):
         if error is None:

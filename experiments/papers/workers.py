@@ -9,6 +9,7 @@ goes on from its checkpoint.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import shlex
@@ -23,6 +24,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from experiments.cli.console import say
 from experiments.cli.options import DATA_FIELDS
 from experiments.cli.progress import Observe
 from experiments.papers.document import Asked
@@ -57,11 +61,29 @@ class Job(NamedTuple):
 
 
 def make(job: Job, graph: Any, *, observer: Observer, attack: bool, overwrite: bool = False, at_once: int = 1) -> None:
-    """Make a run, or what is asked of it, in this process. Args: attack, overwrite, at_once: as for `execute`."""
+    """Make a run, or what is asked of it, in this process. Args: attack, overwrite, at_once: as for `execute`.
+
+    A record that is cut off or empty is moved aside first, and made again from the run's checkpoint.
+    """
+    for path in (job.record_file, *((job.base / RECORD_FILE,) if job.asked else ())):
+        move_aside(path)
     if job.asked:
         make_forgotten(job.spec, job.asked, job.folder, base=job.base, observer=observer, at_once=at_once)
         return
     execute(job.spec, graph, job.folder, attack=attack, observer=observer, overwrite=overwrite, at_once=at_once)
+
+
+def move_aside(path: Path) -> None:
+    """Rename a file that holds no whole JSON, which a machine that stopped leaves behind, and say so; any other stays."""
+    if not path.is_file():
+        return
+    try:
+        msgspec.json.decode(path.read_bytes(), type=msgspec.Raw)
+    except msgspec.DecodeError:
+        names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
+        aside = next(name for name in names if not name.exists())
+        path.rename(aside)
+        say(f"warning: {path}: is cut off or empty; moved to {aside.name}, and made again")
 
 
 class _Failed(NamedTuple):
@@ -104,6 +126,21 @@ def run_jobs(
     finally:
         for worker in workers:
             worker.close(kill=True)
+
+
+def run_beside(
+    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False, at_once: int = 1
+) -> Iterator[tuple[Job, Exception | None]]:
+    """As `run_jobs`; of jobs that share a base run, that is made first, once, and they beside each other then."""
+    how: dict[str, Any] = {"count": count, "observe": observe, "overwrite": overwrite, "at_once": at_once}
+    bases = {
+        job.base: Job(f"{job.name}, the run before", job.spec, job.base)
+        for job in jobs
+        if job.asked and job.asked.role != "retrained" and not (job.base / RECORD_FILE).exists()
+    }
+    lost = {job.folder: error for job, error in run_jobs(list(bases.values()), attack=False, **how) if error}
+    yield from ((job, lost[job.base]) for job in jobs if job.base in lost)
+    yield from run_jobs([job for job in jobs if job.base not in lost], attack=attack, **how)
 
 
 class Worker:

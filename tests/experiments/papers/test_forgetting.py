@@ -226,9 +226,13 @@ def test_fedlus_tables_share_the_runs_of_its_table_1() -> None:
         assert [(one.epochs, one.decay_epochs, one.mu_soft) for one in options if one] == [(10, 10, 0.1)]
 
 
-def test_jobs_at_a_time_are_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="jobs: cells of unlearning share"):
-        run_experiment(path, out=tmp_path / "out", observe=unobserved, jobs=2)
+@pytest.mark.slow
+def test_jobs_beside_each_other_make_the_same(path: Path, made: tuple[Path, Outcome], tmp_path: Path) -> None:
+    outcome = run_experiment(path, out=tmp_path / "out", observe=unobserved, jobs=2)
+    assert not outcome.failures
+    assert len(list((tmp_path / "out" / "bases").iterdir())) == 1
+    here, there = forgotten(made[0]), forgotten(tmp_path / "out")
+    assert {name: one.quality for name, one in here.items()} == {name: one.quality for name, one in there.items()}
 
 
 def queue_of(folder: Path, table: Experiment) -> Queue:

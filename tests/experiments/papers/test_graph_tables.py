@@ -121,13 +121,13 @@ def test_finished_runs_are_not_made_again(ran: Path) -> None:
 def test_a_process_that_is_killed_takes_no_other_run_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process for three runs: killed in the first, it is replaced; given again, the first run goes on."""
     started: list[int] = []
-    real = workers._Worker.begin
+    real = workers.Worker.begin
 
     def begin(self: Any, job: Job, observe: Any) -> None:
         real(self, job, observe)
         started.append(self._process.pid)
 
-    monkeypatch.setattr(workers._Worker, "begin", begin)
+    monkeypatch.setattr(workers.Worker, "begin", begin)
     specs = [
         GraphSpec(data="motifs", size=120, clients=3, width=8, batch_size=32, rounds=40, seed=seed) for seed in range(3)
     ]
