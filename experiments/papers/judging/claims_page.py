@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from experiments.papers.judging.admission import LIMITS, PROSE
+from experiments.papers.judging.admission import LIMITS, PROSE, left_out_lines
 from experiments.papers.judging.claims import LEAST, MIN_TESTS, MOST, Claim, Judged, Pair
 from experiments.papers.table import STYLES
 from experiments.reporting.sheets import Column, Sheet, markdown_lines
+from fkgsec.text import printable
 
 
 def rule_lines() -> list[str]:
@@ -41,7 +42,7 @@ def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[s
     """The page in Markdown. Args: left_out: of `admit`."""
     command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
     lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone.", "", *rule_lines(), ""]
-    lines += [*(f"* Left out: {line}" for line in left_out), *[""] * bool(left_out)]
+    lines += left_out_lines(left_out)
     lines += markdown_lines(summary_sheet(judged))
     for one in judged:
         lines += [
@@ -115,7 +116,8 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
 def _command_lines(one: Judged) -> list[str]:
     lines = []
     if commands := list(dict.fromkeys(command for pair in one.pairs for command in pair.commands)):
-        lines += ["These records are of", "", "```", *commands, "```"]
+        folded = (printable(" ".join(command.split())).replace("```", "` ` `") for command in commands)
+        lines += ["These records are of", "", "```", *folded, "```"]
     if len(one.readings) < one.num_wanted:
         rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
         words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)

@@ -22,7 +22,7 @@ import msgspec
 from experiments.integrity.origin import seal_of
 from experiments.papers.document import SIZES, Cause, Metric
 from experiments.papers.forgetting import read_forgotten
-from experiments.papers.judging.admission import LIMITS, PROSE, admit
+from experiments.papers.judging.admission import LIMITS, PROSE, admit, left_out_lines
 from experiments.papers.runner import Results, run_key, table_of
 from experiments.papers.spec import Cell, Experiment, read_experiment, shipped_experiments
 from experiments.papers.table import STYLES, Figure, Made, TableCell, measure
@@ -101,6 +101,10 @@ def all_records(places: Iterable[Path]) -> tuple[list[Made], list[str]]:
 def _unchanged(path: Path) -> Record:
     """A record whose words are those that it was written with, where it has a digest of them."""
     record = read_record(path)
+    if record.environment.vector_level and not (
+        record.origin and record.origin.record
+    ):  # which came later than digests
+        raise RunError(f"{path}: has no digest of its words, which records of its version have")
     if record.origin and record.origin.record not in ("", seal_of(msgspec.json.decode(path.read_bytes()))):
         raise RunError(f"{path}: was changed since it was written: its words have another digest")
     return record
@@ -255,9 +259,9 @@ def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = (
         "every value was tried. Files that reduce a table to two cores are counted apart."
     )
     lines += [*wrap(rule, PROSE), "", *wrap(LIMITS, PROSE), ""]
-    lines += [*(f"* Left out: {line}" for line in left_out), *[""] * bool(left_out)]
     return [
         *lines,
+        *left_out_lines(left_out),
         *markdown_lines(tables_sheet(board)),
         "",
         "## Cells at full settings",

@@ -15,7 +15,7 @@ import pytest
 
 from experiments.cli.progress import unobserved
 from experiments.papers import workers
-from experiments.papers.document import Asked
+from experiments.papers.document import Asked, Role
 from experiments.papers.workers import Job, make, run_beside
 from experiments.runs.record import read_record
 from experiments.runs.spec import Spec
@@ -75,7 +75,7 @@ def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
     monkeypatch.setattr(workers, "run_jobs", run_jobs)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "record.json").write_text("{}")
-    roles = {
+    roles: dict[str, tuple[Role, str]] = {
         "a": ("raw", "good"),
         "b": ("raw", "good"),
         "c": ("raw", "bad"),

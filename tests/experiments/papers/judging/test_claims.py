@@ -7,6 +7,7 @@ import pytest
 
 from experiments.papers.judging.claims import (
     Claim,
+    Reading,
     judge_claims,
     outcome_of,
     read_claims,
@@ -22,6 +23,7 @@ from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 
 RESULTS = Path(summary_file).parents[1] / "results"
+FOR: list[Reading] = ["for"]
 ROWS = ("TransE FedR", "TransE FedE")
 CELL = "TransE FedR, TransE FedE, DDB14 C5"
 
@@ -46,7 +48,8 @@ def records() -> dict[str, Record]:
 def with_mrr(record: Record, value: float, half: float, seed: int = 0) -> Record:
     mrr = Estimate(value, value - half, value + half, 100, "bootstrap")
     rounds = [msgspec.structs.replace(one, loss=one.loss and one.loss + seed) for one in record.rounds]
-    return msgspec.structs.replace(record, utility=record.utility | {"mrr": mrr}, seed=seed, rounds=rounds)
+    by_client = {name: {"mrr": mrr} for name in record.utility_by_client}
+    return msgspec.structs.replace(record, utility={"mrr": mrr}, utility_by_client=by_client, seed=seed, rounds=rounds)
 
 
 def test_a_pair_of_one_seed_is_judged_over_test_items(table: Experiment, records: dict[str, Record]) -> None:
@@ -164,8 +167,8 @@ def test_the_rule(readings: list, outcome: str) -> None:
 
 
 def test_a_few_cheap_tests_decide_no_large_table() -> None:
-    assert outcome_of(["for"] * 14, num_wanted=60) == "open"
-    assert outcome_of(["for"] * 15, num_wanted=60) == "holds"
+    assert outcome_of(FOR * 14, num_wanted=60) == "open"
+    assert outcome_of(FOR * 15, num_wanted=60) == "holds"
 
 
 def test_a_reading_is_where_the_whole_interval_is() -> None:
