@@ -21,6 +21,7 @@ from experiments.audit.artefacts import (
 from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
 from experiments.cli.console import make_console, print_tables
 from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
+from experiments.cli.training.verdict import audit_lines
 from experiments.reporting import tables as shown
 from experiments.runs.run import load_run, read_spec
 from experiments.runs.spec import Spec, make_spec, of_triples
@@ -104,6 +105,8 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
+    for line in (*audit_lines(made), ""):
+        console.print(line, soft_wrap=True, highlight=False)
     print_tables(console, shown.attack_tables(made))
     for line in shown.leakage_aid(made):
         console.print(line, soft_wrap=True, highlight=False)

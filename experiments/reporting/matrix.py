@@ -114,20 +114,24 @@ def matrix(records: Mapping[str, Record]) -> Matrix:
     """The matrix of these runs by the name of the case, at least one."""
     first = next(iter(records.values()))
     task = task_of(first.spec)
-    found = {case: _leading(record) for case, record in records.items()}
-    known = {place for cells in found.values() for place in cells}
-    order = {name: number for number, name in enumerate(ATTACKS)}
-    places = sorted(known, key=lambda one: (order.get(one[0], len(order)), *map(str, one)))
-    rows = [
-        Row(_label(place), tuple(cells.get(place) or _other(place, cells) for cells in found.values()))
-        for place in places
-    ]
     return Matrix(
         tuple(records),
-        tuple(rows),
+        figure_rows({case: record.figures for case, record in records.items()}),
         task.label(task.metric),
         tuple(record.utility[task.metric] for record in records.values()),
         tuple(record.bytes.up + record.bytes.down for record in records.values()),
+    )
+
+
+def figure_rows(figures: Mapping[str, Sequence[Figure]]) -> tuple[Row, ...]:
+    """The matrix's rows of these figures by the name of the case."""
+    found = {case: _leading(listed) for case, listed in figures.items()}
+    known = {place for cells in found.values() for place in cells}
+    order = {name: number for number, name in enumerate(ATTACKS)}
+    places = sorted(known, key=lambda one: (order.get(one[0], len(order)), *map(str, one)))
+    return tuple(
+        Row(_label(place), tuple(cells.get(place) or _other(place, cells) for cells in found.values()))
+        for place in places
     )
 
 
@@ -136,10 +140,10 @@ def has_matrix(records: Mapping[str, Record]) -> bool:
     return any(len({one.attack for one in record.figures}) > 2 for record in records.values())
 
 
-def _leading(record: Record) -> dict[Place, Cell]:
+def _leading(figures: Sequence[Figure]) -> dict[Place, Cell]:
     """By place the cell of one run."""
     leads = {name: attack.leading for name, attack in ATTACKS.items()}
-    return {place: Cell(one, one.reason or "") for place, one in leading(record.figures, leads).items()}
+    return {place: Cell(one, one.reason or "") for place, one in leading(figures, leads).items()}
 
 
 def _other(place: Place, cells: Mapping[Place, Cell]) -> Cell:

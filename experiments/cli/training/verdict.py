@@ -16,8 +16,9 @@ import msgspec
 
 from attacks.registry import ATTACKS
 from attacks.view import ALL
+from experiments.audit.artefacts import Audit
 from experiments.reporting.frames import attack_name
-from experiments.reporting.matrix import Cell, matrix
+from experiments.reporting.matrix import Cell, figure_rows, matrix
 from experiments.reporting.sheets import interval, short
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record
@@ -30,6 +31,7 @@ BASE = (
     "the most that the figure can be."
 )
 SURE = "[low, high]: 95 % interval of this one training; --seeds 3 says how much trainings differ."
+SURE_TABLES = "[low, high]: 95 % interval of these tables; those of other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings. base, max: of the training where they are worst."
 
 
@@ -76,9 +78,9 @@ class Found(NamedTuple):
         return ATTACKS[one.attack].metrics.get(one.metric, one.label) if one.attack in ATTACKS else one.label
 
 
-def found_in(record: Record) -> list[Found]:
-    """The leading figures of a run that was attacked: those that leak first, of these what adds most to its base."""
-    return _sorted(row.cells[0] for row in matrix({"": record}).rows)
+def found_in(record: Record | Audit) -> list[Found]:
+    """The leading figures of what was attacked: those that leak first, of these what adds most to its base."""
+    return _sorted(row.cells[0] for row in figure_rows({"": record.figures}))
 
 
 def found_over(records: Sequence[Record]) -> list[Found]:
@@ -157,6 +159,12 @@ def verdict_lines(record: Record) -> list[str]:
         return ["Verdict: none, for nothing was attacked; fkgsec attack --run RUN says what leaks."]
     found = found_in(record)
     return [f"Verdict: {summary(found)}", *_figure_lines(found, SURE)]
+
+
+def audit_lines(audit: Audit) -> list[str]:
+    """What stands first of tables that were attacked, as `verdict_lines` has it of a run."""
+    found = found_in(audit)
+    return [f"Verdict: {summary(found)}", *_figure_lines(found, SURE_TABLES)]
 
 
 def seeds_lines(records: Sequence[Record]) -> list[str]:
