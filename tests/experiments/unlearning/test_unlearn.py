@@ -582,8 +582,11 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
         "--out", tmp_path / "less",
     )  # fmt: skip
     assert status == 0, output
-    assert output.startswith("Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run ")
-    assert "hospital-1 59 triples" in output
+    _, told, details = output.partition(
+        "Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run "
+    )
+    assert told
+    assert "hospital-1 59 triples" in details
     status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))
     assert status == 2
     assert "was made with another forget file" in output
