@@ -215,7 +215,11 @@ def test_commands_of_guides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     lines, published = of_guides()
     assert len(lines) >= 8
     assert len(published) >= 7
-    run_once(["fkgsec attack --data my-federation --target fede --leak 0.5 --out runs/mine", *lines])
+    given = [
+        f"fkgsec attack --data my-federation --target fede --leak 0.5 --out {folder}"
+        for folder in ("runs/mine", "runs/demo")
+    ]
+    run_once([*given, *lines])
 
 
 @pytest.mark.slow
