@@ -55,9 +55,13 @@ def propose(folder: Path, *arguments: str) -> Proposed:
     lines = text.splitlines(keepends=True)
     assert sum(line.startswith(DEFENSE) for line in lines) == 1
     (folder / "bare.yaml").write_text("".join(line for line in lines if not line.startswith(DEFENSE)))
-    runs = set((folder / "runs" / "check").iterdir())
+
+    def made() -> set[Path]:
+        return {one for one in (folder / "runs" / "check").iterdir() if one.is_dir()}
+
+    runs = made()
     (kept, kept_out), (bare, bare_out) = (check(name, "--json", "-") for name in ("policy.yaml", "bare.yaml"))
-    assert set((folder / "runs" / "check").iterdir()) == runs  # both runs are there already
+    assert made() == runs  # both runs are there already
     verdicts = [json.loads(out)["verdicts"] for out in (kept_out, bare_out)]
     return Proposed(text, yaml.safe_load(text)["limits"], (kept, bare), *verdicts)
 
