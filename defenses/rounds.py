@@ -157,22 +157,22 @@ def _client_side(
     Args:
         signed: told who is in the sum, once the client has confirmed it.
     """
-    reply = next(inner)
+    replies: list[Reply] = [next(inner)]
     while True:
-        frame = yield seal.of_protocol(party, SERVER, reply)
+        frame = yield seal.of_protocol(party, SERVER, replies.pop())  # a client that waits has no upload in memory
         content = seal.within(frame, SERVER, party)
         if isinstance(content, Silence):
-            reply = content
+            replies.append(content)
             continue
         kind = frame[0].label
         if not kind.startswith(INNER):
             inner.close()
             return Inner(None, frame)
         try:
-            reply = inner.send(content)
+            replies.append(inner.send(content))
         except StopIteration as end:
             return Inner(end.value)
-        if kind == "secagg-survivors" and not isinstance(reply, Silence):
+        if kind == "secagg-survivors" and not isinstance(replies[0], Silence):
             told = decode(content)
             assert isinstance(told, Survivors)
             signed(told.survivors)

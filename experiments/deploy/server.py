@@ -243,12 +243,11 @@ class Server:
             state.valid = passed.valid()
         progress.entries = self.transcript.entries
         tree: dict[str, packing.Tree] = {
-            "frame": packing.frames_by_round(self.transcript.frames),
-            "note": packing.frames_by_round(self.transcript.notes),
             "exchange": self.exchange.tensors(),
             "state": {"bytes": torch.frombuffer(bytearray(msgspec.msgpack.encode(state)), dtype=torch.uint8)},
         }
-        checkpoint.save(path, packing.pack(tree), progress)
+        messages = {"frame": self.transcript.frames, "note": self.transcript.notes}
+        checkpoint.save(path, packing.pack(tree), progress, messages)
         self.talk.settle()
 
     def restore(self, path: Path) -> tuple[Progress, Passed]:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
-from fkgsec.federation.disk.condensed import Layout, condense, expand, is_worthwhile
+from fkgsec.federation import packing
+from fkgsec.federation.disk.condensed import Layout, Messages, condense, expand, is_worthwhile
 from fkgsec.federation.messages import Entry
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
@@ -89,13 +91,19 @@ def with_current_names(document: Any) -> Any:
     return found
 
 
-def save(path: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
-    """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole."""
+def save(path: Path, tensors: dict[str, Tensor], progress: Progress, messages: Messages = MappingProxyType({})) -> None:
+    """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole.
+
+    Args:
+        messages: serialised ones, "frame", and notes, "note", by round; `load` gives them as tensors of bytes.
+    """
     part = path.with_name(path.name + ".part")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    if is_worthwhile(tensors, progress.entries):
-        tensors, layout = condense(tensors, progress.entries)
+    if is_worthwhile(tensors, progress.entries, messages):
+        tensors, layout = condense(tensors, progress.entries, messages)
         progress = msgspec.structs.replace(progress, entries=[], layout=layout, schema=CONDENSED)
+    else:
+        tensors |= packing.pack({kind: packing.frames_by_round(rounds) for kind, rounds in messages.items()})
     content = msgspec.json.encode(progress).decode()
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:

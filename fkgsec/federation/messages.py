@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.recipes import Table
 
 SERVER = "server"
@@ -345,8 +346,8 @@ class Transcript:
     """
 
     entries: list[Entry] = field(default_factory=list)
-    frames: dict[int, list[bytes]] = field(default_factory=dict)
-    notes: dict[int, list[bytes]] = field(default_factory=dict)
+    frames: dict[int, Frames] = field(default_factory=dict)
+    notes: dict[int, Frames] = field(default_factory=dict)
     _counts: _Totals | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -360,11 +361,11 @@ class Transcript:
     def record(self, message: AnyMessage, frame: bytes) -> None:
         line = Entry(message.round, message.sender, message.receiver, message.label, message.table, len(frame))
         self.entries.append(line)
-        self.frames.setdefault(message.round, []).append(frame)
+        self.frames.setdefault(message.round, Frames()).append(frame, shared=message.sender == SERVER)
 
     def note(self, opened: Opened) -> None:
         """Keep what the server opened. Nothing crosses: no line, no bytes."""
-        self.notes.setdefault(opened.round, []).append(_encoder.encode(opened))
+        self.notes.setdefault(opened.round, Frames()).append(_encoder.encode(opened), shared=False)
 
     def opened(self, round: int) -> list[Opened]:
         """What the server opened in a retained round, a note for each table; empty where nothing was."""
@@ -380,10 +381,10 @@ class Transcript:
         """
         kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
-            kept[number] = [frame for frame in self.frames[number] if decode(frame).receiver != SERVER]
+            kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
         for number in self._totals.sparse & set(self.frames) - rounds:
             uploads = (one for one in self.messages(number) if isinstance(one, SparseRows) and one.receiver == SERVER)
-            kept[number] = [*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)]
+            kept[number] = Frames([*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)])
         self.frames = dict(sorted(kept.items()))
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 

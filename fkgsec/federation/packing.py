@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange import Observed
+from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.recipes import Table
 
 Tree: TypeAlias = "Mapping[str, Tensor | Tree]"
@@ -85,9 +86,9 @@ def frames_by_round(frames: Mapping[int, Sequence[bytes]]) -> Tree:
     }
 
 
-def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, list[bytes]]:
+def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
     """Undo `frames_by_round` for its packed tensors."""
-    frames: dict[int, list[bytes]] = {}
+    frames: dict[int, Frames] = {}
     for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
-        frames.setdefault(int(number), []).append(tensors[f"{number}.{place}"].numpy().tobytes())
+        frames.setdefault(int(number), Frames()).append(tensors[f"{number}.{place}"].numpy().tobytes(), shared=True)
     return frames

@@ -4,12 +4,12 @@
     client, setting, tables = contribute(client, announcement, randomness)      # for each attempt
     names = accept(client, union_list)
 
-Between the last two, secure aggregation under `setting` sums the `tables`.
+Between the last two, secure aggregation under `setting` sums what `tables()` gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from protocols.core.prg import Randomness
 from protocols.core.rounds import SERVER
 from protocols.psu.messages import Announcement, UnionList
 from protocols.psu.plan import MAX_REPEATS, TABLE, Plan
-from protocols.psu.table import Parameters, encode, set_items
+from protocols.psu.table import Parameters, draw_multipliers, encode_with, set_items
 from protocols.secagg.messages import Message, check_header
 from protocols.secagg.setting import Setting
 
@@ -57,11 +57,12 @@ def join(plan: Plan, name: str, identifiers: Collection[str]) -> Client:
 
 def contribute(
     client: Client, announcement: Message, randomness: Randomness
-) -> tuple[Client, Setting, dict[str, np.ndarray]]:
+) -> tuple[Client, Setting, Callable[[], dict[str, np.ndarray]]]:
     """Client: its table for an attempt, and the session of secure aggregation that may sum it.
 
     Returns:
-        The client's next state, the setting, and what to put into `secagg` under it: uint64 `[num_cells * 7]`.
+        The client's next state, the setting, and what makes the table to put into `secagg` under it, uint64 `[num_cells * 7]`,
+        when its upload is due: hundreds of clients that wait hold none.
 
     Raises:
         ReplayedMessage: another session, an attempt out of turn, a salt that was used before.
@@ -80,9 +81,13 @@ def contribute(
     if told.salt in client.salts:
         raise ReplayedMessage(f"the salt of attempt {attempt} was used before")
     parameters = Parameters(plan.session, told.salt, told.num_cells)
-    table = encode(parameters, client.identifiers, randomness)
     client = replace(client, salts=(*client.salts, told.salt), growths=sizes[told.num_cells])
-    return client, plan.setting(parameters, attempt), {TABLE: table}
+    multipliers = draw_multipliers(client.identifiers, randomness)
+
+    def tables() -> dict[str, np.ndarray]:
+        return {TABLE: encode_with(parameters, client.identifiers, multipliers)}
+
+    return client, plan.setting(parameters, attempt), tables
 
 
 def accept(client: Client, message: Message) -> tuple[str, ...]:

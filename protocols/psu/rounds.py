@@ -11,7 +11,6 @@ server's round ends with `CohortChanged` and nothing was opened, all may begin a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -95,9 +94,7 @@ def client_round(client: Client, identity: Ed25519PrivateKey, randomness: Random
         if isinstance(message, UnionList):
             return accept(client, message)
         client, setting, tables = contribute(client, message, randomness)
-        request = yield from secagg_rounds.client_round(
-            setting, client.name, identity, randomness, partial(dict, tables)
-        )
+        request = yield from secagg_rounds.client_round(setting, client.name, identity, randomness, tables)
 
 
 def _summing(plan: Plan, announcement: Announcement) -> ServerRound[Sum]:

@@ -358,9 +358,18 @@ def encode(parameters: Parameters, identifiers: Collection[str], randomness: Ran
 
     Raises `BadIdentifier` or `DuplicateIdentifier`.
     """
+    return encode_with(parameters, identifiers, draw_multipliers(identifiers, randomness))
+
+
+def draw_multipliers(identifiers: Collection[str], randomness: Randomness) -> np.ndarray:
+    """Fresh uniform multipliers of a set's items, uint64 `[number of items]`, as `encode` draws them."""
+    return MERSENNE61.uniform(len(set_items(identifiers)), randomness)
+
+
+def encode_with(parameters: Parameters, identifiers: Collection[str], multipliers: np.ndarray) -> np.ndarray:
+    """What `encode` makes with these multipliers, which are for one table only."""
     items = set_items(identifiers)
     places, checks = hash_items(parameters, items)
-    multipliers = MERSENNE61.uniform(len(items), randomness)
     return tabulate(MERSENNE61, places, limbs_of(items), checks, multipliers, parameters.num_cells).ravel()
 
 

@@ -17,6 +17,7 @@ from protocols.core.prg import digest
 Graph = Mapping[str, frozenset[str]]
 
 
+@lru_cache(maxsize=4)  # every client of a simulation asks for the same one, which takes 5 MB among 300 parties
 def complete_graph(parties: tuple[str, ...]) -> Graph:
     """Every pair of parties, as the set of neighbours of each."""
     everybody = frozenset(parties)

@@ -11,7 +11,8 @@ from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.disk.condensed import Layout, condense, entries_of, expand, lines_of
-from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party
+from fkgsec.federation.disk.frames import Frames
+from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
 from fkgsec.federation.packing import frames_by_round, pack
 
 CLIENTS = 20
@@ -26,18 +27,35 @@ def broadcast(rows: torch.Tensor) -> Channel:
     return channel
 
 
-def tensors_of(channel: Channel) -> dict[str, torch.Tensor]:
+def tensors_of() -> dict[str, torch.Tensor]:
     rows = torch.randn(300, 8)
     inputs = torch.zeros(300, 8, dtype=torch.float64)
     inputs[[0, 7, 299]] = torch.tensor([[1.0], [-0.0], [float("nan")]], dtype=torch.float64)
     own = {"now.entities": rows, "best.final.entities": rows.clone(), "best.inputs.entities.0": inputs}
-    own |= {
-        "small": torch.zeros(2),
-        "none": torch.zeros(0, 4),
-        "a number": torch.tensor(3.0),
-        "frame.1.0": torch.zeros(5),
-    }
-    return own | pack({"frame": frames_by_round(channel.transcript.frames)})
+    own |= {"small": torch.zeros(2), "none": torch.zeros(0, 4), "a number": torch.tensor(3.0)}
+    return own
+
+
+def messages_of(channel: Channel) -> dict[str, dict[int, Frames]]:
+    return {"frame": channel.transcript.frames, "note": {3: Frames([b"", b"opened"])}}
+
+
+def with_messages(tensors: dict[str, torch.Tensor], messages: dict[str, dict[int, Frames]]) -> dict[str, torch.Tensor]:
+    return tensors | pack({kind: frames_by_round(rounds) for kind, rounds in messages.items()})
+
+
+def test_messages_of_a_round_share_what_they_end_with() -> None:
+    rows = torch.randn(2000, 32)
+    down, up = broadcast(rows).transcript.frames.values()
+    assert len({id(tail) for _, tail in down.parts()}) == 1
+    held = sum(len(head) for head, _ in down.parts()) + len(next(down.parts())[1])
+    assert held < rows.nbytes + CLIENTS * 4400 < down.num_bytes / 5
+    assert [decode(frame).receiver for frame in down] == [client_party(str(number)) for number in range(CLIENTS)]
+    again = Frames(list(down))
+    assert again == down == list(down)
+    assert down[1:3] == [down[1], down[2]]
+    assert down != up
+    assert down != list(down)[:-1]
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -45,10 +63,11 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def test_tensors_come_back_as_they_were() -> None:
-    tensors = tensors_of(broadcast(torch.randn(500, 8)))
+    tensors, messages = tensors_of(), messages_of(broadcast(torch.randn(500, 8)))
     entries = [Entry(1, SERVER, "client/a", "rows", "entities", 7)]
-    kept, layout = condense(tensors, entries)
+    kept, layout = condense(tensors, entries, messages)
     back, lines = expand(kept, layout)
+    tensors = with_messages(tensors, messages)
     assert lines == entries
     assert back.keys() == tensors.keys()
     assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
@@ -59,9 +78,10 @@ def test_tensors_come_back_as_they_were() -> None:
 def test_what_all_clients_receive_is_in_the_file_once(tmp_path: Path) -> None:
     rows = torch.randn(2000, 32)
     channel = broadcast(rows)
-    tensors = pack({"frame": frames_by_round(channel.transcript.frames)})
+    messages = messages_of(channel)
+    tensors = with_messages({}, messages)
     progress = Progress("run", entries=channel.transcript.entries)
-    checkpoint.save(tmp_path / "state", tensors, progress)
+    checkpoint.save(tmp_path / "state", {}, progress, messages)
     assert (tmp_path / "state").stat().st_size < 2 * rows.nbytes < sum(map(len, channel.transcript.frames[3])) / 5
     back, read = checkpoint.load(tmp_path / "state", "run")
     assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
@@ -100,9 +120,10 @@ def test_lines_that_are_none_are_refused(lines: torch.Tensor) -> None:
 
 def test_a_small_file_holds_its_tensors_as_they_are(tmp_path: Path) -> None:
     """As it did before large ones were condensed, and other versions read it."""
-    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(broadcast(torch.randn(50, 4))).items()}
+    own, messages = tensors_of(), messages_of(broadcast(torch.randn(50, 4)))
     progress = Progress("run", entries=[Entry(1, "client/a", SERVER, "rows", "entities", 9)])
-    checkpoint.save(tmp_path / "state", tensors, progress)
+    checkpoint.save(tmp_path / "state", own, progress, messages)
+    tensors = with_messages(own, messages)
     with safe_open(tmp_path / "state", framework="pt") as handle:
         assert set(handle.keys()) == set(tensors)
         assert msgspec.json.decode(handle.metadata()["progress"])["schema"] == 3

@@ -57,7 +57,6 @@ def save_memory(party: Party) -> None:
     memory.judged = {kind: best.round for kind, best in party.best.items()} | {"trained": party.trained[0]}
     memory.entries = party.transcript.entries
     tree: dict[str, packing.Tree] = {
-        "frame": packing.frames_by_round(party.transcript.frames),
         "now": party.task.snapshot(),
         "trainer": party.task.trainer_state(),
         "trained": party.trained[1],
@@ -71,7 +70,8 @@ def save_memory(party: Party) -> None:
             table: (round, np.packbits(rows).tobytes()) for table, (round, rows) in party.defended.sent_rows.items()
         }
     tree["memory"] = {"bytes": torch.frombuffer(bytearray(msgspec.msgpack.encode(memory)), dtype=torch.uint8)}
-    checkpoint.save(party.folder / STATE, _apart(packing.pack(tree)), Progress(_identity(party)))
+    own, messages = _apart(packing.pack(tree)), {"frame": party.transcript.frames}
+    checkpoint.save(party.folder / STATE, own, Progress(_identity(party)), messages)
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

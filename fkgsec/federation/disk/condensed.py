@@ -1,8 +1,8 @@
 """Tensors of a checkpoint as its file holds them: each byte once, and lines of a transcript as numbers.
 
-    if is_worthwhile(tensors, entries):
-        kept, layout = condense(tensors, entries)
-        expand(kept, layout)                    # the same tensors under the same names, and the lines
+    if is_worthwhile(tensors, entries, messages):
+        kept, layout = condense(tensors, entries, messages)
+        expand(kept, layout)                    # the same tensors under the same names, messages among them, and the lines
 
 A broadcast of whole tables reaches hundreds of clients as the same rows behind a few bytes of their own; the best round is often
 the latest; and what a client puts into a sum is zero wherever it holds nothing. `layout` says where each tensor went. Small files
@@ -12,8 +12,8 @@ hold their tensors as they are, for whoever reads them with other programs.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.messages import Entry
 
+Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # those that crossed, "frame", and notes, "note", by round
+
 MESSAGES, LINES = "messages", "lines"  # no tensor that is condensed has these names
-_MESSAGE = re.compile(r"(frame|note)\.(0|[1-9]\d*)\.(\d{6}|[1-9]\d{6,})")
 _KINDS = ("frame", "note")
-_BLOCK_BYTES = 4096  # the end of a message that others may share is a multiple of this long
-_HEAD_BYTES = 256  # at least so much of a message is its own: who sends what to whom
 _LEAST_BYTES = 4096  # smaller tensors stay as they are
 PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # of a whole file, up to which nothing is condensed
 
@@ -46,22 +46,22 @@ class Layout(msgspec.Struct, frozen=True):
     names: list[str] = []
 
 
-def is_worthwhile(tensors: dict[str, Tensor], entries: Sequence[Entry]) -> bool:
+def is_worthwhile(tensors: Mapping[str, Tensor], entries: Sequence[Entry], messages: Messages) -> bool:
     """Whether a file would be so large that it is condensed."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    size += sum(frames.num_bytes for rounds in messages.values() for frames in rounds.values())
     return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
 
 
-def condense(tensors: dict[str, Tensor], entries: Sequence[Entry]) -> tuple[dict[str, Tensor], Layout]:
-    """What to write for contiguous tensors on the CPU and a transcript's lines."""
-    messages = {name: found for name in tensors if (found := _MESSAGE.fullmatch(name)) and _is_bytes(tensors[name])}
-    kept = _join(tensors, messages) if messages else {}
+def condense(
+    tensors: Mapping[str, Tensor], entries: Sequence[Entry], messages: Messages
+) -> tuple[dict[str, Tensor], Layout]:
+    """What to write for contiguous tensors on the CPU, a transcript's lines and its messages."""
+    kept = _join(messages) if any(messages.values()) else {}
     same: dict[str, str] = {}
     rows: dict[str, int] = {}
     seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     for name, tensor in tensors.items():
-        if name in messages:
-            continue
         if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
             kept[name] = tensor
             continue
@@ -102,29 +102,29 @@ def expand(kept: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], 
     return tensors, entries
 
 
-def _is_bytes(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.uint8 and tensor.dim() == 1
-
-
-def _join(tensors: Mapping[str, Tensor], messages: Mapping[str, re.Match[str]]) -> dict[str, Tensor]:
+def _join(messages: Messages) -> dict[str, Tensor]:
     """Heads one after the other, each distinct tail once, and of each message kind, round, place, bytes of head, tail (or -1)."""
     tails: dict[bytes, int] = {}
-    heads, index = [], np.empty((len(messages), 5), dtype=np.int64)
-    for row, (name, found) in enumerate(messages.items()):  # one at a time: all of them are hundreds of megabytes
-        message = tensors[name].numpy().tobytes()
-        tail_bytes = max(0, len(message) - _HEAD_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
-        head, tail = message[: len(message) - tail_bytes], message[len(message) - tail_bytes :]
-        heads.append(head)
-        kind, number, place = found.groups()
-        number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
-        index[row] = _KINDS.index(kind), int(number), int(place), len(head), number_of_tail
-    parts = {
-        "index": index,
-        "heads": np.frombuffer(b"".join(heads), dtype=np.uint8),
-        "tails": np.frombuffer(b"".join(tails), dtype=np.uint8),
-        "ends": np.cumsum([len(tail) for tail in tails], dtype=np.int64),
+    heads: list[bytes] = []
+    index: list[tuple[int, int, int, int, int]] = []
+    for kind, rounds in messages.items():
+        for number, frames in rounds.items():
+            for place, (head, tail) in enumerate(frames.parts()):
+                heads.append(head)
+                number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
+                index.append((_KINDS.index(kind), number, place, len(head), number_of_tail))
+    return {
+        f"{MESSAGES}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 5),
+        f"{MESSAGES}.heads": _one_after_the_other(heads),
+        f"{MESSAGES}.tails": _one_after_the_other(tails),
+        f"{MESSAGES}.ends": torch.tensor([len(tail) for tail in tails], dtype=torch.int64).cumsum(0),
     }
-    return {f"{MESSAGES}.{part}": torch.from_numpy(values.copy()) for part, values in parts.items()}
+
+
+def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
+    """Bytes as uint8; all messages are hundreds of megabytes, which are copied once."""
+    joined = bytearray().join(parts)
+    return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
 
 
 def _split(index: np.ndarray, heads: np.ndarray, tails: np.ndarray, ends: np.ndarray) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ def _split(index: np.ndarray, heads: np.ndarray, tails: np.ndarray, ends: np.nda
         head = heads[start : start + head_bytes]
         start += head_bytes
         whole = head if tail < 0 else np.concatenate([head, tails[bounds[tail] : bounds[tail + 1]]])
-        messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = torch.from_numpy(whole.copy())
+        messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = torch.from_numpy(whole)
     return messages
 
 

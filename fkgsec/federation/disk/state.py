@@ -72,13 +72,11 @@ def save_state(path: Path, federation: Federation, progress: Progress) -> None:
     tree: dict[str, packing.Tree] = {
         "now": federation.task.snapshot(),
         "best": best.tree(federation.parties) if best else {},
-        "frame": packing.frames_by_round(transcript.frames),
-        "note": packing.frames_by_round(transcript.notes),
         "exchange": federation.exchange.tensors(),
         "trainer": federation.task.trainer_state(),
         "adversary": adversary.tensors() if adversary else {},
     }
-    checkpoint.save(path, packing.pack(tree), progress)
+    checkpoint.save(path, packing.pack(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
 
 
 def restore_state(federation: Federation, path: Path, *, honest: bool = False) -> Progress:

@@ -89,7 +89,7 @@ def test_attempts_come_in_turn_each_with_its_own_salt() -> None:
     first = announce(client.plan, 0, seeded(b"first"))
     client, setting, tables = contribute(client, first, seeded(b""))
     assert setting.min_survivors == 2
-    assert tables["table"].shape == (600 * CELL_WIDTH,)
+    assert tables()["table"].shape == (600 * CELL_WIDTH,)
     with pytest.raises(ReplayedMessage, match="round"):
         contribute(client, first, seeded(b""))
     with pytest.raises(ReplayedMessage, match="salt"):
@@ -144,7 +144,7 @@ def test_a_client_takes_part_in_one_repetition_of_a_size() -> None:
 def test_a_multiplier_that_sums_to_zero_is_noticed_by_the_holder() -> None:
     """Of probability 2^-61: the identifier is not in the sum."""
     client, _, tables = contribute(joined(["x"]), announce(plan_of(("a", "b")), 0, seeded(b"")), bytes)
-    found = open_union(client.plan, announce(client.plan, 0, seeded(b"")), Sum(tables, ("a", "b")))
+    found = open_union(client.plan, announce(client.plan, 0, seeded(b"")), Sum(tables(), ("a", "b")))
     with pytest.raises(MissingIdentifiers, match="lacks"):
         accept(client, found)
 

@@ -138,7 +138,8 @@ def opened(sets: Mapping[str, Collection[str]], randomness: Randomness, *, table
     announcement = Announcement(plan.session, 0, SERVER, SALT, plan.num_cells(0))
     settings, tables = [], {}
     for name in CLIENTS:
-        _, setting, tables[name] = contribute(join(plan, name, sets[name]), announcement, table_randomness)
+        _, setting, made = contribute(join(plan, name, sets[name]), announcement, table_randomness)
+        tables[name] = made()
         settings.append(setting)
     total = aggregate(settings[0], tables, IDENTITIES, randomness=dict.fromkeys(CLIENTS, randomness))
     return total.vectors["table"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from protocols.core.errors import (
     SettingError,
 )
-from protocols.core.prg import Randomness, Ring, derive, seeded
+from protocols.core.prg import Ring, derive, seeded
 from protocols.psu import (
     Announcement,
     CohortChanged,
@@ -265,16 +265,16 @@ def test_clients_that_were_told_different_salts_open_nothing() -> None:
 def damaging(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """The first client adds a five to one cell of its first so many tables."""
     left = [times]
-    honest = psu_module.encode
+    honest = psu_module.encode_with
 
-    def encode(parameters: Parameters, identifiers: Collection[str], randomness: Randomness) -> np.ndarray:
-        table = honest(parameters, identifiers, randomness)
+    def encode(parameters: Parameters, identifiers: Collection[str], multipliers: np.ndarray) -> np.ndarray:
+        table = honest(parameters, identifiers, multipliers)
         if "mark" in identifiers and left[0]:
             left[0] -= 1
             table = Ring.MERSENNE61.add(table, np.eye(1, len(table), 3, dtype=np.uint64)[0] * np.uint64(5))
         return table
 
-    monkeypatch.setattr(psu_module, "encode", encode)
+    monkeypatch.setattr(psu_module, "encode_with", encode)
 
 
 def test_one_wrong_cell_is_damage_and_makes_no_table_grow(monkeypatch: pytest.MonkeyPatch) -> None:
