@@ -1,7 +1,8 @@
-"""AUC and TPR of scores of triples, with intervals that count that triples which share an entity are scored alike.
+"""AUC, TPR and means of scores of triples, with intervals that count that triples which share an entity are scored alike.
 
     dyadic_auc(members, controls, ends)                    # ends int64 [m + c, 2]: heads and tails
     dyadic_tpr(members, controls, ends, 0.01)
+    dyadic_mean(1 / ranks, ends)                           # ends int64 [n, 2]
 
 A hub stands in many triples, and a model that knows it well scores all of them high: a thousand triples of one hub are no
 thousand observations. The variance is that of dyadic data (`attacks.uploads.pairs.dyadic_variance`).
@@ -13,10 +14,11 @@ import math
 
 import numpy as np
 from scipy.stats import binom
+from scipy.stats import t as student
 
 from attacks.membership.figures import Placements, estimate_auc, placements, tpr_at_fpr
 from attacks.uploads.pairs import dyadic_variance
-from fkgsec.estimate import Estimate, proportion
+from fkgsec.estimate import Estimate, critical_value, proportion
 
 
 def dyadic_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> Estimate:
@@ -64,6 +66,36 @@ def dyadic_tpr(
     high = found.value + math.hypot(wide.high - found.value, max(0.0, most - found.value))
     method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
     return Estimate(found.value, min(found.value, max(0.0, low)), max(found.value, min(1.0, high)), m, method)
+
+
+def dyadic_mean(values: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> Estimate:
+    """Mean of values in 0..1, float `[n]`, such as reciprocal ranks or hits.
+
+    The interval is Wilson's of as many independent hits and misses as have the variance of the mean; of fewer, by the quantiles
+    of Student's t, where a few heads or tails stand in most triples, whose variance is then known badly. Where all values are
+    alike, as many as there are heads or tails.
+
+    Args:
+        ends: int64 `[n, 2]`, heads and tails. compared: among how many figures this one was chosen (Bonferroni).
+    """
+    n, share = len(values), float(values.mean())
+    influence = (values - share) / n
+    variance = _dyadic(influence, ends)
+    usable = min(_effective_number(column) for column in ends.T)
+    count = usable
+    if variance > 0:
+        wider = float(student.ppf(0.975, max(1.0, usable - 1))) / critical_value()
+        count = share * (1 - share) / variance * (1 - 1 / max(2.0, usable)) / wider**2
+    whole = max(1, round(count))
+    wide = proportion(share * whole, whole, compared=compared)
+    method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
+    return Estimate(share, min(share, wide.low), max(share, wide.high), n, method)
+
+
+def _effective_number(column: np.ndarray) -> float:
+    """1 over the sum of squared shares: the number of different ones where each stands equally often."""
+    counts = np.unique(column, return_counts=True)[1]
+    return float(counts.sum() ** 2 / (counts**2).sum())
 
 
 def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> float:

@@ -11,7 +11,8 @@ diagnosis): the tails that the relation has in the colluder's triples and that t
 `score`: of the answer on the victim's rows, by the colluder's relation row. `with prior`: that and the answers' log-frequency in
 the colluder's triples, both in deviations. Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the
 embedding was not told) and those that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count
-as better ones, and an answer outside the candidates is missed.
+as better ones, and an answer outside the candidates is missed. Intervals count that several answers of one entity,
+and several entities with one answer, go well or badly together (`attacks.membership.intervals`).
 
 Baseline: `prior`, the order of frequency in the colluder's triples. The most: the share of true answers among the candidates.
 
@@ -31,11 +32,11 @@ from torch import Tensor
 from attacks.arrays import in_deviations
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.membership.intervals import dyadic_mean
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
+from fkgsec.estimate import Estimate, exact
 from fkgsec.kge.models import KgeModel
-from fkgsec.randomness import generator
 
 ATTRIBUTES = "attributes"
 WITHIN = 10
@@ -146,11 +147,11 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
     ranks = _ranks(claim, asked, true)
     reciprocal = {way: np.where(np.isfinite(one), 1 / one, 0.0) for way, one in ranks.items()}
     reachable = float(np.isfinite(ranks["prior"]).mean())
-    rng = generator(truth.seed, ATTRIBUTES, victim, suffix)
+    ends = np.unique([[head, tail] for head, _, tail in asked], return_inverse=True)[1].reshape(-1, 2)
     ways = [way for way in ranks if way != "prior"]
     measured: tuple[dict[str, Measure], dict[str, Measure]] = (
-        {way: partial(_mean, values=reciprocal[way], rng=rng) for way in ways},
-        {way: partial(_share, int((ranks[way] <= WITHIN).sum()), len(asked)) for way in ways},
+        {way: partial(_mean, reciprocal[way], ends) for way in ways},
+        {way: partial(_mean, (ranks[way] <= WITHIN).astype(np.float64), ends) for way in ways},
     )
     prior = (float(reciprocal["prior"].mean()), float((ranks["prior"] <= WITHIN).mean()))
     shared = {"attainable": reachable, "counts": {"triples": len(asked)}}
@@ -180,12 +181,8 @@ def _ranks(
     return ranks
 
 
-def _mean(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
-    return mean_of_shares(values, rng, compared)
-
-
-def _share(right: int, count: int, compared: int) -> Estimate:
-    return proportion(right, count, compared=compared)
+def _mean(values: np.ndarray, ends: np.ndarray, compared: int) -> Estimate:
+    return dyadic_mean(values, ends, compared=compared)
 
 
 ATTACK = Attack(
