@@ -7,6 +7,9 @@ Both runs have one seed, so that nothing but the adversary differs, and noise th
 reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts them, the share of
 honest clients' uploaded rows that it cut, over all rounds; base is the same share in the clean run, which is what the defense
 costs where nobody attacks.
+
+Where the adversary has no row that another client has, as where data are divided by relations and these alone cross, nothing that
+it uploads reaches anybody: what is lost is nothing by construction, and a remark says so.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from fkgsec import estimate
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import client_party
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.randomness import generator
 
 MRR_DROP, ROWS_CUT = "mrr-drop", "rows-cut"
@@ -43,6 +47,7 @@ def damage(
         adversaries: the clients that are not honest; none where the server is it. remark: on what is lost.
     """
     clean: FederationResult = truth.result
+    remark = "; ".join(filter(None, (remark, _reaches_nobody(clean, adversaries)))) or None
     places = [place for place, client in enumerate(clean.graph.clients) if client.name not in adversaries]
     reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in one.test_ranks] for way, one in attacked.items()}
     before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
@@ -62,6 +67,23 @@ def damage(
             attainable=float(base.mean()), num_attacked=len(chosen), remark=remark,
         )  # fmt: skip
     return figures + _rows_cut(truth, attacked, adversaries)
+
+
+def _reaches_nobody(clean: FederationResult, adversaries: Sequence[str]) -> str | None:
+    """That no row of the adversaries' is another client's; None where one is, or where the server is the adversary."""
+    for table in RECIPES[clean.options.algorithm].shared if adversaries else ():
+        own, others = set[int](), set[int]()
+        for client in clean.graph.clients:
+            ids, count = (
+                (client.entity_ids, client.num_trained_entities)
+                if table == "entities"
+                else (client.relation_ids, client.num_trained_relations)
+            )
+            (own if client.name in adversaries else others).update(ids[:count].tolist())
+        if own & others:
+            return None
+    whose = " and ".join(adversaries)
+    return f"no other client has a row of {whose}'s: what it uploads reaches nobody" if adversaries else None
 
 
 def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:

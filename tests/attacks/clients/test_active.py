@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks import AttackOptions, Figure, run_attacks
-from attacks.clients.active import Prober
+from attacks.clients.active import Answers, Plan, Prober
 from attacks.view import ALL
 from defenses import make_transport
 from fkgsec import FederationResult
@@ -20,7 +21,7 @@ from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Rows
-from fkgsec.kge.models import MODELS, Side
+from fkgsec.kge.models import MODELS, KgeModel, Side
 
 PARTY = "client/hospital-1"
 trained = functools.partial(run_federation, make_transport=make_transport)
@@ -181,3 +182,28 @@ def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: 
 def test_a_probe_that_there_is_not_is_refused(name: str, value: float) -> None:
     with pytest.raises(SpecError, match=f"{name} must"):
         AttackOptions(**{name: value})
+
+
+def test_for_moves_that_were_not_made_chance_is_a_half() -> None:
+    """Of a translation the opposite moves turn every score into its negative: over moves drawn by signs the mean AUC is .5."""
+    rng = np.random.default_rng(0)
+    before, changes, relations = (
+        torch.from_numpy(rng.normal(size=(count, 8)).astype(np.float32)) for count in (30, 30, 3)
+    )
+    triples = np.stack([rng.integers(0, most, 40) for most in (30, 3, 30)], axis=1)
+    moved = np.arange(30)
+    plan = Plan(
+        KgeModel("transe", 8, 10.0, 2.0),
+        SimpleNamespace(relations=relations),
+        lambda _: np.zeros(0),
+        moved,
+        before,
+        None,
+    )
+    for _ in range(3):
+        moves = torch.from_numpy((2 * rng.integers(0, 2, (30, 8)) - 1).astype(np.float32))
+        there, back = (
+            Answers(replace(plan, moves=sign * moves), before, changes).displacement(triples) for sign in (1, -1)
+        )
+        assert there == pytest.approx(-back, abs=1e-5)
+        assert np.abs(there).max() > 0.1

@@ -1,0 +1,118 @@
+"""What the displacement probe says where nothing is displaced: its figure's null under the clip, on the runs of the matrix.
+
+    python -m tests.attacks.clients.probe_null                # some minutes
+
+Each run of the matrix under `robust:rule=clip` is trained with the probe's client in it, once with its moves and once with none:
+it uploads what it received, as in the rounds of the probe, and asks who followed moves that it never made. Of these the AUC
+(trained triples among random pairs, of each victim the questions of the probe) is taken for many drawn directions. A third column
+has the directions drawn anew in the run in which rows were moved, but in others: what moving alone does to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from attacks.clients.active import ATTACK, Answers, Plan, _probed, planned
+from attacks.clients.asking import askable, numbers, places
+from attacks.kge.view import kge_view
+from attacks.membership.figures import placements
+from attacks.registry import Truth
+from attacks.uploads.questions import Questions, draw_questions, named
+from attacks.view import THREAT_MODELS
+from defenses import make_transport
+from experiments.runs.record import Record
+from fkgsec import run_federation
+from fkgsec.randomness import generator
+from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
+
+DRAWS = 200
+
+
+def truth_of(record: Record) -> tuple[Truth, Plan]:
+    """The run trained again, with what its evaluator knows, and what the client plans."""
+    spec, train = record.spec, partial(run_federation, make_transport=make_transport)
+    result, options = train(spec.load_graph(), spec.federation_options()), spec.attack_options()
+    who, seed = options.colluders(result.graph.clients), options.seed
+    view = kge_view(result, THREAT_MODELS["client"], colluder=who, leak=options.leak[0], seed=seed)
+    view = replace(view, train=train)
+    rng = generator(seed, "score", ATTACK.name, "client")
+    truth = Truth(ATTACK, view, result, who[0], seed, rng)
+    return truth, planned(options)(view, generator(seed, "attack", ATTACK.name, "client"))
+
+
+def asked_of(truth: Truth, plan: Plan, victim: str) -> Questions:
+    """The probe's questions of a victim: of triples of which an end was to be moved."""
+    names, kinds = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
+    client, known = truth.client(victim), askable(truth, victim)
+    moved, has = (
+        np.isin(names[client.entity_ids].astype(str), one.astype(str))
+        for one in (plan.own.entity_names[plan.moved], plan.own.entity_names)
+    )
+    has_kind = np.isin(kinds[client.relation_ids].astype(str), plan.own.relation_names.astype(str))
+
+    def asks(triples: np.ndarray) -> np.ndarray:
+        ends = triples[:, [0, 2]]
+        return known(triples) & moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
+
+    return draw_questions(truth, victim, asks, truth.rng)
+
+
+def rows_of(truth: Truth, plan: Plan, victim: str) -> tuple[np.ndarray, np.ndarray]:
+    """The trained triples and the random pairs that are asked, in the client's rows, int64 `[q, 3]` each."""
+    place, kind = numbers(plan.own.entity_names), numbers(plan.own.relation_names)
+    asked = asked_of(truth, plan, victim)
+    trained, others = (places(named(truth, victim, part), place, kind) for part in (asked.trained, asked.random))
+    return trained, others
+
+
+def auc(answers: Answers, asked: tuple[np.ndarray, np.ndarray]) -> float:
+    return float(placements(*map(answers.displacement, asked)).members.mean())
+
+
+def nulls(answers: Answers, asked: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Means over victims of the AUC for directions that nobody moved in, float64 `[DRAWS]`."""
+    rng, plan = np.random.default_rng(0), answers.plan
+    size = float(plan.moves.abs().max())
+    found = []
+    for _ in range(DRAWS):
+        signs = 2 * rng.integers(0, 2, tuple(plan.moves.shape)) - 1
+        moves = torch.from_numpy((size * signs).astype(np.float32))
+        other = answers._replace(plan=replace(plan, moves=moves))
+        found.append(np.mean([auc(other, one) for one in asked]))
+    return np.array(found)
+
+
+def main() -> None:
+    print(
+        "| data | seed | probe | nobody moves: mean (sd of a draw) | moved in others: mean (sd of a draw) | draws as high |"
+    )
+    print("|---" * 6 + "|")
+    for data in ("hospitals", "umls"):
+        rows = []
+        for path in sorted(FOLDER.glob(f"{data}-seed*.json")):
+            truth, plan = truth_of(cases(path.stem)[CLIP])
+            asked = [rows_of(truth, plan, one.name) for one in truth.view.victims]
+            made = {}
+            for name, moves in (("moved", plan.moves), ("still", torch.zeros_like(plan.moves))):
+                probed = _probed(replace(plan, moves=moves), truth)
+                assert not isinstance(probed, str), probed
+                made[name] = probed[1]._replace(plan=plan)
+            probe = np.mean([auc(made["moved"], one) for one in asked])
+            still, others = (nulls(made[name], asked) for name in ("still", "moved"))
+            rows.append((probe, still, others))
+            print(line(data, path.stem[-1], *rows[-1]), flush=True)
+        print(line(data, "all", *(np.mean([row[place] for row in rows], axis=0) for place in range(3))), flush=True)
+
+
+def line(data: str, seed: str, probe: float, still: np.ndarray, others: np.ndarray) -> str:
+    """Of the mean over victims."""
+    shown = [f"{one.mean():.4f} ({one.std(ddof=1):.4f})" for one in (still, others)]
+    return f"| {data} | {seed} | {probe:.3f} | {shown[0]} | {shown[1]} | {(still >= probe).sum()} of {len(still)} |"
+
+
+if __name__ == "__main__":
+    main()
