@@ -5,15 +5,15 @@
 #   docker run --rm --read-only --tmpfs /tmp --network none -v "$PWD/runs:/runs" -v "$PWD/my-federation:/data:ro" fkgsec \
 #     attack --data /data --target fede --out /runs/mine
 #
-# The lock asks for Python 3.11.5 or newer (pymdown-extensions 13.1 does), which older bases, such as Debian 12 with 3.11.2, do not have.
-# Where PyTorch's index cannot be reached, --build-arg TORCH_INDEX=... names another one that has the build of requirements.lock.
+# requirements.run.lock has what a run needs, without packages for tests and documentation, which ask for Python 3.11.5 or newer; any 3.11
+# is enough for it. Where PyTorch's index cannot be reached, --build-arg TORCH_INDEX=... names another one that has torch as pinned there.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 FROM python:3.11-slim AS build
 ARG TORCH_INDEX
 WORKDIR /source
-COPY requirements.lock ./
+COPY requirements.run.lock ./
 RUN python -m venv /opt/fkgsec \
- && /opt/fkgsec/bin/pip install --no-cache-dir --require-hashes --extra-index-url "$TORCH_INDEX" -r requirements.lock
+ && /opt/fkgsec/bin/pip install --no-cache-dir --require-hashes --extra-index-url "$TORCH_INDEX" -r requirements.run.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY fkgsec fkgsec
 COPY attacks attacks

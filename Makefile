@@ -73,12 +73,17 @@ $(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are 
 	$(SUPPLY)/bin/python -m pip install --quiet -c constraints.txt build twine pip-tools cyclonedx-bom pip-audit
 	touch $@
 
-lock: $(SUPPLY)/.made  ## pin every package that we and the tests need, with its hashes
-	$(SUPPLY)/bin/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --extra dev --extra rdf \
-	  --no-emit-options --no-header --constraint constraints.txt --output-file requirements.compiled pyproject.toml
-	sed '/^#/!q' requirements.lock | grep '^#' > requirements.head  # what stands above the first package
-	cat requirements.head requirements.compiled > requirements.lock
-	rm requirements.head requirements.compiled
+COMPILE := -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-options --no-header \
+  --constraint constraints.txt --extra rdf
+
+lock: $(SUPPLY)/.made  ## pin every package that we and the tests need, with its hashes, and of these apart what a run needs
+	$(SUPPLY)/bin/python $(COMPILE) --extra dev --output-file requirements.compiled pyproject.toml
+	cp requirements.compiled requirements.run.compiled  # from which pins and hashes of the second are taken
+	$(SUPPLY)/bin/python $(COMPILE) --no-annotate --output-file requirements.run.compiled pyproject.toml
+	for lock in requirements requirements.run; do \
+	  sed '/^#/!q' $$lock.lock | grep '^#' > $$lock.head && cat $$lock.head $$lock.compiled > $$lock.lock || exit 1; \
+	  rm $$lock.head $$lock.compiled; \
+	done  # what stands above the first package stays
 
 sbom: $(SUPPLY)/.made $(VENV)/.run  ## dist/fkgsec.cdx.json: a bill of materials (CycloneDX) of what is installed
 	mkdir -p dist
