@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
@@ -101,22 +102,55 @@ def spelled_defense(value: str) -> str:
 
 
 def spelled_case(value: str) -> str:
-    """A case of `fkgsec compare` in the words of fkgsec. Raises `SpecError` for an unknown algorithm or defense.
+    """A case of `fkgsec compare` in the words of fkgsec.
+
+    Raises:
+        SpecError: an unknown algorithm or defense, or both joined by something else than a slash; says how it is written.
 
     >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedAvg"), spelled_case("SecAgg"), spelled_case("none")
     ('fedr/psu,secagg', 'fedavg', 'secagg', 'none')
     """
-    algorithm, slash, defense = value.partition("/")
-    if slash:
-        return f"{spelled('algorithm', algorithm, RECIPES)}/{spelled_defense(defense)}"
     if value in ("", "none"):
         return value
+    algorithm, slash, defense = value.partition("/")
+    try:
+        return f"{spelled('algorithm', algorithm, RECIPES)}/{spelled_defense(defense)}" if slash else _alone(value)
+    except SpecError as error:
+        if (written := _joined_otherwise(value)) and written.casefold() != value.casefold():
+            raise SpecError(f"case: {value!r} is written {written}: algorithm/defense,defense") from error
+        raise
+
+
+def _alone(value: str) -> str:
+    """A case that names an algorithm or defenses, not both."""
     try:
         return spelled("algorithm", value, RECIPES)
     except SpecError as error:
         if value.partition(":")[0].partition(",")[0].strip().casefold() in KINDS:
             return spelled_defense(value)
         raise SpecError(f"case: {value!r} is no defense either; {error}") from error
+
+
+def _joined_otherwise(value: str) -> str | None:
+    """How a case is written that joins its parts by other signs than a slash and commas, or has them in another order; else none.
+
+    >>> _joined_otherwise("FedAvg+secagg"), _joined_otherwise("secagg/fedr"), _joined_otherwise("psu + secagg")
+    ('fedavg/secagg', 'fedr/secagg', 'psu,secagg')
+    """
+    algorithms = {_fold(name): name for name in RECIPES}
+    for sign in reversed(list(re.finditer(r"[^A-Za-z0-9]", value))):  # the last one first: gcfl+ has one in its name
+        left, right = value[: sign.start()].strip(), value[sign.end() :].strip()
+        for algorithm, defense in ((left, right), (right, left)):
+            if _fold(algorithm) in algorithms and (kinds := _kinds_and_settings(defense)):
+                return f"{algorithms[_fold(algorithm)]}/{kinds}"
+    return _kinds_and_settings(value)
+
+
+def _kinds_and_settings(value: str) -> str | None:
+    """Defenses joined by any signs, then settings, as `spelled_defense` reads them; none where one is unknown."""
+    kinds, colon, settings = value.partition(":")
+    named = re.split(r"[^a-z]+", kinds.strip().casefold())
+    return f"{','.join(named)}{colon}{settings}" if all(kind in KINDS for kind in named) else None
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
