@@ -64,7 +64,7 @@ def _algorithms(task: str) -> Measured | None:
     """Attacks that need no further training, on every algorithm of a task."""
     yours = "fkgsec compare --case ALGORITHM --case OTHER"
     if task == "graph":
-        about = "Generated graphs, four clients, 12 rounds, width 16; one seed, 95 % intervals"
+        about = "Generated graphs, four clients, 24 rounds, width 16; one seed, 95 % intervals"
         return _measured("algorithms/motifs.json", about, yours)
     about = "Embedded hospitals, five clients, 4,000 triples, 12 rounds, dimension 16; one seed, 95 % intervals"
     return _measured("algorithms/hospitals.json", about, yours)

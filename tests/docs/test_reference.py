@@ -46,6 +46,8 @@ def test_every_algorithm_with_its_settings(pages: dict[str, str]) -> None:
         assert recipe.source in page
         for one in settings_of(recipe.settings):
             assert f"| `--{one.name.replace('_', '-')}` | {one.default} |" in page
+    for name in ("pfedeg", "fedstar"):  # of each task; what leaks of them is recorded
+        assert re.search(r"^## What leaked$", pages[f"reference/algorithms/{file_name(name)}"], re.MULTILINE), name
     assert "| up | 3,977 | 3,977 | 1.00 |" not in pages["reference/algorithms/feds.md"]
     assert (
         "refused: feds: codec 'top-k' needs a server that knows who holds each row"
