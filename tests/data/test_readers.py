@@ -362,6 +362,19 @@ class TestTripleTable:
         semicolons = as_graph(readers.read_triple_table(tmp_path / "t.txt", delimiter=";"))
         assert by_name(semicolons, "train") == [("a", "r", "b")]
 
+    def test_a_csv_of_spreadsheets_has_semicolons(self, tmp_path: Path) -> None:
+        """Where a comma stands before decimals; with a byte order mark, commas in cells, columns in any order."""
+        (tmp_path / "t.csv").write_bytes(
+            '\ufefftail;note;head;relation\r\nMüller, Ward 3;1,5;"a;b";is part of\r\n'.encode()
+        )
+        (tmp_path / "u.csv").write_text("head,relation,tail;\na,r,b;c\n")
+        found = as_graph(readers.read_triple_table(tmp_path / "t.csv"))
+        assert by_name(found, "train") == [("a;b", "is part of", "Müller, Ward 3")]
+        with pytest.raises(DataError, match="no column tail"):
+            readers.read_triple_table(tmp_path / "u.csv")
+        with pytest.raises(DataError, match="no column head"):
+            readers.read_triple_table(tmp_path / "t.csv", delimiter=",")
+
     @pytest.mark.parametrize(
         ("content", "message"),
         [

@@ -58,7 +58,8 @@ def read_triple_table(
         split_column: the column that says train, valid (validation, val, dev) or test, in any case. None takes a column
             named "split" if there is one; without any, all triples are in train, and a warning says so.
         client_column: the column that names a triple's client. None takes a column named "client" if there is one.
-        delimiter: of text tables; None goes by the suffix.
+        delimiter: of text tables; None goes by the suffix, and of `.csv` by the first line: a semicolon if it names the columns
+            so, as spreadsheets write where a comma stands before decimals.
         name: what the graph is called; the file's stem when None.
 
     Returns:
@@ -77,7 +78,7 @@ def read_triple_table(
     if path.suffix.lower() in _PARQUET_SUFFIXES:
         table = _read_parquet(path, wanted, optional)
     else:
-        table = _read_text_table(path, wanted, optional, delimiter or ("," if path.suffix.lower() == ".csv" else "\t"))
+        table = _read_text_table(path, wanted, optional, delimiter)
 
     def marks(column: str | None, default: str) -> list[str] | None:
         return table.columns.get(column or default) if column or default in optional else None
@@ -138,11 +139,21 @@ def _check_filled(table: _Table) -> _Table:
     return table
 
 
-def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str], delimiter: str) -> _Table:
+def _delimiter(path: Path, text: str, wanted: Iterable[str]) -> str:
+    """A tab; of `.csv` a comma, or a semicolon where the first line has all columns that are asked for between those."""
+    if path.suffix.lower() != ".csv":
+        return "\t"
+    first = next(csv.reader([text.partition("\n")[0]], delimiter=";"), [])
+    return ";" if set(wanted) <= set(first) else ","
+
+
+def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str], delimiter: str | None) -> _Table:
+    text = read_text(path)
+    delimiter = _delimiter(path, text, wanted) if delimiter is None else delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise DataError(f"{path}: delimiter {delimiter!r} must be one character, not a quote or line end")
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.reader(io.StringIO(read_text(path).rstrip("\n")), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(io.StringIO(text.rstrip("\n")), delimiter=delimiter, quoting=quoting, strict=True)
     lines: list[int] = []
     rows: list[list[str]] = []
     line = 1
