@@ -26,10 +26,12 @@ from protocols.core.compiled import compiled
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _MINUS_INFINITY = np.float32(-np.inf)
+# A call that is not inlined counts references to every array that it is passed, by atomic operations: as long as a pair takes.
+# `_pull` stays a call, since its last bits hang on it where half the width is no multiple of the vector's.
 PARTS = 8  # shares of a table that threads work on; fixed, so that sums do not depend on the number of threads
 
 
-@compiled(fastmath=_FAST)
+@compiled(fastmath=_FAST, inline="always")
 def _similarity(kind, x, y):
     total = _ZERO
     if kind == L1:
@@ -60,7 +62,7 @@ def _pull(coefficient, x, y, out):
         out[half + d] += imaginary * scaled
 
 
-@compiled(fastmath=_FAST)
+@compiled(fastmath=_FAST, inline="always")
 def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
     """Add coefficient * d similarity / d query and / d row; at a kink the subgradient is 0, as autograd takes it."""
     if kind == L1:
@@ -229,38 +231,41 @@ def l1_gradients(
     """`candidate_gradients` of L1, to the same bits: rows take their queries, four at a time, then queries their rows.
 
     The derivative is a mere sign: to take it twice costs less than to load and store a query's sum for each candidate, as long
-    as the rows, which queries ask for at random, lie in a cache.
+    as a part's rows, which queries ask for at random, lie in a cache.
     """
     B, K = coefficients.shape
-    W = queries.shape[1]
     rows, of_query = np.empty(B * K, np.int32), np.empty(B * K, np.float32)  # candidates by query, in the order of rows
     of_row = np.empty(len(positives), np.float32)
     bounds = np.empty((B, PARTS + 1), np.int64)
     for c in prange(len(first_row) - 1):
         low, first, count = first_query[c], first_row[c], first_row[c + 1] - first_row[c]
-        end = np.arange(low, first_query[c + 1]) * K
+        end = (np.arange(first_query[c + 1] - low) * K + low * K).astype(np.uint32)
         bounds[low : first_query[c + 1], 0] = end
         for part in range(PARTS):
             for n in range(first + count * part // PARTS, first + count * (part + 1) // PARTS):
                 for place in range(start[n], start[n + 1]):
-                    b = positives[place]
-                    coefficient = coefficients[b, columns[place]]
+                    b = np.uint32(positives[place])
+                    coefficient = coefficients[b, np.uint32(columns[place])]
                     of_row[place] = coefficient
-                    rows[end[b - low]] = n
-                    of_query[end[b - low]] = coefficient
-                    end[b - low] += 1
+                    own = np.uint32(b - low)
+                    rows[end[own]] = n
+                    of_query[end[own]] = coefficient
+                    end[own] += np.uint32(1)
             bounds[low : first_query[c + 1], part + 1] = end
-    scratch = np.empty((threads, PARTS, 1, W), np.float32)
+    scratch = np.empty((threads, queries.shape[1]), np.float32)
     for thread in prange(threads):
         for n in range(len(table) * thread // threads, len(table) * (thread + 1) // threads):
             table_gradient[n] = _ZERO
             _add_signs(of_row, positives, start[n], start[n + 1], queries, table[n], table_gradient[n])
         partial = scratch[thread]
-        for b in range(B * thread // threads, B * (thread + 1) // threads):
-            partial[:] = _ZERO
+        query_gradient[B * thread // threads : B * (thread + 1) // threads] = _ZERO
+        for c in range(len(first_row) - 1):
+            low, high = max(first_query[c], B * thread // threads), min(first_query[c + 1], B * (thread + 1) // threads)
             for part in range(PARTS):
-                _add_signs(of_query, rows, bounds[b, part], bounds[b, part + 1], table, queries[b], partial[part, 0])
-            _sum_parts(partial, 0, query_gradient[b])
+                for b in range(low, high):
+                    partial[:] = _ZERO
+                    _add_signs(of_query, rows, bounds[b, part], bounds[b, part + 1], table, queries[b], partial)
+                    query_gradient[b] += partial
 
 
 @compiled(fastmath=False)  # or it would take its callers', and sum the four in another order
