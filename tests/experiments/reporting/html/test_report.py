@@ -846,7 +846,7 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return (place / "report.html").as_uri()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
 def test_in_a_browser(browser: Any, address: str, width: int, scheme: str) -> None:
     """Nothing on the console, nothing loaded, on the screen within a second, no sideways scroll, axe-core finds nothing."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
