@@ -3,7 +3,7 @@
 #   docker build -t fkgsec .
 #   docker run --rm --read-only --tmpfs /tmp --network none fkgsec
 #   docker run --rm --read-only --tmpfs /tmp --network none -v "$PWD/runs:/runs" -v "$PWD/my-federation:/data:ro" fkgsec \
-#     attack --data /data --target fede --out /runs/mine
+#     attack --data /data --target fede --out /runs/mine  # runs/ is writable for uid 1000
 #
 # requirements.run.lock has what a run needs, without packages for tests and documentation, which ask for Python 3.11.5 or newer; any 3.11
 # is enough for it. Where PyTorch's index cannot be reached, --build-arg TORCH_INDEX=... names another one that has torch as pinned there.
