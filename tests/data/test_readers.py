@@ -362,6 +362,11 @@ class TestTripleTable:
         semicolons = as_graph(readers.read_triple_table(tmp_path / "t.txt", delimiter=";"))
         assert by_name(semicolons, "train") == [("a", "r", "b")]
 
+    def test_a_first_line_that_is_too_long_is_said_with_its_line(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text(f"head,relation,tail,{'a' * 200_000}\na,r,b,c\n")
+        with pytest.raises(DataError, match=r"t\.csv:1: field larger than field limit"):
+            readers.read_triple_table(tmp_path / "t.csv")
+
     def test_a_csv_of_spreadsheets_has_semicolons(self, tmp_path: Path) -> None:
         """Where a comma stands before decimals; with a byte order mark, commas in cells, columns in any order."""
         (tmp_path / "t.csv").write_bytes(

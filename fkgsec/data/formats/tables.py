@@ -143,7 +143,10 @@ def _delimiter(path: Path, text: str, wanted: Iterable[str]) -> str:
     """A tab; of `.csv` a comma, or a semicolon where the first line has all columns that are asked for between those."""
     if path.suffix.lower() != ".csv":
         return "\t"
-    first = next(csv.reader([text.partition("\n")[0]], delimiter=";"), [])
+    try:
+        first = next(csv.reader([text.partition("\n")[0]], delimiter=";"), [])
+    except csv.Error:  # as who reads the table says, with the line
+        return ","
     return ";" if set(wanted) <= set(first) else ","
 
 
