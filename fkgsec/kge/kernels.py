@@ -47,11 +47,17 @@ Similarity: TypeAlias = "int | Callable[[Tensor, Tensor], Tensor]"
 class Segments(NamedTuple):
     """Where each of C tables stacked into one begins, int64 `[C + 1]` both.
 
-    Queries `queries[c] : queries[c + 1]` have all their candidates among rows `rows[c] : rows[c + 1]`.
+    Queries `queries[c] : queries[c + 1]` have all their candidates among rows `rows[c] : rows[c + 1]`, which are rows `first` on
+    of a larger stack.
     """
 
     queries: np.ndarray
     rows: np.ndarray
+    first: int = 0
+
+    def of(self, stack: Tensor) -> Tensor:
+        """These rows of the larger stack, a view."""
+        return stack[self.first : self.first + int(self.rows[-1])]
 
 
 def similarity(kind: Similarity, x: Tensor, y: Tensor) -> Tensor:
@@ -103,7 +109,7 @@ def candidate_loss(
         weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
         margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
         segments: where each of several stacked tables begins; from 0 to B and to N. One table when None.
-        out: float `[N, W]` on the CPU that may take the table's gradient: memory that was used before costs much less to fill.
+        out: float `[N, W]` that takes the table's gradient: memory that was used before costs much less to fill.
 
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
@@ -114,7 +120,7 @@ def candidate_loss(
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
         loops.weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
         return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments, out))
-    return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature)
+    return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature, out)
 
 
 class CandidateScores(NamedTuple):
@@ -137,17 +143,18 @@ def candidate_scores(
     *,
     margin: float,
     segments: Segments | None = None,
+    out: Tensor | None = None,
 ) -> CandidateScores:
     """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
     if _compiled(queries) and isinstance(kind, int):
         loops = _cpu_kernels()
         order = loops.order_candidates(loops.get_num_threads(), _array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
-        vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments)
+        vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments, out=out)
         return CandidateScores(scores, vjp)
     return CandidateScores(
         _scores_torch(kind, queries, table, candidates, margin),
-        functools.partial(_gradients_torch, kind, queries, table, candidates),
+        functools.partial(_gradients_torch, kind, queries, table, candidates, out=out),
     )
 
 
@@ -247,7 +254,7 @@ def _compiled_gradients(
         loops.get_num_threads(),
         _array(queries),
         _array(table),
-        *(segments or Segments(np.array([0, len(queries)]), np.array([0, len(table)]))),
+        *(segments or Segments(np.array([0, len(queries)]), np.array([0, len(table)])))[:2],
         *order,
         _array(derivatives),
         query_gradient.numpy(),
@@ -263,6 +270,10 @@ def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
     return [slice(low, min(low + step, B)) for low in range(0, B, step)]
 
 
+def _zeros(table: Tensor, out: Tensor | None) -> Tensor:
+    return torch.zeros_like(table) if out is None else out.zero_()
+
+
 def _scores_torch(kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
     parts = [
         margin + similarity(kind, queries[part][:, None], table[candidates[part].clamp_min(0).long()])
@@ -272,9 +283,14 @@ def _scores_torch(kind: Similarity, queries: Tensor, table: Tensor, candidates: 
 
 
 def _gradients_torch(
-    kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, derivatives: Tensor
+    kind: Similarity,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    derivatives: Tensor,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    query_gradient, table_gradient = torch.empty_like(queries), torch.zeros_like(table)
+    query_gradient, table_gradient = torch.empty_like(queries), _zeros(table, out)
     for part in _parts(candidates, table):
         chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
         with torch.enable_grad():
@@ -295,8 +311,9 @@ def _candidate_loss_torch(
     weights: Tensor,
     margin: float,
     temperature: float,
+    out: Tensor | None = None,
 ) -> CandidateLoss:
-    table_gradient = torch.zeros_like(table)
+    table_gradient = _zeros(table, out)
     losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)
     for part in _parts(candidates, table):
         chosen = candidates[part].clamp_min(0).long()

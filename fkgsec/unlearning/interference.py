@@ -20,8 +20,9 @@ from fkgsec.federation.recipes import Table
 from fkgsec.kge import kernels
 from fkgsec.kge.kernels import CandidateScores
 from fkgsec.kge.local.distillation import divergence
+from fkgsec.kge.local.learner import Learner, Queries
 from fkgsec.kge.local.stack import ClientStack
-from fkgsec.kge.local.training import Learner, LocalTrainer, Queries, TrainingSubset
+from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import CounterDraws
@@ -198,8 +199,8 @@ class AlternatingTrainer(LocalTrainer):
                 other = scored[teaches].candidates.scores if move.distils else scores.detach()
                 loss = self._loss(scores, other, counts, mu_distill=self._mu if move.distils else 0.0)
             gradient = torch.autograd.grad(loss, scores, weights)[0]
-            pulled = student.candidates.vjp(gradient)
-            moved = learners[learns].gradients(student.queries, triples, side, *pulled)
+            to_queries, _ = student.candidates.vjp(gradient)
+            moved = learners[learns].gradients(student.queries, triples, side, to_queries)
             steps = [(learners[learns], {"entities": moved["entities"]})]
             losses += loss.detach()
         return losses, steps
@@ -207,8 +208,13 @@ class AlternatingTrainer(LocalTrainer):
 
 def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: kernels.Segments) -> _Scored:
     model, queries = learner.stack.model, learner.queries(triples, side)
-    table = learner.stack.tables["entities"].detach()[: segments.rows[-1]]
     scores = kernels.candidate_scores(
-        model.similarity, queries.rows.detach(), table, candidates, margin=model.margin, segments=segments
+        model.similarity,
+        queries.rows.detach(),
+        segments.of(learner.stack.tables["entities"].detach()),
+        candidates,
+        margin=model.margin,
+        segments=segments,
+        out=segments.of(learner.entity_gradients),
     )
     return _Scored(queries, scores)

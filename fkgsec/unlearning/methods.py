@@ -21,8 +21,9 @@ from fkgsec.errors import DataError, TrainingError
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.kernels import Segments
+from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.local.training import Learner, LocalTrainer, TrainingSubset, corrupting_entities
+from fkgsec.kge.local.training import LocalTrainer, TrainingSubset, corrupting_entities
 from fkgsec.kge.models import Side
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator

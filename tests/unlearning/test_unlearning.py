@@ -486,12 +486,12 @@ class TestTraining:
         rows, known = np.array([4, 9]), set(map(tuple, graph.train.tolist()))
         trainer = LocalTrainer(stack, options, subsets={0: TrainingSubset(graph.train, rows)})
         assert trainer.num_steps([0]) == options.local_epochs
-        triples, candidates, _ = trainer._assemble({0: rows}, {0: generator(0, "test")}, "tail")
+        triples, candidates, _ = trainer._assemble({0: rows}, {0: generator(0, "test")}, "tail", 0)
         assert triples.tolist() == graph.train[rows].tolist()
         for (head, relation, _), drawn in zip(triples.tolist(), candidates[:, 1:].tolist(), strict=True):
             assert not any((head, relation, tail) in known for tail in drawn)
         alone = LocalTrainer(stack, options, subsets={0: TrainingSubset.all(graph.train[rows])})
-        _, loose, _ = alone._assemble({0: np.array([0, 1])}, {0: generator(0, "test")}, "tail")
+        _, loose, _ = alone._assemble({0: np.array([0, 1])}, {0: generator(0, "test")}, "tail", 0)
         assert (loose[:, 1:] >= 0).sum() > (candidates[:, 1:] >= 0).sum()
 
     def test_moves_follow_one_another_each_from_where_the_last_left(self, uneven: FederatedGraph) -> None:

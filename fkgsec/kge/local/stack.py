@@ -8,7 +8,7 @@ Legend: `W`, `V` widths of entity and relation rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ class ClientStack:
         self.keys = tuple(keys)
         self.model = model
         self.order = sorted(range(len(graphs)), key=lambda client: (-len(graphs[client].train), client))
+        self._slots = {client: slot for slot, client in enumerate(self.order)}
         sizes = {
             "entities": [graphs[client].num_entities for client in self.order],
             "relations": [graphs[client].num_relations for client in self.order],
@@ -87,13 +88,19 @@ class ClientStack:
         """The client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`."""
         return self.tables[table][self._spans[table][client]]
 
+    def window(self, table: Table, clients: Collection[int]) -> slice:
+        """The rows of a stacked table from the first to the last of these clients."""
+        spans = [self._spans[table][client] for client in clients]
+        return slice(min(span.start for span in spans), max(span.stop for span in spans))
+
     def segments(self, num_queries: Mapping[int, int]) -> Segments:
-        """Each client's queries, in stacked order, and entities, up to the last client that has queries."""
-        last = max(self.order.index(client) for client in num_queries)
-        clients = self.order[: last + 1]
+        """Each client's queries, in stacked order, and entities, from the first to the last client that has queries."""
+        slots = [self._slots[client] for client in num_queries]
+        clients = self.order[min(slots) : max(slots) + 1]
+        first = self.span("entities", clients[0]).start
         queries = np.cumsum([0, *(num_queries.get(client, 0) for client in clients)], dtype=np.int64)
-        rows = np.array([0, *(self.span("entities", client).stop for client in clients)], dtype=np.int64)
-        return Segments(queries, rows)
+        rows = np.array([first, *(self.span("entities", client).stop for client in clients)], dtype=np.int64)
+        return Segments(queries, rows - first, first)
 
     @property
     def device(self) -> torch.device:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fkgsec import philox
-from fkgsec.adam import Adam
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge import kernels
 from fkgsec.kge.device.fused import Subset, make_fused, why_not_fused
+from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
@@ -38,83 +38,7 @@ if TYPE_CHECKING:
     from fkgsec.kge.device.learner import FusedLearner
 
 TABLES: tuple[Table, ...] = ("entities", "relations")
-
-
-class Learner:
-    """One model of all clients with the Adam that trains it.
-
-    One Adam serves all clients: each client's rows are parameters of their own with their own step count, so a client that
-    has fewer batches takes fewer steps. Gradients are dense (rows without a gradient still move by their
-    momentum), as in the published codes.
-
-    Args:
-        stack: the tables, trained in place. tables: those that this learner trains.
-    """
-
-    def __init__(self, stack: ClientStack, tables: Collection[Table], learning_rate: float) -> None:
-        self.stack = stack
-        self.tables = tuple(tables)
-        self._learning_rate = learning_rate
-        self._relation_gradients = torch.zeros_like(stack.tables["relations"])
-        self.entity_gradients = torch.empty_like(stack.tables["entities"])  # of the last step
-        self.reset_optimizer()
-
-    def reset_optimizer(self) -> None:
-        """Forget Adam's moments and step counts."""
-        self._parameters: list[dict[Table, Tensor]] = [
-            {table: self.stack.rows(table, client).requires_grad_() for table in self.tables}
-            for client in range(len(self.stack.graphs))
-        ]
-        flat = [parameters[table] for parameters in self._parameters for table in self.tables]
-        self._adam = Adam(flat, lr=self._learning_rate)
-
-    def queries(self, triples: Tensor, side: Side) -> Queries:
-        """What the candidates of these triples, int64 `[B, 3]` in stacked rows, are compared with."""
-        with torch.enable_grad():
-            anchors = self.stack.tables["entities"].detach()[triples[:, 0 if side == "tail" else 2]].requires_grad_()
-            relations = self.stack.tables["relations"].detach()[triples[:, 1]].requires_grad_()
-            return Queries(anchors, relations, self.stack.model.query(anchors, relations, side))
-
-    def gradients(
-        self, queries: Queries, triples: Tensor, side: Side, to_queries: Tensor, to_entities: Tensor
-    ) -> dict[Table, Tensor]:
-        """Gradients to the tables from those to queries and candidates; `to_entities` is added to in place."""
-        to_anchors, to_relations = torch.autograd.grad(queries.rows, [queries.anchors, queries.relations], to_queries)
-        return {
-            "entities": to_entities.index_add_(0, triples[:, 0 if side == "tail" else 2], to_anchors),
-            "relations": self._relation_gradients.zero_().index_add_(0, triples[:, 1], to_relations),
-        }
-
-    def step(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> None:
-        """One step of Adam for the clients that are at it."""
-        for client, parameters in enumerate(self._parameters):
-            for table, rows in parameters.items():
-                at_it = client in clients and table in gradients
-                rows.grad = gradients[table][self.stack.span(table, client)] if at_it else None
-        self._adam.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's state by name, for a checkpoint."""
-        state = self._adam.state_dict()["state"]
-        return {f"{place}.{name}": tensor for place, values in state.items() for name, tensor in values.items()}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            place, name = key.split(".", 1)
-            state.setdefault(int(place), {})[name] = tensor
-        whole = self._adam.state_dict()
-        whole["state"] = state
-        self._adam.load_state_dict(whole)
-
-
-class Queries(NamedTuple):
-    """Anchors `[B, W]`, relations `[B, V]`, and the queries `[B, W]` that they make, with their graph."""
-
-    anchors: Tensor
-    relations: Tensor
-    rows: Tensor
+CACHED_BYTES = 12 * 2**20  # of what the steps of some clients touch, up to which it is taken to lie in a cache
 
 
 class TrainingSubset(NamedTuple):
@@ -232,9 +156,27 @@ class LocalTrainer:
 
     def num_steps(self, clients: Sequence[int]) -> int:
         """Steps of one round: those of the client with the most batches."""
-        longest = max(len(self._subsets[client].rows) for client in clients)
-        batches = self._options.local_epochs * -(-longest // self._options.batch_size)
+        groups = self._groups([client for client in self._stack.order if client in set(clients)])
+        longest = [max(len(self._subsets[client].rows) for client in group) for group in groups]
+        batches = self._options.local_epochs * sum(-(-count // self._options.batch_size) for count in longest)
         return batches * len(corrupted_sides(self._options, 0))
+
+    def _groups(self, ordered: Sequence[int]) -> list[list[int]]:
+        """Clients that take their steps together: all of them on a GPU, on the CPU as many as a cache holds.
+
+        Of a client that is its rows, their gradient and Adam's two moments, of each model.
+        """
+        groups: list[list[int]] = []
+        free = 0
+        for client in ordered:
+            rows = self._stack.rows("entities", client)
+            needed = 4 * rows.nbytes * (2 if self._private else 1)
+            if not groups or (needed > free and rows.device.type == "cpu"):
+                groups.append([])
+                free = CACHED_BYTES
+            groups[-1].append(client)
+            free -= needed
+        return groups
 
     def train_round(
         self, round: int, clients: Sequence[int], on_step: Callable[[], None] = lambda: None
@@ -271,22 +213,28 @@ class LocalTrainer:
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
             self.rule.begin_epoch(epoch, self._stack, self.received)
-            shuffled, draws = {}, {}
-            for client in ordered:
-                shuffled[client], draws[client] = self._draws(client, round, epoch)
-            size = self._options.batch_size
-            for step in range(-(-max(map(len, shuffled.values())) // size)):
-                active = [client for client in ordered if step * size < len(shuffled[client])]
-                batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
-                # The epoch shifts the parity, so that a client of one batch sees both sides.
-                for side in corrupted_sides(self._options, step + epoch + round):
-                    step_losses, steps = self._step(batches, draws, side)
-                    self._check(step_losses, round, epoch, step)
-                    self._take(steps, batches, step_losses)
+            for group in self._groups(ordered):
+                for step_losses in self._epoch(round, epoch, group):
                     for client, loss in step_losses.items():
                         losses[client].append(loss)
                     on_step()
         return {client: float(np.mean(values)) for client, values in losses.items()}
+
+    def _epoch(self, round: int, epoch: int, group: Sequence[int]) -> Iterator[dict[int, float]]:
+        """Take the steps of an epoch; yields the loss of each client that is still at it."""
+        shuffled, draws = {}, {}
+        for client in group:
+            shuffled[client], draws[client] = self._draws(client, round, epoch)
+        size = self._options.batch_size
+        for step in range(-(-max(map(len, shuffled.values())) // size)):
+            active = [client for client in group if step * size < len(shuffled[client])]
+            batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
+            # The epoch shifts the parity, so that a client of one batch sees both sides.
+            for side in corrupted_sides(self._options, step + epoch + round):
+                losses, steps = self._step(batches, draws, side)
+                self._check(losses, round, epoch, step)
+                self._take(steps, batches, losses)
+                yield losses
 
     def _check(self, losses: Mapping[int, float], round: int, epoch: int, step: int) -> None:
         """Raise `TrainingError` for a loss that is not finite."""
@@ -310,10 +258,8 @@ class LocalTrainer:
         self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
     ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
         """The loss of each client, and each learner's gradients; nothing has moved yet."""
-        triples, candidates, weights = self._assemble(batches, draws, side)
-        candidates[:, 0] = triples[:, 2 if side == "tail" else 0]
-        # Active clients are a prefix of the rows (or of all rows, when some clients do not take part in the round).
         segments = self._stack.segments({client: len(rows) for client, rows in batches.items()})
+        triples, candidates, weights = self._assemble(batches, draws, side, segments.first)
         if self._private is None:
             losses, steps = self._alone(triples, candidates, weights, side, segments)
         else:
@@ -332,15 +278,15 @@ class LocalTrainer:
         outcome = kernels.candidate_loss(
             model.similarity,
             queries.rows.detach(),
-            stack.tables["entities"].detach()[: segments.rows[-1]],
+            segments.of(stack.tables["entities"].detach()),
             candidates,
             weights / 2,  # (positive + negative) / 2. Source: FedE's and FedR's codes.
             margin=model.margin,
             temperature=self._options.sampling_temperature,
             segments=segments,
-            out=self._learner.entity_gradients[: segments.rows[-1]],
+            out=segments.of(self._learner.entity_gradients),
         )
-        gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient, outcome.table_gradient)
+        gradients = self._learner.gradients(queries, triples, side, outcome.query_gradient)
         return outcome.losses / 2, [(self._learner, gradients)]
 
     def _together(
@@ -359,10 +305,11 @@ class LocalTrainer:
             kernels.candidate_scores(
                 learner.stack.model.similarity,
                 query.rows.detach(),
-                learner.stack.tables["entities"].detach()[: segments.rows[-1]],
+                segments.of(learner.stack.tables["entities"].detach()),
                 candidates,
                 margin=learner.stack.model.margin,
                 segments=segments,
+                out=segments.of(learner.entity_gradients),
             )
             for learner, query in zip(learners, queries, strict=True)
         ]
@@ -372,7 +319,8 @@ class LocalTrainer:
         by_scores = torch.autograd.grad(losses, [shared, own], weights)
         steps = []
         for learner, query, one, gradient in zip(learners, queries, scored, by_scores, strict=True):
-            steps.append((learner, learner.gradients(query, triples, side, *one.vjp(gradient))))
+            to_queries, _ = one.vjp(gradient)
+            steps.append((learner, learner.gradients(query, triples, side, to_queries)))
         return losses.detach(), steps
 
     def _take(
@@ -394,23 +342,28 @@ class LocalTrainer:
         if pull is None:
             return losses
         for table in self._recipe.shared:
-            end = len(gradients[table])
-            rows, received = self._stack.tables[table].detach()[:end], self.received[table][:end]
-            previous = self.previous.get(table, received)[:end]
-            row_losses, derivatives = pull.objective.row_loss(rows, received, previous, pull.tau)
+            window = self._stack.window(table, batches)
+            rows, received = self._stack.tables[table].detach()[window], self.received[table]
+            previous = self.previous.get(table, received)[window]
+            row_losses, derivatives = pull.objective.row_loss(rows, received[window], previous, pull.tau)
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)
-                loss, slope = pull.objective.of_client(row_losses[span])
-                weights[span] = pull.weight * slope
+                own = slice(span.start - window.start, span.stop - window.start)
+                loss, slope = pull.objective.of_client(row_losses[own])
+                weights[own] = pull.weight * slope
                 losses[client] += pull.weight * loss
-            gradients[table].addcmul_(derivatives, weights[:, None])
+            gradients[table][window].addcmul_(derivatives, weights[:, None])
         return losses
 
     def _assemble(
-        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
+        self,
+        batches: dict[int, np.ndarray],
+        draws: Mapping[int, np.random.Generator | CounterDraws],
+        side: Side,
+        first: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Stacked triples int64 `[B, 3]`, candidates int32 `[B, K]` (column 0 still open) and weights float32 `[B]`."""
+        """Stacked triples int64 `[B, 3]`, candidates int32 `[B, K]` as rows from row `first` on, and weights float32 `[B]`."""
         triples, weights = [], []
         total = sum(len(rows) for rows in batches.values())
         candidates = torch.empty(total, 1 + self._options.num_negatives, dtype=torch.int32)
@@ -420,15 +373,12 @@ class LocalTrainer:
             first_relation = self._stack.span("relations", client).start
             triples.append(self._subsets[client].triples[rows] + np.array([first_entity, first_relation, first_entity]))
             drawn = self._samplers[client].sample(rows, self._options.num_negatives, side, draws[client])
-            candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + first_entity, drawn)
+            candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + (first_entity - first), drawn)
             weights.append(np.full(len(rows), 1 / len(rows), dtype=np.float32))
             low += len(rows)
-        device = self._stack.device
-        return (
-            torch.from_numpy(np.concatenate(triples)).to(device),
-            candidates.to(device),
-            torch.from_numpy(np.concatenate(weights)).to(device),
-        )
+        stacked, device = torch.from_numpy(np.concatenate(triples)), self._stack.device
+        candidates[:, 0] = stacked[:, 2 if side == "tail" else 0] - first
+        return stacked.to(device), candidates.to(device), torch.from_numpy(np.concatenate(weights)).to(device)
 
 
 def corrupted_sides(options: KgeOptions, turn: int) -> tuple[Side, ...]:

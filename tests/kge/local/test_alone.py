@@ -14,6 +14,7 @@ from torch import Tensor
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
+from fkgsec.kge.local import training
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
 from fkgsec.kge.models import MODELS
@@ -83,6 +84,7 @@ def test_alone_and_stacked_give_the_same_bits(
     options = replace(options, model=model, algorithm=algorithm, **settings)
     everybody, rounds = [0, 1, 2], [[0, 1, 2], [0, 1], [0, 1, 2]]
     stacked = party(uneven.clients, everybody, options)
+    assert [len(group) for group in stacked.trainer._groups(stacked.stacks[0].order)] == [3]
     together = train(stacked, everybody, rounds, options.seed)
     for key, graph in enumerate(uneven.clients):
         alone = party([graph], [key], options)
@@ -90,6 +92,32 @@ def test_alone_and_stacked_give_the_same_bits(
         assert [loss[key] for loss in losses] == [loss[key] for loss in together if key in loss]
         for name, rows in alone.table(0).items():
             assert torch.equal(rows, stacked.table(key)[name]), f"client {graph.name}, table {name}"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [("fede", "rotate"), ("fedprox", "transe"), ("fedec", "complex"), ("fedlu", "transe"), ("fede-svd+", "distmult")],
+)
+def test_clients_divided_among_caches_get_the_same_bits(
+    algorithm: str, model: str, uneven: FederatedGraph, options: FederationOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two largest of three clients take their steps together, the third by itself; the largest sits out the second round."""
+    options = replace(options, model=model, algorithm=algorithm, **{"dim": 15, **SETTINGS.get(algorithm, {})})
+    everybody, outcomes = [0, 1, 2], []
+    for divided in (False, True):
+        clients = party(uneven.clients, everybody, options)
+        order, steps = clients.stacks[0].order, clients.trainer.num_steps(everybody)
+        if divided:
+            held = sum(clients.stacks[0].rows("entities", client).nbytes for client in order[:2])
+            monkeypatch.setattr(training, "CACHED_BYTES", 4 * len(clients.stacks) * held)
+            assert clients.trainer._groups(order) == [order[:2], order[2:]]
+            assert clients.trainer.num_steps(everybody) > steps
+        losses = train(clients, everybody, [everybody, order[1:], everybody], options.seed)
+        outcomes.append((losses, [clients.table(client) for client in everybody]))
+    (losses, tables), (losses_divided, tables_divided) = outcomes
+    assert losses == losses_divided
+    for one, other in zip(tables, tables_divided, strict=True):
+        assert all(torch.equal(rows, other[name]) for name, rows in one.items())
 
 
 @pytest.mark.parametrize("variant", INTERFERENCE)
