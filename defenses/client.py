@@ -38,15 +38,23 @@ class Part(NamedTuple):
     """What a client puts into the sums of a round.
 
     Attributes:
-        kept: what it is made of. elements: ring elements `[N, width]` with its weight and noise, zeros where it sends no row.
-        values: these as numbers. weights: `[N]`, its weight at the rows that it sends. num_clipped: values that were cut.
+        kept: what it is made of. rows: `[k]`, which of the table's `[N]` rows it sends, ascending; under noise in the ring all.
+        elements: ring elements `[k, width]` with its weight and noise. values: these as numbers.
+        weights: `[k]`, its weight, 0 at the rows that it does not hold. num_clipped: values that were cut.
     """
 
     kept: Kept
+    rows: np.ndarray
     elements: np.ndarray
     values: np.ndarray
     weights: np.ndarray
     num_clipped: int
+
+    def whole(self, own: np.ndarray, num_rows: int) -> np.ndarray:
+        """Elements or weights at all of the table's rows, `[N]` or `[N, width]`: zeros where it sends no row."""
+        whole = np.zeros((num_rows, *own.shape[1:]), dtype=own.dtype)
+        whole[self.rows] = own
+        return whole
 
 
 @dataclass(frozen=True)
@@ -214,19 +222,24 @@ class DefendedClient:
     def part(self, round: int, table: Table, kept: Kept, width: int) -> Part:
         """Encode a contribution for sums of rows `[N, width]`."""
         encoding, noise = self.terms.encodings[table], self.terms.noise.get(table)
-        held = self._held(table, kept.contribution)
-        dense = np.zeros((len(self.names[table]), width))
-        dense[held] = kept.contribution.rows.numpy()
-        elements, num_clipped = encoding.encode(dense)
+        held, noise = (
+            self._held(table, kept.contribution),
+            noise if isinstance(noise, RingNoise) and self.guarded else None,
+        )
+        rows = np.arange(len(self.names[table])) if noise else np.sort(held)
+        places = np.searchsorted(rows, held)
+        own = np.zeros((len(rows), width))
+        own[places] = kept.contribution.rows.numpy()
+        elements, num_clipped = encoding.encode(own)
         weight = self.tables[table].holding.weight
         if weight > 1:
             elements = elements * elements.dtype.type(weight)  # modulo the ring
-        if isinstance(noise, RingNoise) and self.guarded:
+        if noise:
             drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
-        weights = np.zeros(len(dense), dtype=Ring.UINT32.dtype)
-        weights[held] = weight
-        self.parts[table] = Part(kept, elements, encoding.decode(elements), weights, num_clipped)
+        weights = np.zeros(len(rows), dtype=Ring.UINT32.dtype)
+        weights[places] = weight
+        self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights, num_clipped)
         return self.parts[table]
 
     def _held(self, table: Table, contribution: Contribution) -> np.ndarray:
@@ -236,6 +249,7 @@ class DefendedClient:
     def keep_back(self, table: Table, sent: np.ndarray) -> Part:
         """Leave out the rows that are not to be sent, bool `[N]`."""
         part = self.parts[table]
+        sent = sent[part.rows]
         self.parts[table] = part._replace(
             elements=np.where(sent[:, None], part.elements, 0),
             values=part.values * sent[:, None],
@@ -247,13 +261,14 @@ class DefendedClient:
         """The sum of a round was opened, as its broadcast says: what the client's codec is to remember of its part in it."""
         if self.in_sum.pop(table, None) != round:
             return
-        kept = self.parts[table].kept
+        part = self.parts[table]
+        kept = part.kept
         chosen, held = kept.contribution.chosen.clone(), self._held(table, kept.contribution)
         crossed = np.ones(len(self.names[table]), dtype=bool)
         if self.terms.defense.suppress:
             crossed = self.sent_rows[table][1]
         chosen[chosen.clone()] = torch.from_numpy(crossed[held])
-        values = torch.from_numpy(self.parts[table].values[held[crossed[held]]])
+        values = torch.from_numpy(part.values[np.searchsorted(part.rows, held[crossed[held]])])
         self.tables[table].sent(kept, Contribution(chosen, values))
 
 

@@ -12,6 +12,7 @@ Secure aggregation and private set union are rounds inside these: their frames c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -213,7 +214,7 @@ def client_union(client: DefendedClient, table: Table) -> ClientRound[list[str]]
     inner = psu.client_round(joined, client.identity, client.draw("psu", table, 0))
     ended = yield from _client_side(inner, Seal(0, table), client.party)
     assert isinstance(ended.result, tuple)
-    return list(ended.result)
+    return list(map(sys.intern, ended.result))  # what each client of one process was sent is in memory once
 
 
 # Broadcasts that are bound.
@@ -418,10 +419,11 @@ def _client_sum(
     table = seal.table
 
     def values() -> dict[str, np.ndarray]:
-        part = client.parts[table]
+        part, num_rows = client.parts[table], len(client.names[table])
+        weights = part.whole(part.weights, num_rows)
         if purpose == "holders":
-            return {"holders": np.minimum(part.weights, 1)}
-        return {"rows": part.elements.ravel(), "holders": part.weights}
+            return {"holders": np.minimum(weights, 1)}
+        return {"rows": part.whole(part.elements, num_rows).ravel(), "holders": weights}
 
     draw = client.draw(purpose, table, seal.round)
     inner = secagg.client_round(setting, client.party, client.identity, draw, values)

@@ -58,6 +58,7 @@ from defenses.statement import protection_of
 from defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
+from fkgsec.exchange.parts import FilledRows, FilledTables
 from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
@@ -215,7 +216,13 @@ class DefendedTransport(Transport):
         }
         server = self.uploading(round, table, participants)
         outcome = self._run(server, clients, rounds.silencing(self._deliver, dropouts)).result
-        self.inputs[table] = {party: torch.from_numpy(self.defended[party].parts[table].values) for party in rows}
+        parts = {party: self.defended[party].parts[table] for party in rows}
+        self.inputs[table] = FilledTables(
+            {
+                party: FilledRows(len(before), torch.from_numpy(part.rows), torch.from_numpy(part.values))
+                for party, part in parts.items()
+            }
+        )
         self.known[table] = {} if self.codec.chooses_rows else self._echoes(table, before)
         return outcome._replace(num_clipped=clipped)
 

@@ -149,6 +149,48 @@ class Observed(NamedTuple):
     seen: Tensor
 
 
+class FilledRows(NamedTuple):
+    """A table `[num_rows, width]` that is zero but for the rows at `places`, int64 `[k]`: their values, `[k, width]`."""
+
+    num_rows: int
+    places: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor) -> FilledRows:
+        """Of a whole table; rows of other bits than zeros are filled, -0.0 among them."""
+        places = (table.contiguous().view(torch.uint8) != 0).any(dim=1).nonzero()[:, 0]
+        return cls(len(table), places, table[places])
+
+    def whole(self) -> Tensor:
+        """All of its rows."""
+        whole = self.values.new_zeros(self.num_rows, *self.values.shape[1:])
+        whole[self.places] = self.values
+        return whole
+
+
+class FilledTables(Mapping[str, Tensor]):
+    """Tables by party, held as the rows that are filled: each is made whole when it is read, and a copy.
+
+    Hundreds of clients that hold a few rows of a table each would else take as many tables.
+    """
+
+    def __init__(self, held: Mapping[str, FilledRows]) -> None:
+        self.held = dict(held)
+
+    def __getitem__(self, party: str) -> Tensor:
+        return self.held[party].whole()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __repr__(self) -> str:
+        return f"FilledTables({', '.join(self.held)})"
+
+
 class Uploaded(NamedTuple):
     """Outcome of one round's uploads to one table.
 

@@ -69,7 +69,7 @@ class Transport:
         }
         self.server: dict[Table, SharedTable] = {table: one.shared for table, one in self.servers.items()}
         self.clients: dict[Table, dict[str, TableClient]] = {table: {} for table in tables}
-        self.inputs: dict[Table, dict[str, Tensor]] = {}
+        self.inputs: dict[Table, Mapping[str, Tensor]] = {}
         self.known: dict[Table, dict[str, Tensor]] = {}
         self.unguarded: set[str] = set()
 

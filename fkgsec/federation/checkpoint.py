@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -91,18 +91,20 @@ def with_current_names(document: Any) -> Any:
     return found
 
 
-def save(path: Path, tensors: dict[str, Tensor], progress: Progress, messages: Messages = MappingProxyType({})) -> None:
+def save(
+    path: Path, leaves: Mapping[str, packing.Leaf], progress: Progress, messages: Messages = MappingProxyType({})
+) -> None:
     """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole.
 
     Args:
         messages: serialised ones, "frame", and notes, "note", by round; `load` gives them as tensors of bytes.
     """
     part = path.with_name(path.name + ".part")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    if is_worthwhile(tensors, progress.entries, messages):
-        tensors, layout = condense(tensors, progress.entries, messages)
+    if is_worthwhile(leaves, progress.entries, messages):
+        tensors, layout = condense(leaves, progress.entries, messages)
         progress = msgspec.structs.replace(progress, entries=[], layout=layout, schema=CONDENSED)
     else:
+        tensors = {name: packing.whole(leaf).detach().cpu().contiguous() for name, leaf in leaves.items()}
         tensors |= packing.pack({kind: packing.frames_by_round(rounds) for kind, rounds in messages.items()})
     content = msgspec.json.encode(progress).decode()
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}

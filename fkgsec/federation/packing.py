@@ -16,23 +16,36 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange import Observed
+from fkgsec.exchange.parts import FilledRows, FilledTables
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.recipes import Table
 
-Tree: TypeAlias = "Mapping[str, Tensor | Tree]"
+Leaf: TypeAlias = Tensor | FilledRows
+Tree: TypeAlias = "Mapping[str, Leaf | Tree]"
 ByParty: TypeAlias = "dict[Table, dict[str, Tensor]]"
+Inputs: TypeAlias = "dict[Table, Mapping[str, Tensor]]"
 Seen: TypeAlias = "dict[Table, dict[str, Observed]]"
 
 
-def pack(tree: Tree) -> dict[str, Tensor]:
-    """The tensors of nested mappings, each under the names that lead to it, joined by dots."""
-    packed: dict[str, Tensor] = {}
+def leaves(tree: Tree) -> dict[str, Leaf]:
+    """What nested mappings hold, each under the names that lead to it, joined by dots."""
+    packed: dict[str, Leaf] = {}
     for name, value in tree.items():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor | FilledRows):
             packed[name] = value
         else:
-            packed |= {f"{name}.{inner}": tensor for inner, tensor in pack(value).items()}
+            packed |= {f"{name}.{inner}": leaf for inner, leaf in leaves(value).items()}
     return packed
+
+
+def whole(leaf: Leaf) -> Tensor:
+    """A leaf as the tensor that it stands for."""
+    return leaf if isinstance(leaf, Tensor) else leaf.whole()
+
+
+def pack(tree: Tree) -> dict[str, Tensor]:
+    """The same as `leaves`, each whole."""
+    return {name: whole(leaf) for name, leaf in leaves(tree).items()}
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,7 +55,8 @@ def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def by_place(own: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
     """Tensors by table and party, the parties by their place."""
-    return {table: {str(parties.index(party)): rows for party, rows in rows.items()} for table, rows in own.items()}
+    held = {table: rows.held if isinstance(rows, FilledTables) else rows for table, rows in own.items()}
+    return {table: {str(parties.index(party)): one for party, one in rows.items()} for table, rows in held.items()}
 
 
 def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> ByParty:
@@ -52,6 +66,14 @@ def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Se
             party: tensors[f"{table}.{place}"] for place, party in enumerate(parties) if f"{table}.{place}" in tensors
         }
         for table in tables
+    }
+
+
+def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Inputs:
+    """The same, of tables of which the filled rows are to be held."""
+    found = by_party(tensors, tables, parties)
+    return {
+        table: FilledTables({party: FilledRows.of(one) for party, one in own.items()}) for table, own in found.items()
     }
 
 

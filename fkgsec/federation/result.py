@@ -47,7 +47,8 @@ class Kept:
     Attributes:
         started: by table and party, the shared rows that its training of that round started from, in its own order.
         inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
-            would hand over): float64 `[n, width]` over all rows of the shared table, its noise included.
+            would hand over): float64 `[n, width]` over all rows of the shared table, its noise included. Made when read: what is
+            written into it is not kept.
         known: by table and party, what the server knew beforehand of its part of that round's sum: float64 `[n, width]`, the
             part's value in each row of the shared table, where the client holds it. Empty unless something is wrong: clients
             that send the server's broadcast back, or that were sent what the clip cuts to a value the server can tell.
@@ -57,7 +58,7 @@ class Kept:
     """
 
     started: packing.ByParty = field(default_factory=dict)
-    inputs: packing.ByParty = field(default_factory=dict)
+    inputs: packing.Inputs = field(default_factory=dict)
     known: packing.ByParty = field(default_factory=dict)
     carried: dict[str, Tensor] = field(default_factory=dict)
     observed: packing.Seen = field(default_factory=dict)
@@ -70,10 +71,10 @@ class Kept:
     @staticmethod
     def read(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> dict[str, Any]:
         """Undo `tree`, packed: the attributes by name."""
-        own = {
-            kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties)
-            for kind in ("started", "inputs", "known")
+        own: dict[str, Any] = {
+            kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties) for kind in ("started", "known")
         }
+        own["inputs"] = packing.filled_by_party(packing.below("inputs.", tensors), tables, parties)
         observed = packing.seen_by_party(packing.below("observed.", tensors), tables, parties)
         return {**own, "carried": packing.below("carried.", tensors), "observed": observed}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,30 @@ def test_factorised_changes_under_sums(
     method = UnlearnOptions(method="finetune", decay_epochs=1)
     after = unlearn(secure, {asking.name: asking.train[:5]}, method, make_transport=make_transport)
     assert after.rounds[1].num_survivors in ((5,) if "dropout" not in defense else (0, 3, 4, 5))
+
+
+def test_clients_hold_what_they_sent_and_no_tables(options: FederationOptions) -> None:
+    """Of a table of 4,000 rows each sends eight, and between rounds has these as ring elements and as numbers."""
+    names = [f"row {number}" for number in range(4000)]
+    held = {f"client/{number}": names[8 * number : 8 * number + 8] for number in range(6)}
+    held["client/0"] = names
+    transport = make_transport(Channel(), replace(options, defense="psu,secagg"), list(held), ["entities"], "bytes")
+    transport.align("entities", {party: Holding(own, min(len(own), 8)) for party, own in held.items()})
+    transport.initialise("entities", torch.zeros(len(names), 16))
+    transport.broadcast(0, "entities", list(held))
+    tracemalloc.start()
+    try:
+        transport.upload(1, "entities", {party: torch.ones(8, 16) for party in held})
+        transport.channel.transcript.retain(set(), set())
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 4 * len(names) * 16  # one table of elements
+    inputs = transport.inputs["entities"]
+    assert inputs["client/1"].shape == (len(names), 16)
+    rows = [transport.server["entities"].names.index(name) for name in held["client/1"]]
+    assert inputs["client/1"][rows].eq(1).all()
+    assert inputs["client/1"].count_nonzero() == 8 * 16
 
 
 class Stop(Exception):

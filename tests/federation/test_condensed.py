@@ -8,12 +8,13 @@ import torch
 from safetensors import safe_open
 
 from fkgsec.errors import RunError
+from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.disk.condensed import Layout, condense, entries_of, expand, lines_of
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import frames_by_round, pack
+from fkgsec.federation.packing import Leaf, frames_by_round, pack
 
 CLIENTS = 20
 
@@ -34,6 +35,11 @@ def tensors_of() -> dict[str, torch.Tensor]:
     own = {"now.entities": rows, "best.final.entities": rows.clone(), "best.inputs.entities.0": inputs}
     own |= {"small": torch.zeros(2), "none": torch.zeros(0, 4), "a number": torch.tensor(3.0)}
     return own
+
+
+def as_filled(tensors: dict[str, torch.Tensor]) -> dict[str, Leaf]:
+    """All matrices as a run holds what its clients put into a sum: those of few rows, of many, and of none."""
+    return {name: FilledRows.of(one) if one.dim() == 2 else one for name, one in tensors.items()}
 
 
 def messages_of(channel: Channel) -> dict[str, dict[int, Frames]]:
@@ -62,10 +68,11 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
 
 
-def test_tensors_come_back_as_they_were() -> None:
+@pytest.mark.parametrize("filled", [False, True])
+def test_tensors_come_back_as_they_were(filled: bool) -> None:
     tensors, messages = tensors_of(), messages_of(broadcast(torch.randn(500, 8)))
     entries = [Entry(1, SERVER, "client/a", "rows", "entities", 7)]
-    kept, layout = condense(tensors, entries, messages)
+    kept, layout = condense(as_filled(tensors) if filled else tensors, entries, messages)
     back, lines = expand(kept, layout)
     tensors = with_messages(tensors, messages)
     assert lines == entries
@@ -118,11 +125,12 @@ def test_lines_that_are_none_are_refused(lines: torch.Tensor) -> None:
         entries_of(lines, ["server"])
 
 
-def test_a_small_file_holds_its_tensors_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_small_file_holds_its_tensors_as_they_are(filled: bool, tmp_path: Path) -> None:
     """As it did before large ones were condensed, and other versions read it."""
     own, messages = tensors_of(), messages_of(broadcast(torch.randn(50, 4)))
     progress = Progress("run", entries=[Entry(1, "client/a", SERVER, "rows", "entities", 9)])
-    checkpoint.save(tmp_path / "state", own, progress, messages)
+    checkpoint.save(tmp_path / "state", as_filled(own) if filled else own, progress, messages)
     tensors = with_messages(own, messages)
     with safe_open(tmp_path / "state", framework="pt") as handle:
         assert set(handle.keys()) == set(tensors)

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.messages import Entry
+from fkgsec.federation.packing import Leaf, whole
 
 Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # those that crossed, "frame", and notes, "note", by round
 
@@ -46,22 +48,27 @@ class Layout(msgspec.Struct, frozen=True):
     names: list[str] = []
 
 
-def is_worthwhile(tensors: Mapping[str, Tensor], entries: Sequence[Entry], messages: Messages) -> bool:
+def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages) -> bool:
     """Whether a file would be so large that it is condensed."""
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    size = sum(map(_num_bytes, leaves.values()))
     size += sum(frames.num_bytes for rounds in messages.values() for frames in rounds.values())
     return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
 
 
 def condense(
-    tensors: Mapping[str, Tensor], entries: Sequence[Entry], messages: Messages
+    leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages
 ) -> tuple[dict[str, Tensor], Layout]:
-    """What to write for contiguous tensors on the CPU, a transcript's lines and its messages."""
+    """What to write for tensors, a transcript's lines and its messages."""
     kept = _join(messages) if any(messages.values()) else {}
     same: dict[str, str] = {}
     rows: dict[str, int] = {}
     seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    for name, tensor in tensors.items():
+    for name, leaf in leaves.items():
+        if isinstance(leaf, FilledRows) and 2 * len(leaf.places) < leaf.num_rows and _num_bytes(leaf) >= _LEAST_BYTES:
+            rows[name] = leaf.num_rows
+            kept[f"{name}/rows"], kept[f"{name}/values"] = leaf.places, leaf.values.contiguous()
+            continue
+        tensor = whole(leaf).detach().cpu().contiguous()
         if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
             kept[name] = tensor
             continue
@@ -72,10 +79,10 @@ def condense(
         if first != name:
             same[name] = first
             continue
-        filled = (raw != 0).any(dim=1).nonzero()[:, 0] if tensor.dim() == 2 else None
-        if filled is not None and 2 * len(filled) < len(tensor):
+        filled = FilledRows.of(tensor) if tensor.dim() == 2 else None
+        if filled is not None and 2 * len(filled.places) < len(tensor):
             rows[name] = len(tensor)
-            kept[f"{name}/rows"], kept[f"{name}/values"] = filled, tensor[filled]
+            kept[f"{name}/rows"], kept[f"{name}/values"] = filled.places, filled.values
         else:
             kept[name] = tensor
     kept[LINES], names = lines_of(entries)
@@ -88,10 +95,7 @@ def expand(kept: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], 
     try:
         entries = entries_of(tensors.pop(LINES), layout.names)
         for name, count in layout.rows.items():
-            filled, values = tensors.pop(f"{name}/rows"), tensors.pop(f"{name}/values")
-            whole = values.new_zeros(count, values.shape[1])
-            whole[filled] = values
-            tensors[name] = whole
+            tensors[name] = FilledRows(count, tensors.pop(f"{name}/rows"), tensors.pop(f"{name}/values")).whole()
         for name, other in layout.same.items():
             tensors[name] = tensors[other].clone()
         if f"{MESSAGES}.index" in tensors:
@@ -100,6 +104,12 @@ def expand(kept: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], 
     except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise RunError(f"a condensed tensor is not there or does not fit ({error})") from error
     return tensors, entries
+
+
+def _num_bytes(leaf: Leaf) -> int:
+    """Of a tensor, or of the one that filled rows stand for."""
+    count = leaf.numel() if isinstance(leaf, Tensor) else leaf.num_rows * leaf.values.shape[1]
+    return count * (leaf if isinstance(leaf, Tensor) else leaf.values).element_size()
 
 
 def _join(messages: Messages) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ class Best(Kept):
             trained=trained,
             final=federation.task.snapshot(),
             started=started,
-            inputs={table: dict(exchange.inputs.get(table, {})) for table in exchange.server},
+            inputs={table: exchange.inputs.get(table, {}) for table in exchange.server},
             known={table: _cloned(exchange.known.get(table, {})) for table in exchange.server},
             carried=exchange.carried(),
             observed={
@@ -76,7 +76,7 @@ def save_state(path: Path, federation: Federation, progress: Progress) -> None:
         "trainer": federation.task.trainer_state(),
         "adversary": adversary.tensors() if adversary else {},
     }
-    checkpoint.save(path, packing.pack(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
+    checkpoint.save(path, packing.leaves(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
 
 
 def restore_state(federation: Federation, path: Path, *, honest: bool = False) -> Progress:
