@@ -24,6 +24,7 @@ from attacks.membership.audits import Audited, ClientModel, client_models, known
 from attacks.membership.statistics import triple_losses
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult
+from fkgsec.kge import kernels
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.randomness import generator
 
@@ -124,7 +125,7 @@ def relation_ranks(one: ClientModel, triples: np.ndarray, known: np.ndarray) -> 
     )
     true = scores.gather(1, relation[:, None])
     scores[position, member] = -torch.inf
-    above, level = (scores > true).sum(1), (scores == true).sum(1)
+    above, level = kernels.count_competitors(scores, true[:, 0])
     own = torch.zeros(len(triples), dtype=torch.bool, device=entities.device)
     own[position[member == relation[position]]] = True
     level = level - (~own).long()

@@ -178,6 +178,17 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
 
 
+def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of a row's scores `[B, N]` exceed its true one `[B]`, and how many equal it, int64 `[B]` both."""
+    if _compiled(scores):
+        from fkgsec.kge import cpu_counts
+
+        above, level = np.empty(len(scores), dtype=np.int64), np.empty(len(scores), dtype=np.int64)
+        cpu_counts.count_competitors(_array(scores), _array(true), above, level)
+        return torch.from_numpy(above), torch.from_numpy(level)
+    return (scores > true[:, None]).sum(1), (scores == true[:, None]).sum(1)
+
+
 def in_large_pages(shape: Sequence[int]) -> Tensor:
     """Uninitialised float32 memory, which numpy asks the system for in large pages and torch does not.
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.kge import kernels
 from fkgsec.kge.device.where import can_run
 from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.negatives import KnownTriples
@@ -80,7 +81,7 @@ def filtered_ranks(
                 true = model.score_all(queries, entities[chosen[:, candidate]]).diagonal()[:, None]
                 there = place_of[member] >= 0
                 position, member, own_place = position[there], place_of[member[there]], place_of[own_place]
-            above, level = (scores > true).sum(1), (scores == true).sum(1)
+            above, level = kernels.count_competitors(scores, true[:, 0])
             own = torch.from_numpy(own_place < 0).to(entities.device)  # not among the candidates: nothing to leave out
             position, member, own_place = (
                 torch.from_numpy(x).to(entities.device) for x in (position, member, own_place)

@@ -452,3 +452,16 @@ def test_a_gradient_goes_where_it_is_asked_to() -> None:
     used = kernels.candidate_loss(*given, margin=2.0, temperature=1.0, out=out)
     assert used.table_gradient.data_ptr() == out.data_ptr()
     assert torch.equal(fresh.table_gradient, out)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 3), (1, 1), (7, 33), (40, 1_000)])
+def test_competitors_are_those_above_and_level(rows: int, columns: int) -> None:
+    """With many ties, infinities and rows that do not lie one after the other in memory."""
+    drawn = torch.randint(-3, 4, (rows, 2 * columns), generator=torch.Generator().manual_seed(0)).float()
+    drawn[drawn == 3] = torch.inf
+    scores = drawn[:, ::2]
+    true = scores[:, 0]
+    expected = [[own, sum(score > own for score in row), row.count(own)] for row in scores.tolist() for own in row[:1]]
+    for kept in (scores, scores.double()):
+        above, level = kernels.count_competitors(kept, true.to(kept.dtype))
+        assert [list(one) for one in zip(true.tolist(), above.tolist(), level.tolist(), strict=True)] == expected
