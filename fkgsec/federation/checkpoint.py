@@ -16,14 +16,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.federation import packing
+from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import Layout, Messages, condense, expand, is_worthwhile
+from fkgsec.federation.disk.streamed import Joined
 from fkgsec.federation.messages import Entry
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
@@ -109,11 +110,11 @@ def save(
     content = msgspec.json.encode(progress).decode()
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
-        save_tensors(part, tensors, metadata)
+        streamed.save_file(part, tensors, metadata)
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise RunError(f"{path}: the checkpoint cannot be written ({error}); the last one is untouched") from error
@@ -126,12 +127,14 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     path.chmod(0o666 & ~mask)
 
 
-def _digest(tensors: dict[str, Tensor], progress: str) -> str:
+def _digest(tensors: Mapping[str, Tensor | Joined], progress: str) -> str:
     """sha256 of everything in a checkpoint, in hexadecimal: a bit that flips in an embedding would only move figures."""
     digest = hashlib.sha256(progress.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
+    for name in sorted(tensors):
+        dtype, shape = streamed.described(tensors[name])
+        digest.update(f"{name} {dtype} {shape}".encode())
+        for piece in streamed.content(tensors[name]):
+            digest.update(piece)
     return digest.hexdigest()
 
 

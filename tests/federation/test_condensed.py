@@ -1,9 +1,14 @@
 """What a checkpoint's file holds: the same tensors and lines, each byte once."""
 
+import pickle
+import random
+import tempfile
+import tracemalloc
 from pathlib import Path
 
 import msgspec
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 
@@ -11,6 +16,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
+from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import Layout, condense, entries_of, expand, lines_of
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
@@ -64,16 +70,64 @@ def test_messages_of_a_round_share_what_they_end_with() -> None:
     assert down != list(down)[:-1]
 
 
+def test_many_long_messages_of_a_round_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of 60 MB, 16 are held; who reads them, saves them or copies them finds the same."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sent = [random.Random(number).randbytes(2**20 + number) for number in range(60)]
+    tracemalloc.start()
+    try:
+        frames = Frames()
+        for number, message in enumerate(sent):
+            frames.append(bytes(bytearray(message)), shared=False)
+            frames.append(b"%d" % number, shared=False)
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        checkpoint.save(tmp_path / "state", {}, Progress("run"), {"frame": {1: frames}})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 20e6
+    assert peak < held + 5e6  # nor are they joined
+    expected = [one for number, message in enumerate(sent) for one in (message, b"%d" % number)]
+    assert frames == expected == list(pickle.loads(pickle.dumps(frames)))
+    assert frames[-2:] == expected[-2:]
+    assert frames.num_bytes == sum(map(len, expected))
+    back, _ = checkpoint.load(tmp_path / "state", "run")
+    assert [one.numpy().tobytes() for _, one in sorted(back.items())] == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_messages_stay_in_memory_where_no_file_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    sent = [bytes([number]) * 2**20 for number in range(20)]
+    assert Frames(sent) == sent
+
+
+def test_a_file_is_the_librarys(tmp_path: Path) -> None:
+    """Byte for byte, whatever wrote it: every dtype, a number, nothing, and names that no header has as they are."""
+    tensors = {str(dtype): torch.ones(3, 2).to(dtype) for dtype in streamed.DTYPES}
+    tensors |= {"none": torch.zeros(0, 4), 'a "number" \\ ä': torch.tensor(3.0)}
+    streamed.save_file(tmp_path / "ours", tensors, {"of": "ü"})
+    safetensors.torch.save_file(tensors, tmp_path / "theirs", {"of": "ü"})
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    with pytest.raises(RunError, match=r"a tensor has dtype torch.complex64, which a checkpoint cannot hold"):
+        streamed.save_file(tmp_path / "other", {"c": torch.zeros(2, dtype=torch.complex64)}, {})
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_tensors_come_back_as_they_were(filled: bool) -> None:
+def test_tensors_come_back_as_they_were(filled: bool, tmp_path: Path) -> None:
     tensors, messages = tensors_of(), messages_of(broadcast(torch.randn(500, 8)))
     entries = [Entry(1, SERVER, "client/a", "rows", "entities", 7)]
     kept, layout = condense(as_filled(tensors) if filled else tensors, entries, messages)
-    back, lines = expand(kept, layout)
+    streamed.save_file(tmp_path / "kept", kept, {})
+    back, lines = expand(safetensors.torch.load_file(tmp_path / "kept"), layout)
     tensors = with_messages(tensors, messages)
     assert lines == entries
     assert back.keys() == tensors.keys()

@@ -1,8 +1,9 @@
 """Tensors of a checkpoint as its file holds them: each byte once, and lines of a transcript as numbers.
 
     if is_worthwhile(tensors, entries, messages):
-        kept, layout = condense(tensors, entries, messages)
-        expand(kept, layout)                    # the same tensors under the same names, messages among them, and the lines
+        kept, layout = condense(tensors, entries, messages)       # what is to be written
+        streamed.save_file(path, kept, {})
+    expand(load_file(path), layout)             # the same tensors under the same names, messages among them, and the lines
 
 A broadcast of whole tables reaches hundreds of clients as the same rows behind a few bytes of their own; the best round is often
 the latest; and what a client puts into a sum is zero wherever it holds nothing. `layout` says where each tensor went. Small files
@@ -23,6 +24,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation.disk.frames import Frames
+from fkgsec.federation.disk.streamed import Joined
 from fkgsec.federation.messages import Entry
 from fkgsec.federation.packing import Leaf, whole
 
@@ -57,9 +59,9 @@ def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages
 
 def condense(
     leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages
-) -> tuple[dict[str, Tensor], Layout]:
+) -> tuple[dict[str, Tensor | Joined], Layout]:
     """What to write for tensors, a transcript's lines and its messages."""
-    kept = _join(messages) if any(messages.values()) else {}
+    kept: dict[str, Tensor | Joined] = _join(messages) if any(messages.values()) else {}
     same: dict[str, str] = {}
     rows: dict[str, int] = {}
     seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -112,27 +114,25 @@ def _num_bytes(leaf: Leaf) -> int:
     return count * (leaf if isinstance(leaf, Tensor) else leaf.values).element_size()
 
 
-def _join(messages: Messages) -> dict[str, Tensor]:
+def _join(messages: Messages) -> dict[str, Tensor | Joined]:
     """Heads one after the other, each distinct tail once, and of each message kind, round, place, bytes of head, tail (or -1)."""
     tails: dict[bytes, int] = {}
-    heads: list[bytes] = []
     index: list[tuple[int, int, int, int, int]] = []
     for kind, rounds in messages.items():
         for number, frames in rounds.items():
-            for place, (head, tail) in enumerate(frames.parts()):
-                heads.append(head)
+            for place, ((head_bytes, _), tail) in enumerate(zip(frames.lengths(), frames.tails(), strict=True)):
                 number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
-                index.append((_KINDS.index(kind), number, place, len(head), number_of_tail))
+                index.append((_KINDS.index(kind), number, place, head_bytes, number_of_tail))
     return {
         f"{MESSAGES}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 5),
-        f"{MESSAGES}.heads": _one_after_the_other(heads),
+        f"{MESSAGES}.heads": Joined([frames for rounds in messages.values() for frames in rounds.values()]),
         f"{MESSAGES}.tails": _one_after_the_other(tails),
         f"{MESSAGES}.ends": torch.tensor([len(tail) for tail in tails], dtype=torch.int64).cumsum(0),
     }
 
 
 def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
-    """Bytes as uint8; all messages are hundreds of megabytes, which are copied once."""
+    """Bytes as uint8."""
     joined = bytearray().join(parts)
     return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
 

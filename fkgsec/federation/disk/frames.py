@@ -4,24 +4,40 @@
     frames.append(encode(message), shared=message.sender == SERVER)
     frames[0] == encode(message)
 
-A broadcast of whole tables reaches hundreds of clients as the same bytes behind a few of their own.
+A broadcast of whole tables reaches hundreds of clients as the same bytes behind a few of their own. What hundreds of clients send
+is other bytes of each: beyond `HELD_BYTES` of a round they lie in a temporary file (in `TMPDIR`), which has no name and ends with
+the process or with the last reference to the messages.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import IO, NamedTuple, overload
 
 BLOCK_BYTES = 4096  # the end of a message that others may share is a multiple of this long
 HEAD_BYTES = 256  # at least so much of a message is its own: who sends what to whom
+HELD_BYTES = 16 * 2**20  # of a round's long messages, those that come first
+_LARGEST = 2**30  # that one call reads
+
+
+class _Place(NamedTuple):
+    """Where bytes lie in the file."""
+
+    start: int
+    length: int
 
 
 class Frames(Sequence[bytes]):
     """Messages in the order of sending; equal to any sequence of the same ones."""
 
     def __init__(self, frames: Iterable[bytes] = ()) -> None:
-        self._parts: list[tuple[bytes, bytes]] = []
+        self._parts: list[tuple[bytes | _Place, bytes]] = []
         self._tails: dict[bytes, bytes] = {}
+        self._file: IO[bytes] | None = None
+        self._room = HELD_BYTES
         for frame in frames:
             self.append(frame, shared=True)
 
@@ -29,16 +45,46 @@ class Frames(Sequence[bytes]):
         """Add the next one. `shared`: others may end as it does."""
         size = max(0, len(frame) - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES if shared else 0
         tail = frame[len(frame) - size :] if size else b""
-        self._parts.append((frame[: len(frame) - size], self._tails.setdefault(tail, tail)))
+        self._parts.append((self._put(frame[: len(frame) - size]), self._tails.setdefault(tail, tail)))
+
+    def _put(self, head: bytes) -> bytes | _Place:
+        """In memory where there is room, or no file to be had."""
+        if len(head) < BLOCK_BYTES:
+            return head
+        self._room -= len(head)
+        if self._room >= 0 or len(head) > _LARGEST:
+            return head
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (open as long as the messages are there)
+                weakref.finalize(self, self._file.close)
+            start = self._file.seek(0, os.SEEK_END)
+            return _Place(start, len(head)) if self._file.write(head) == len(head) else head
+        except OSError:  # a machine without temporary files, or a full one
+            return head
+
+    def _get(self, head: bytes | _Place) -> bytes:
+        if isinstance(head, bytes):
+            return head
+        assert self._file is not None
+        return os.pread(self._file.fileno(), head.length, head.start)
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """Of each message its own bytes and those after them, which are one object where messages share them."""
-        return iter(self._parts)
+        return ((self._get(head), tail) for head, tail in self._parts)
+
+    def tails(self) -> Iterator[bytes]:
+        """Of each of `parts` the second."""
+        return (tail for _, tail in self._parts)
+
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """Of each of `parts` its bytes."""
+        return ((head.length if isinstance(head, _Place) else len(head), len(tail)) for head, tail in self._parts)
 
     @property
     def num_bytes(self) -> int:
         """Of all messages, however often they share what they end with."""
-        return sum(len(head) + len(tail) for head, tail in self._parts)
+        return sum(map(sum, self.lengths()))
 
     @overload
     def __getitem__(self, place: int) -> bytes: ...
@@ -46,9 +92,9 @@ class Frames(Sequence[bytes]):
     def __getitem__(self, place: slice) -> list[bytes]: ...
     def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
         if isinstance(place, slice):
-            return [head + tail for head, tail in self._parts[place]]
+            return [self._get(head) + tail for head, tail in self._parts[place]]
         head, tail = self._parts[place]
-        return head + tail
+        return self._get(head) + tail
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -59,6 +105,9 @@ class Frames(Sequence[bytes]):
         return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Frames], tuple[list[bytes]]]:
+        return Frames, (list(self),)
 
     def __repr__(self) -> str:
         return f"Frames({len(self)} messages, {self.num_bytes} bytes)"

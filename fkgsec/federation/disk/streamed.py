@@ -1,0 +1,69 @@
+"""Safetensors files of which not everything has to be in memory at once.
+
+    save_file(path, {"rows": rows, "heads": Joined(frames)}, {"of": "a run"})
+
+The format is the library's, which reads them: the length of a header of JSON, the header, and the tensors' bytes.
+Source: the format's description in the documentation of safetensors. Differs: none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fkgsec.errors import RunError
+from fkgsec.federation.disk.frames import Frames
+
+DTYPES = {  # in the library's order
+    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
+    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class Joined(NamedTuple):
+    """What messages do not share, one after the other: stands for a tensor uint8 `[length]`."""
+
+    frames: Sequence[Frames]
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+        return sum(head for frames in self.frames for head, _ in frames.lengths())
+
+
+def described(one: Tensor | Joined) -> tuple[torch.dtype, list[int]]:
+    """Its dtype and shape."""
+    return (one.dtype, list(one.shape)) if isinstance(one, Tensor) else (torch.uint8, [one.length])
+
+
+def content(one: Tensor | Joined) -> Iterator[bytes | memoryview]:
+    """The bytes of a contiguous tensor on the CPU, or of what stands for one, piece by piece."""
+    if isinstance(one, Joined):
+        yield from (head for frames in one.frames for head, _ in frames.parts())
+    elif one.numel():
+        yield one.flatten().view(torch.uint8).numpy().data
+
+
+def save_file(path: Path, tensors: Mapping[str, Tensor | Joined], metadata: Mapping[str, str]) -> None:
+    """Write contiguous tensors on the CPU. Raises `OSError`, and `RunError` for a dtype that the format lacks."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    dtypes = {name: described(one)[0] for name, one in tensors.items()}
+    if other := set(dtypes.values()) - set(DTYPES):
+        raise RunError(f"{path}: a tensor has dtype {other.pop()}, which a checkpoint cannot hold")
+    end, order = 0, sorted(tensors, key=lambda name: ([*DTYPES].index(dtypes[name]), name))
+    for name in order:
+        dtype, shape = described(tensors[name])
+        start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
+        header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    said += b" " * (-len(said) % 8)
+    with path.open("wb") as handle:
+        handle.write(len(said).to_bytes(8, "little") + said)
+        for name in order:
+            for piece in content(tensors[name]):
+                handle.write(piece)
