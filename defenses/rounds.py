@@ -27,6 +27,7 @@ from defenses.server import DefendedServer
 from defenses.terms import Terms
 from fkgsec.exchange import Received, Uploaded
 from fkgsec.exchange.rounds import Frames, check_header, sole
+from fkgsec.federation.disk.frames import SharedData
 from fkgsec.federation.messages import SERVER, AnyMessage, Opened, ProtocolMessage
 from fkgsec.federation.recipes import Table
 from protocols import psu, secagg
@@ -181,12 +182,13 @@ def _client_side(
 
 def _going_on(steps: ClientRound[Result], frame: Frames) -> ClientRound[Result]:
     """A part that has spoken already, whose reply this frame answers."""
+    replies: list[Reply] = []
     while True:
         try:
-            reply = steps.send(frame)
+            replies.append(steps.send(frame))
         except StopIteration as end:
             return end.value
-        frame = yield reply
+        frame = yield replies.pop()  # a client that waits has no upload in memory
 
 
 def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
@@ -229,9 +231,9 @@ def server_broadcast(
         contents: by receiver, the table that it is sent rows of.
         told: the commitment that the others are told, and that the server holds on to.
     """
-    seal, requests = Seal(round, table), {}
+    seal, requests, shared = Seal(round, table), {}, SharedData()
     for party, content in contents.items():
-        message = server.message(round, table, party, content)
+        message = shared.held_by(server.message(round, table, party, content))
         requests[party] = [message]
         if not server.terms.defense.psu:
             made = server.prove(table, content, message)

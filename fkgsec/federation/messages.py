@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
-from fkgsec.federation.disk.frames import Frames
+from fkgsec.federation.disk.frames import Frames, SharedData
 from fkgsec.federation.recipes import Table
 
 SERVER = "server"
@@ -418,8 +418,9 @@ class Channel:
     """The one way from party to party. What is received is what was decoded from the bytes that were counted."""
 
     transcript: Transcript = field(default_factory=Transcript)
+    _shared: SharedData = field(default_factory=SharedData, init=False, repr=False, compare=False)
 
     def send(self, message: AnyMessage) -> AnyMessage:
         frame = encode(message)
         self.transcript.record(message, frame)
-        return decode(frame)
+        return self._shared.held_by(decode(frame))

@@ -15,6 +15,7 @@ from defenses import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
+from fkgsec.federation.disk import frames
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import FederationOptions, replace
@@ -123,28 +124,60 @@ def test_factorised_changes_under_sums(
     assert after.rounds[1].num_survivors in ((5,) if "dropout" not in defense else (0, 3, 4, 5))
 
 
-def test_clients_hold_what_they_sent_and_no_tables(options: FederationOptions) -> None:
-    """Of a table of 4,000 rows each sends eight, and between rounds has these as ring elements and as numbers."""
-    names = [f"row {number}" for number in range(4000)]
-    held = {f"client/{number}": names[8 * number : 8 * number + 8] for number in range(6)}
-    held["client/0"] = names
-    transport = make_transport(Channel(), replace(options, defense="psu,secagg"), list(held), ["entities"], "bytes")
-    transport.align("entities", {party: Holding(own, min(len(own), 8)) for party, own in held.items()})
-    transport.initialise("entities", torch.zeros(len(names), 16))
-    transport.broadcast(0, "entities", list(held))
+HELD_BY_MANY = {f"client/{place}": [f"row {8 * place + number}" for number in range(8)] for place in range(12)}
+HELD_BY_MANY["client/0"] = [f"row {number}" for number in range(4000)]
+TABLE_BYTES = 4 * 4000 * 16  # of elements or of float32
+
+
+def with_large_table(options: FederationOptions) -> Transport:
+    """A transport of twelve clients, whose table has 4,000 rows; each uploads eight of them."""
+    parties = list(HELD_BY_MANY)
+    transport = make_transport(Channel(), replace(options, defense="psu,secagg"), parties, ["entities"], "bytes")
+    transport.align("entities", {party: Holding(own, 8) for party, own in HELD_BY_MANY.items()})
+    transport.initialise("entities", torch.zeros(4000, 16))
+    transport.broadcast(0, "entities", parties)
+    return transport
+
+
+def traced_bytes(work: Callable[[], object]) -> tuple[int, int]:
+    """What is in memory afterwards that was not before, and the most that was at once."""
     tracemalloc.start()
     try:
-        transport.upload(1, "entities", {party: torch.ones(8, 16) for party in held})
-        transport.channel.transcript.retain(set(), set())
-        grown, _ = tracemalloc.get_traced_memory()
+        work()
+        return tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert grown < 4 * len(names) * 16  # one table of elements
+
+
+def test_clients_hold_what_they_sent_and_no_tables(options: FederationOptions) -> None:
+    """Of a table of 4,000 rows each sends eight, and between rounds has these as ring elements and as numbers."""
+    transport = with_large_table(options)
+
+    def upload() -> None:
+        transport.upload(1, "entities", {party: torch.ones(8, 16) for party in HELD_BY_MANY})
+        transport.channel.transcript.retain(set(), set())
+
+    grown, _ = traced_bytes(upload)
+    assert grown < TABLE_BYTES
     inputs = transport.inputs["entities"]
-    assert inputs["client/1"].shape == (len(names), 16)
-    rows = [transport.server["entities"].names.index(name) for name in held["client/1"]]
+    assert inputs["client/1"].shape == (4000, 16)
+    rows = [transport.server["entities"].names.index(name) for name in HELD_BY_MANY["client/1"]]
     assert inputs["client/1"][rows].eq(1).all()
     assert inputs["client/1"].count_nonzero() == 8 * 16
+
+
+def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
+    options: FederationOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twelve that are sent, each as long as a table; the transcript keeps them in a file."""
+    monkeypatch.setattr(frames, "HELD_BYTES", 0)
+    transport = with_large_table(options)
+    rows = {party: torch.ones(8, 16) for party in HELD_BY_MANY}
+    _, most = traced_bytes(lambda: transport.upload(1, "entities", rows))
+    assert most < 16 * TABLE_BYTES
+    _, most = traced_bytes(lambda: transport.broadcast(1, "entities", list(rows)))
+    assert most < 12 * TABLE_BYTES
+    assert sum(len(frame) > TABLE_BYTES for frame in transport.channel.transcript.frames[1]) == 24
 
 
 class Stop(Exception):

@@ -227,7 +227,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     def full_disk(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    monkeypatch.setattr(checkpoint.streamed, "save_file", full_disk)
     with pytest.raises(RunError, match=r"No space left on device.*the last one is untouched"):
         checkpoint.save(path, {"a": torch.zeros(2)}, progress)
     tensors, loaded = checkpoint.load(path, "run")

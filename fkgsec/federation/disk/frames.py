@@ -15,7 +15,9 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, NamedTuple, overload
+from typing import IO, NamedTuple, TypeVar, overload
+
+import msgspec
 
 BLOCK_BYTES = 4096  # the end of a message that others may share is a multiple of this long
 HEAD_BYTES = 256  # at least so much of a message is its own: who sends what to whom
@@ -23,11 +25,31 @@ HELD_BYTES = 16 * 2**20  # of a round's long messages, those that come first
 _LARGEST = 2**30  # that one call reads
 
 
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+
 class _Place(NamedTuple):
     """Where bytes lie in the file."""
 
     start: int
     length: int
+
+
+class SharedData:
+    """Messages one after the other, each of which holds the `data` of the one before where its own is the same."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def held_by(self, message: Message) -> Message:
+        """The same message."""
+        data = getattr(message, "data", b"")
+        if len(data) < BLOCK_BYTES:
+            return message
+        if data == self._data:
+            return msgspec.structs.replace(message, data=self._data)
+        self._data = data
+        return message
 
 
 class Frames(Sequence[bytes]):
