@@ -1,4 +1,4 @@
-"""Negatives drawn on the CPU by Philox, with known triples masked, in one compiled pass over what a step needs.
+"""Negatives on the CPU: known triples masked, and drawn by Philox besides, each in one compiled pass over what a step needs.
 
 Integers alone: the numbers depend on no order of summing, so there is nothing to compile beforehand as in
 `fkgsec.kge.cpu_kernels`. `fkgsec.philox` says which words these are.
@@ -7,6 +7,7 @@ Integers alone: the numbers depend on no order of summing, so there is nothing t
 from __future__ import annotations
 
 import numpy as np
+from numba import get_num_threads as get_num_threads
 from numba import prange
 
 from fkgsec.philox import LOW, MULTIPLIERS, ROUNDS, WEYL
@@ -55,3 +56,47 @@ def draw_negatives(key, where, pool, groups, start, members, drawn):
                 else:
                     high = middle
             drawn[b, k] = -1 if low < end and members[low] == wanted else wanted
+
+
+@compiled(parallel=True)
+def mask_known(threads, candidates, groups, start, members):
+    """Set to -1 every candidate that is among the sorted members of its row's group.
+
+    Of a small group they are marked in an array that is asked; in a large one binary search finds them.
+    """
+    B, K = candidates.shape
+    span = 0
+    for b in range(B):
+        if start[groups[b] + 1] > start[groups[b]]:
+            span = max(span, members[start[groups[b] + 1] - 1] + 1)
+    marks = np.zeros((threads, span), np.bool_)
+    for thread in prange(threads):
+        known = marks[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            begin, end = start[groups[b]], start[groups[b] + 1]
+            if end - begin > 2 * K:
+                _mask_by_search(candidates[b], members[begin:end])
+                continue
+            for place in range(begin, end):
+                known[members[place]] = True
+            for k in range(K):
+                wanted = candidates[b, k]
+                if 0 <= wanted < span and known[wanted]:
+                    candidates[b, k] = -1
+            for place in range(begin, end):
+                known[members[place]] = False
+
+
+@compiled()
+def _mask_by_search(candidates, members):
+    for k in range(len(candidates)):
+        wanted = candidates[k]
+        low, high = 0, len(members)
+        while low < high:
+            middle = (low + high) >> 1
+            if members[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(members) and members[low] == wanted:
+            candidates[k] = -1

@@ -87,26 +87,28 @@ def _weigh(scores, candidates, weight, temperature):
 
     The scores become d weighted loss / d score. Candidates of -1 do not count.
     """
-    highest = _MINUS_INFINITY
+    highest, powers = _MINUS_INFINITY, np.empty_like(scores)
     for k in range(1, len(scores)):
         if candidates[k] >= 0 and not scores[k] <= highest:
             highest = scores[k]
     normaliser = _ZERO
     for k in range(1, len(scores)):
         if candidates[k] >= 0:
-            normaliser += math.exp(temperature * (scores[k] - highest))
+            power = math.exp(temperature * (scores[k] - highest))
+            normaliser += power
+            powers[k] = power
     loss = _ZERO
     for k in range(len(scores)):
         if candidates[k] < 0:
             continue
-        score = scores[k]
+        power, score = powers[k], scores[k]  # in this order, which decides that of products, so the last bits
         small = math.exp(-abs(score))
         sigmoid = (_ONE if score > 0 else small) / (_ONE + small)
         if k == 0:
             loss += math.log1p(small) + max(-score, _ZERO)
             scores[k] = weight * (sigmoid - _ONE)
         else:
-            share = math.exp(temperature * (score - highest)) / normaliser
+            share = power / normaliser
             loss += share * (math.log(_ONE + small) + max(score, _ZERO))
             scores[k] = weight * share * sigmoid
     return loss
@@ -355,50 +357,6 @@ def similarity_matrix(kind, queries, rows, out):
                 out[first + 3, n] = -sd
 
 
-@compiled(parallel=True)
-def mask_known(threads, candidates, groups, start, members):
-    """Set to -1 every candidate that is among the sorted members of its row's group.
-
-    Of a small group they are marked in an array that is asked; in a large one binary search finds them.
-    """
-    B, K = candidates.shape
-    span = 0
-    for b in range(B):
-        if start[groups[b] + 1] > start[groups[b]]:
-            span = max(span, members[start[groups[b] + 1] - 1] + 1)
-    marks = np.zeros((threads, span), np.bool_)
-    for thread in prange(threads):
-        known = marks[thread]
-        for b in range(B * thread // threads, B * (thread + 1) // threads):
-            begin, end = start[groups[b]], start[groups[b] + 1]
-            if end - begin > 2 * K:
-                _mask_by_search(candidates[b], members[begin:end])
-                continue
-            for place in range(begin, end):
-                known[members[place]] = True
-            for k in range(K):
-                wanted = candidates[b, k]
-                if 0 <= wanted < span and known[wanted]:
-                    candidates[b, k] = -1
-            for place in range(begin, end):
-                known[members[place]] = False
-
-
-@compiled()
-def _mask_by_search(candidates, members):
-    for k in range(len(candidates)):
-        wanted = candidates[k]
-        low, high = 0, len(members)
-        while low < high:
-            middle = (low + high) >> 1
-            if members[middle] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        if low < len(members) and members[low] == wanted:
-            candidates[k] = -1
-
-
 def compile_once() -> None:
     """Have a process of its own compile the loops, when the cache does not hold them yet.
 
@@ -439,7 +397,7 @@ def compile_once() -> None:
 def run_each() -> None:
     """Run every loop on one row, with the types that `fkgsec.kge.kernels` passes."""
     row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
-    one, groups = np.float32(1), np.zeros(1, dtype=np.int64)
+    one = np.float32(1)
     similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))
     order = order_candidates(1, ids, 1)
     candidate_scores(L1, row, row, one, *order, row.copy())
@@ -447,4 +405,3 @@ def run_each() -> None:
     segments = np.array([0, 1], dtype=np.int64)
     candidate_gradients(MODULUS, 1, row, row, segments, segments, *order, row, row.copy(), row.copy())
     l1_gradients(1, row, row, segments, segments, *order, row, row.copy(), row.copy())
-    mask_known(1, ids, groups, np.zeros(2, dtype=np.int64), ids[0, :0])

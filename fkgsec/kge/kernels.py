@@ -164,9 +164,10 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
     """
     if candidates.device.type == "cpu" and numba_is_there():
-        loops = _cpu_kernels()
+        from fkgsec.kge import cpu_draws
+
         given = (groups.numpy(), start.numpy(), members.numpy())
-        loops.mask_known(loops.get_num_threads(), candidates.numpy(), *given)
+        cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *given)
         return candidates
     if not len(members):
         return candidates

@@ -82,6 +82,7 @@ class NegativeSampler:
 
     def __init__(self, train: np.ndarray, *, num_relations: int, candidates: np.ndarray) -> None:
         self._candidates = candidates.astype(np.int32)
+        self._all = np.array_equal(candidates, np.arange(len(candidates)))
         self._known = {side: KnownTriples.build(train, side, num_relations) for side in ("tail", "head")}
         self._groups = {side: torch.from_numpy(known.groups(train)) for side, known in self._known.items()}
         self._tensors = {
@@ -96,9 +97,8 @@ class NegativeSampler:
         if isinstance(rng, CounterDraws):
             return self._count(rows, num_negatives, side, rng)
         drawn = rng.integers(0, len(self._candidates), size=(len(rows), num_negatives), dtype=np.int32)
-        return kernels.mask_known(
-            torch.from_numpy(self._candidates[drawn]), self._groups[side][rows], *self._tensors[side]
-        )
+        chosen = torch.from_numpy(drawn if self._all else self._candidates[drawn])
+        return kernels.mask_known(chosen, self._groups[side][rows], *self._tensors[side])
 
     def _count(self, rows: np.ndarray, num_negatives: int, side: Side, draws: CounterDraws) -> Tensor:
         """`sample` by counters: number k of row b is the word at place b K + k of the step."""

@@ -23,7 +23,6 @@ for kind in (kinds.L1, kinds.MODULUS, kinds.DOT):
     weights = torch.full((8,), 0.1)
     for values in kernels.candidate_loss(kind, queries, rows, candidates, weights, margin=10.0, temperature=1.0):
         digest.update(values.numpy().tobytes())
-kernels.mask_known(candidates, torch.zeros(8, dtype=torch.int64), torch.tensor([0, 1]), candidates[0, :1].clone())
 loops = (
     cpu_kernels.similarity_matrix,
     cpu_kernels.order_candidates,
@@ -31,7 +30,6 @@ loops = (
     cpu_kernels.weigh_candidates,
     cpu_kernels.candidate_gradients,
     cpu_kernels.l1_gradients,
-    cpu_kernels.mask_known,
 )
 print(digest.hexdigest(), sum(sum(loop.stats.cache_misses.values()) for loop in loops))
 """

@@ -373,7 +373,8 @@ class LocalTrainer:
             first_relation = self._stack.span("relations", client).start
             triples.append(self._subsets[client].triples[rows] + np.array([first_entity, first_relation, first_entity]))
             drawn = self._samplers[client].sample(rows, self._options.num_negatives, side, draws[client])
-            candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + (first_entity - first), drawn)
+            shift = first_entity - first
+            candidates[low : low + len(rows), 1:] = torch.where(drawn >= 0, drawn + shift, drawn) if shift else drawn
             weights.append(np.full(len(rows), 1 / len(rows), dtype=np.float32))
             low += len(rows)
         stacked, device = torch.from_numpy(np.concatenate(triples)), self._stack.device
