@@ -255,7 +255,7 @@ class Server:
         tensors, progress = checkpoint.load(path, self.agreement.digest.hex())
         transcript = self.transcript
         transcript.entries = list(progress.entries)
-        transcript.frames = packing.frames_of(packing.below("frame.", tensors))
+        transcript.frames = packing.frames_of(packing.view_below("frame.", tensors))
         transcript.notes = packing.frames_of(packing.below("note.", tensors))
         try:
             state = msgspec.msgpack.decode(tensors["state.bytes"].numpy().tobytes(), type=_State)

@@ -10,7 +10,7 @@ of before digests or one whose checkpoint is not beside it, is said to be unveri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -49,7 +49,7 @@ class Check(NamedTuple):
 class Left(NamedTuple):
     """What a checkpoint says."""
 
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     progress: Progress
 
 
@@ -182,7 +182,7 @@ def _check_bytes(path: Path, record: Record, left: Left) -> None:
         if counted != getattr(record.bytes, f"{direction}_by_round"):
             raise RunError(f"{path}: bytes {direction} are {sum(counted):,} in the checkpoint's transcript")
     try:
-        frames = packing.frames_of(packing.below("frame.", left.tensors))
+        frames = packing.frames_of(packing.view_below("frame.", left.tensors))
     except (ValueError, KeyError) as error:  # of a checkpoint without a digest
         raise RunError(f"{path}: the checkpoint's messages cannot be read ({error})") from error
     for number, kept in frames.items():

@@ -181,6 +181,9 @@ class FilledTables(Mapping[str, Tensor]):
     def __getitem__(self, party: str) -> Tensor:
         return self.held[party].whole()
 
+    def __contains__(self, party: object) -> bool:
+        return party in self.held
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.held)
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.federation import packing
 from fkgsec.federation.disk import streamed
-from fkgsec.federation.disk.condensed import Layout, Messages, condense, expand, is_worthwhile
-from fkgsec.federation.disk.streamed import Joined
+from fkgsec.federation.disk.condensed import HEADS, Layout, Messages, condense, expand, is_worthwhile
+from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
@@ -127,7 +127,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     path.chmod(0o666 & ~mask)
 
 
-def _digest(tensors: Mapping[str, Tensor | Joined], progress: str) -> str:
+def _digest(tensors: Mapping[str, Tensor | Joined | Stored], progress: str) -> str:
     """sha256 of everything in a checkpoint, in hexadecimal: a bit that flips in an embedding would only move figures."""
     digest = hashlib.sha256(progress.encode())
     for name in sorted(tensors):
@@ -138,7 +138,7 @@ def _digest(tensors: Mapping[str, Tensor | Joined], progress: str) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(tensors: dict[str, Tensor], progress: Progress) -> str:
+def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
     """sha256 of what a run left: every tensor, round and message, in hexadecimal.
 
     Seconds are left out, so that a run that was killed and went on has the fingerprint that it would have had anyway, and one
@@ -154,8 +154,8 @@ def fingerprint(tensors: dict[str, Tensor], progress: Progress) -> str:
     return _digest(tensors, msgspec.json.encode(said, order="sorted").decode())
 
 
-def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor], Progress]:
-    """Read a checkpoint of this run.
+def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tensor], Progress]:
+    """Read a checkpoint of this run. Of a large one tensors are made, and messages read, each time that they are asked for.
 
     Args:
         identity: of the run; several where it has gone by others before.
@@ -171,17 +171,20 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[dict[str, Tensor]
         with safe_open(path, framework="pt") as handle:
             metadata = handle.metadata() or {}
             progress = msgspec.convert(with_current_names(msgspec.json.decode(metadata["progress"])), Progress)
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, RecursionError) as error:
+            names = list(handle.keys())
+            stored = {HEADS: Stored(path, HEADS)} if progress.layout is not None and HEADS in names else {}
+            kept = {name: handle.get_tensor(name) for name in names if name not in stored}
+    except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
     if progress.schema not in range(1, CONDENSED + 1):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 1 to {CONDENSED}")
     digest = metadata.get(DIGEST, "" if progress.schema >= SCHEMA else None)
-    if digest is not None and digest != _digest(tensors, metadata["progress"]):
+    if digest is not None and digest != _digest({**kept, **stored}, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
+    tensors: Mapping[str, Tensor] = kept
     if progress.layout is not None:
         try:
-            tensors, progress.entries = expand(tensors, progress.layout)
+            tensors, progress.entries = expand(kept, progress.layout, stored.get(HEADS))
         except RunError as error:
             raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
         progress.layout = None

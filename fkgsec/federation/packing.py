@@ -8,9 +8,11 @@ Parties go by their place among all of them, since names may hold anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from fkgsec.exchange import Observed
 from fkgsec.exchange.parts import FilledRows, FilledTables
 from fkgsec.federation.disk.frames import Frames
+from fkgsec.federation.messages import SERVER
 from fkgsec.federation.recipes import Table
 
 Leaf: TypeAlias = Tensor | FilledRows
@@ -50,7 +53,33 @@ def pack(tree: Tree) -> dict[str, Tensor]:
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+
+
+class Made(Mapping[str, Tensor]):
+    """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
+
+    def __init__(self, held: Mapping[str, Tensor | Callable[[], Tensor]]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> Tensor:
+        one = self._held[name]
+        return one if isinstance(one, Tensor) else one()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same as `below`, each read when it is asked for."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return Made({name.removeprefix(prefix): partial(tensors.__getitem__, name) for name in names})
 
 
 def by_place(own: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
@@ -71,9 +100,15 @@ def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Se
 
 def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Inputs:
     """The same, of tables of which the filled rows are to be held."""
-    found = by_party(tensors, tables, parties)
     return {
-        table: FilledTables({party: FilledRows.of(one) for party, one in own.items()}) for table, own in found.items()
+        table: FilledTables(
+            {
+                party: FilledRows.of(tensors[f"{table}.{place}"])
+                for place, party in enumerate(parties)
+                if f"{table}.{place}" in tensors
+            }
+        )
+        for table in tables
     }
 
 
@@ -112,5 +147,23 @@ def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
     """Undo `frames_by_round` for its packed tensors."""
     frames: dict[int, Frames] = {}
     for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
-        frames.setdefault(int(number), Frames()).append(tensors[f"{number}.{place}"].numpy().tobytes(), shared=True)
+        frame = tensors[f"{number}.{place}"].numpy().tobytes()
+        frames.setdefault(int(number), Frames()).append(frame, shared=_is_of_server(frame))
     return frames
+
+
+class _Sent(msgspec.Struct):
+    """What is read of a message here."""
+
+    sender: str
+
+
+_sent_decoder = msgspec.msgpack.Decoder(_Sent)
+
+
+def _is_of_server(frame: bytes) -> bool:
+    """Whether the server sent it, so that others may have been sent the same; no for what is no message."""
+    try:
+        return _sent_decoder.decode(frame).sender == SERVER
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False

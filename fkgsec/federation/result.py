@@ -74,7 +74,7 @@ class Kept:
         own: dict[str, Any] = {
             kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties) for kind in ("started", "known")
         }
-        own["inputs"] = packing.filled_by_party(packing.below("inputs.", tensors), tables, parties)
+        own["inputs"] = packing.filled_by_party(packing.view_below("inputs.", tensors), tables, parties)
         observed = packing.seen_by_party(packing.below("observed.", tensors), tables, parties)
         return {**own, "carried": packing.below("carried.", tensors), "observed": observed}
 

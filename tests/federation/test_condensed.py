@@ -17,10 +17,11 @@ from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.disk import streamed
-from fkgsec.federation.disk.condensed import Layout, condense, entries_of, expand, lines_of
+from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of, expand, lines_of
 from fkgsec.federation.disk.frames import Frames
+from fkgsec.federation.disk.streamed import Stored
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import Leaf, frames_by_round, pack
+from fkgsec.federation.packing import Leaf, frames_by_round, frames_of, pack, view_below
 
 CLIENTS = 20
 
@@ -84,15 +85,21 @@ def test_many_long_messages_of_a_round_lie_in_a_file(monkeypatch: pytest.MonkeyP
         tracemalloc.reset_peak()
         checkpoint.save(tmp_path / "state", {}, Progress("run"), {"frame": {1: frames}})
         _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        back, progress = checkpoint.load(tmp_path / "state", "run")
+        checkpoint.fingerprint(back, progress)
+        read = frames_of(view_below("frame.", back))
+        _, peak_of_reading = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 20e6
     assert peak < held + 5e6  # nor are they joined
+    assert peak_of_reading < 2 * held + 5e6
+    assert read == {1: frames}
     expected = [one for number, message in enumerate(sent) for one in (message, b"%d" % number)]
     assert frames == expected == list(pickle.loads(pickle.dumps(frames)))
     assert frames[-2:] == expected[-2:]
     assert frames.num_bytes == sum(map(len, expected))
-    back, _ = checkpoint.load(tmp_path / "state", "run")
     assert [one.numpy().tobytes() for _, one in sorted(back.items())] == expected
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
@@ -127,7 +134,8 @@ def test_tensors_come_back_as_they_were(filled: bool, tmp_path: Path) -> None:
     entries = [Entry(1, SERVER, "client/a", "rows", "entities", 7)]
     kept, layout = condense(as_filled(tensors) if filled else tensors, entries, messages)
     streamed.save_file(tmp_path / "kept", kept, {})
-    back, lines = expand(safetensors.torch.load_file(tmp_path / "kept"), layout)
+    read = safetensors.torch.load_file(tmp_path / "kept")
+    back, lines = expand({name: read[name] for name in read if name != HEADS}, layout, Stored(tmp_path / "kept", HEADS))
     tensors = with_messages(tensors, messages)
     assert lines == entries
     assert back.keys() == tensors.keys()
@@ -147,6 +155,10 @@ def test_what_all_clients_receive_is_in_the_file_once(tmp_path: Path) -> None:
     back, read = checkpoint.load(tmp_path / "state", "run")
     assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
     assert read.entries == channel.transcript.entries
+    again = frames_of(view_below("frame.", back))
+    assert again == channel.transcript.frames
+    assert len({id(tail) for tail in again[3].tails()}) == 1
+    assert not any(again[4].tails())
     assert checkpoint.fingerprint(back, read) == checkpoint.fingerprint(tensors, progress)
 
 
@@ -170,7 +182,7 @@ def test_no_lines_at_all() -> None:
 def test_a_layout_of_another_file_is_refused(layout: Layout) -> None:
     kept = {"x/rows": torch.tensor([0]), "x/values": torch.ones(1, 2), "lines": torch.zeros(0, 6, dtype=torch.int64)}
     with pytest.raises(RunError, match="a condensed tensor is not there or does not fit"):
-        expand(kept, layout)
+        expand(kept, layout, None)
 
 
 @pytest.mark.parametrize("lines", [torch.zeros(2, 6), torch.zeros(2, 5, dtype=torch.int64), torch.full((1, 6), 9)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -103,11 +104,11 @@ def load_memory(party: Party) -> None:
         raise RunError(f"{path}: lacks {error}, which a party's state has") from error
 
 
-def _restore(party: Party, tensors: dict[str, Tensor]) -> None:
+def _restore(party: Party, tensors: Mapping[str, Tensor]) -> None:
     memory = party.memory
     party.task.restore(packing.below("now.", tensors))
     party.task.load_trainer_state(packing.below("trainer.", tensors))
-    party.transcript = Transcript(list(memory.entries), packing.frames_of(packing.below("frame.", tensors)))
+    party.transcript = Transcript(list(memory.entries), packing.frames_of(packing.view_below("frame.", tensors)))
     party.trained = (memory.judged.get("trained", 0), packing.below("trained.", tensors))
     for table, client in party.tables.items():
         client.load(packing.below(f"client.{table}.", tensors))

@@ -3,7 +3,7 @@
     if is_worthwhile(tensors, entries, messages):
         kept, layout = condense(tensors, entries, messages)       # what is to be written
         streamed.save_file(path, kept, {})
-    expand(load_file(path), layout)             # the same tensors under the same names, messages among them, and the lines
+    expand(read, layout, Stored(path, HEADS))   # the same tensors under the same names, messages among them, and the lines
 
 A broadcast of whole tables reaches hundreds of clients as the same rows behind a few bytes of their own; the best round is often
 the latest; and what a client puts into a sum is zero wherever it holds nothing. `layout` says where each tensor went. Small files
@@ -13,7 +13,8 @@ hold their tensors as they are, for whoever reads them with other programs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -24,13 +25,15 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange.parts import FilledRows
 from fkgsec.federation.disk.frames import Frames
-from fkgsec.federation.disk.streamed import Joined
+from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
-from fkgsec.federation.packing import Leaf, whole
+from fkgsec.federation.packing import Leaf, Made, whole
 
 Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # those that crossed, "frame", and notes, "note", by round
 
 MESSAGES, LINES = "messages", "lines"  # no tensor that is condensed has these names
+HEADS = f"{MESSAGES}.heads"
+_BESIDE = tuple(f"{MESSAGES}.{part}" for part in ("index", "tails", "ends"))
 _KINDS = ("frame", "note")
 _LEAST_BYTES = 4096  # smaller tensors stay as they are
 PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # of a whole file, up to which nothing is condensed
@@ -91,21 +94,34 @@ def condense(
     return kept, Layout(same, rows, names)
 
 
-def expand(kept: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[Entry]]:
-    """The tensors and lines that `condense` was given. Raises `RunError` where the layout fits no such file."""
-    tensors = dict(kept)
+def expand(
+    kept: Mapping[str, Tensor], layout: Layout, heads: Stored | None
+) -> tuple[Mapping[str, Tensor], list[Entry]]:
+    """The tensors and lines that `condense` was given, those that are larger than in the file made when they are read.
+
+    Args:
+        kept: all that the file has but `HEADS`, and `heads` that.
+
+    Raises `RunError` where the layout fits no such file.
+    """
+    tensors: dict[str, Tensor | Callable[[], Tensor]] = dict(kept)
     try:
-        entries = entries_of(tensors.pop(LINES), layout.names)
+        entries = entries_of(kept[LINES], layout.names)
         for name, count in layout.rows.items():
-            tensors[name] = FilledRows(count, tensors.pop(f"{name}/rows"), tensors.pop(f"{name}/values")).whole()
+            filled = FilledRows(count, kept[f"{name}/rows"], kept[f"{name}/values"])
+            filled.whole()  # which it can be
+            tensors[name] = filled.whole
         for name, other in layout.same.items():
-            tensors[name] = tensors[other].clone()
-        if f"{MESSAGES}.index" in tensors:
-            parts = [tensors.pop(f"{MESSAGES}.{part}").numpy() for part in ("index", "heads", "tails", "ends")]
-            tensors |= _split(*parts)
+            first = tensors[other]
+            tensors[name] = first.clone() if isinstance(first, Tensor) else first
+        if heads is not None:
+            index, tails, ends = (kept[f"{MESSAGES}.{part}"].numpy() for part in ("index", "tails", "ends"))
+            tensors |= _split(index, heads, tails, ends)
+        for name in (LINES, *(f"{name}/{part}" for name in layout.rows for part in ("rows", "values")), *_BESIDE):
+            tensors.pop(name, None)
     except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise RunError(f"a condensed tensor is not there or does not fit ({error})") from error
-    return tensors, entries
+    return Made(tensors), entries
 
 
 def _num_bytes(leaf: Leaf) -> int:
@@ -125,7 +141,7 @@ def _join(messages: Messages) -> dict[str, Tensor | Joined]:
                 index.append((_KINDS.index(kind), number, place, head_bytes, number_of_tail))
     return {
         f"{MESSAGES}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 5),
-        f"{MESSAGES}.heads": Joined([frames for rounds in messages.values() for frames in rounds.values()]),
+        HEADS: Joined([frames for rounds in messages.values() for frames in rounds.values()]),
         f"{MESSAGES}.tails": _one_after_the_other(tails),
         f"{MESSAGES}.ends": torch.tensor([len(tail) for tail in tails], dtype=torch.int64).cumsum(0),
     }
@@ -137,15 +153,20 @@ def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
     return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
 
 
-def _split(index: np.ndarray, heads: np.ndarray, tails: np.ndarray, ends: np.ndarray) -> dict[str, Tensor]:
+def _split(index: np.ndarray, heads: Stored, tails: np.ndarray, ends: np.ndarray) -> dict[str, Callable[[], Tensor]]:
     """Undo `_join`."""
     bounds, start, messages = [0, *ends.tolist()], 0, {}
     for kind, number, place, head_bytes, tail in index.tolist():
-        head = heads[start : start + head_bytes]
+        rest = tails[:0] if tail < 0 else tails[bounds[tail] : bounds[tail + 1]]
+        messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = partial(_message, heads, start, head_bytes, rest)
         start += head_bytes
-        whole = head if tail < 0 else np.concatenate([head, tails[bounds[tail] : bounds[tail + 1]]])
-        messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = torch.from_numpy(whole)
+    if start != heads.length:
+        raise ValueError(f"messages begin with {start} bytes, and the file has {heads.length}")
     return messages
+
+
+def _message(heads: Stored, start: int, head_bytes: int, rest: np.ndarray) -> Tensor:
+    return _one_after_the_other([heads.read(start, head_bytes), rest.tobytes()])
 
 
 def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:

@@ -93,7 +93,7 @@ def restore_state(federation: Federation, path: Path, *, honest: bool = False) -
     federation.task.restore(packing.below("now.", tensors))
     transcript = federation.channel.transcript
     transcript.entries = list(progress.entries)
-    transcript.frames = packing.frames_of(packing.below("frame.", tensors))
+    transcript.frames = packing.frames_of(packing.view_below("frame.", tensors))
     transcript.notes = packing.frames_of(packing.below("note.", tensors))
     shared, parties = federation.recipe.shared, federation.parties
     try:
@@ -105,6 +105,6 @@ def restore_state(federation: Federation, path: Path, *, honest: bool = False) -
     federation.task.load_trainer_state(packing.below("trainer.", tensors))
     if adversary:
         adversary.load(packing.below("adversary.", tensors))
-    found = packing.below("best.", tensors)
+    found = packing.view_below("best.", tensors)
     federation.best = Best.from_tensors(found, shared, parties) if found else None
     return progress

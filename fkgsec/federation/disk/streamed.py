@@ -9,6 +9,8 @@ Source: the format's description in the documentation of safetensors. Differs: n
 from __future__ import annotations
 
 import json
+import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +27,9 @@ DTYPES = {  # in the library's order
 }  # fmt: skip
 
 
+_PIECE_BYTES = 2**20
+
+
 class Joined(NamedTuple):
     """What messages do not share, one after the other: stands for a tensor uint8 `[length]`."""
 
@@ -35,16 +40,43 @@ class Joined(NamedTuple):
         """In bytes."""
         return sum(head for frames in self.frames for head, _ in frames.lengths())
 
+    def pieces(self) -> Iterator[bytes]:
+        """All of it."""
+        return (head for frames in self.frames for head, _ in frames.parts())
 
-def described(one: Tensor | Joined) -> tuple[torch.dtype, list[int]]:
+
+class Stored:
+    """A tensor uint8 `[length]` of a file, as the file was when this was made. Raises `OSError`, `KeyError`, `ValueError`."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+        header_bytes = int.from_bytes(self._file.read(8), "little")
+        start, end = json.loads(os.pread(self._file.fileno(), header_bytes, 8))[name]["data_offsets"]
+        self._start, self.length = 8 + header_bytes + start, end - start
+
+    def read(self, start: int, length: int) -> bytes:
+        """Some of it. Raises `ValueError` where it is not so long."""
+        read = os.pread(self._file.fileno(), length, self._start + start) if start + length <= self.length else b""
+        if len(read) != length:
+            raise ValueError(f"{length} bytes from {start} of {self.length}")
+        return read
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it."""
+        for start in range(0, self.length, _PIECE_BYTES):
+            yield self.read(start, min(_PIECE_BYTES, self.length - start))
+
+
+def described(one: Tensor | Joined | Stored) -> tuple[torch.dtype, list[int]]:
     """Its dtype and shape."""
     return (one.dtype, list(one.shape)) if isinstance(one, Tensor) else (torch.uint8, [one.length])
 
 
-def content(one: Tensor | Joined) -> Iterator[bytes | memoryview]:
+def content(one: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
     """The bytes of a contiguous tensor on the CPU, or of what stands for one, piece by piece."""
-    if isinstance(one, Joined):
-        yield from (head for frames in one.frames for head, _ in frames.parts())
+    if isinstance(one, Joined | Stored):
+        yield from one.pieces()
     elif one.numel():
         yield one.flatten().view(torch.uint8).numpy().data
 
