@@ -269,7 +269,7 @@ class DefendedTransport(Transport):
         fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
         self._draw_from(Entropy(tensors["entropy"].numpy().tobytes(), self.run, fresh))
         transcript = self.channel.transcript
-        for message in transcript.messages(0):
+        for message in transcript.each_message(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
                 told = psu.decode_message(message.content)
                 assert isinstance(told, psu.UnionList)

@@ -165,7 +165,7 @@ class Transport:
 
         Raises `RunError` for a checkpoint of an earlier version.
         """
-        for message in self.channel.transcript.messages(0):
+        for message in self.channel.transcript.each_message(0):
             if isinstance(message, Alignment):
                 self.server[message.table].align(message)
         try:

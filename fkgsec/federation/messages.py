@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -383,7 +383,9 @@ class Transcript:
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
             kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
         for number in self._totals.sparse & set(self.frames) - rounds:
-            uploads = (one for one in self.messages(number) if isinstance(one, SparseRows) and one.receiver == SERVER)
+            uploads = (
+                one for one in self.each_message(number) if isinstance(one, SparseRows) and one.receiver == SERVER
+            )
             kept[number] = Frames([*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)])
         self.frames = dict(sorted(kept.items()))
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
@@ -403,7 +405,11 @@ class Transcript:
 
     def messages(self, round: int) -> list[AnyMessage]:
         """The messages of a retained round in the order of sending; empty when it was not retained."""
-        return [decode(frame) for frame in self.frames.get(round, [])]
+        return list(self.each_message(round))
+
+    def each_message(self, round: int) -> Iterator[AnyMessage]:
+        """The same, of which one is in memory at a time."""
+        return map(decode, self.frames.get(round, []))
 
     def num_bytes(self, direction: Direction, round: int | None = None) -> int:
         """Bytes in one direction, of one round or of the whole run."""
