@@ -9,7 +9,6 @@ Parties go by their place among all of them, since names may hold anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -59,27 +58,33 @@ def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class Made(Mapping[str, Tensor]):
     """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
 
-    def __init__(self, held: Mapping[str, Tensor | Callable[[], Tensor]]) -> None:
-        self._held = held
+    def __init__(self, held: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
+        self.held = held
 
     def __getitem__(self, name: str) -> Tensor:
-        one = self._held[name]
-        return one if isinstance(one, Tensor) else one()
+        one = self.held[name]
+        return whole(one) if isinstance(one, Tensor | FilledRows) else one()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._held
+        return name in self.held
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
+        return iter(self.held)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
 
 def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same as `below`, each read when it is asked for."""
-    names = [name for name in tensors if name.startswith(prefix)]
-    return Made({name.removeprefix(prefix): partial(tensors.__getitem__, name) for name in names})
+    held = tensors.held if isinstance(tensors, Made) else tensors
+    return Made({name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)})
+
+
+def _filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
+    """One of them by its filled rows, not made whole where it is held so."""
+    held = tensors.held[name] if isinstance(tensors, Made) else None
+    return held if isinstance(held, FilledRows) else FilledRows.of(tensors[name])
 
 
 def by_place(own: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
@@ -103,7 +108,7 @@ def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], part
     return {
         table: FilledTables(
             {
-                party: FilledRows.of(tensors[f"{table}.{place}"])
+                party: _filled(tensors, f"{table}.{place}")
                 for place, party in enumerate(parties)
                 if f"{table}.{place}" in tensors
             }

@@ -21,7 +21,7 @@ from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.disk.streamed import Stored
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import Leaf, frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.packing import Leaf, filled_by_party, frames_by_round, frames_of, pack, view_below
 
 CLIENTS = 20
 
@@ -176,6 +176,17 @@ def test_lines_are_no_part_of_the_header(tmp_path: Path) -> None:
 
 def test_no_lines_at_all() -> None:
     assert entries_of(*lines_of([])) == []
+
+
+def test_filled_rows_are_read_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made whole one after the other, hundreds of tables left holes in memory as large as they."""
+    filled = FilledRows(200_000, torch.tensor([3, 7, 9]), torch.ones(3, 8, dtype=torch.float64))
+    checkpoint.save(tmp_path / "state", {"best.inputs.entities.0": filled}, Progress("run"))
+    back, _ = checkpoint.load(tmp_path / "state", "run")
+    monkeypatch.setattr(FilledRows, "of", None)
+    tables = filled_by_party(view_below("inputs.", view_below("best.", back)), ["entities"], ["client/a", "client/b"])
+    assert list(tables["entities"]) == ["client/a"]
+    assert torch.equal(tables["entities"]["client/a"], filled.whole())
 
 
 @pytest.mark.parametrize("layout", [Layout(same={"a": "b"}), Layout(rows={"a": 3}), Layout(rows={"x": -1})])

@@ -104,13 +104,13 @@ def expand(
 
     Raises `RunError` where the layout fits no such file.
     """
-    tensors: dict[str, Tensor | Callable[[], Tensor]] = dict(kept)
+    tensors: dict[str, Leaf | Callable[[], Tensor]] = dict(kept)
     try:
         entries = entries_of(kept[LINES], layout.names)
         for name, count in layout.rows.items():
             filled = FilledRows(count, kept[f"{name}/rows"], kept[f"{name}/values"])
             filled.whole()  # which it can be
-            tensors[name] = filled.whole
+            tensors[name] = filled
         for name, other in layout.same.items():
             first = tensors[other]
             tensors[name] = first.clone() if isinstance(first, Tensor) else first
