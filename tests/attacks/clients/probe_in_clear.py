@@ -1,0 +1,73 @@
+"""What the displacement probe tells by moves as large as the clip lets pass, where nothing is clipped: all that a clip can leave.
+
+    python -m tests.attacks.clients.probe_in_clear                # under a minute
+
+Each run of the matrix under `robust:rule=clip` is trained with the probe's client in it, and the same run without a defense, with
+moves in the same directions of the length that the clip cut them to. Where both AUC (trained triples among random pairs, the mean
+over victims) are equal, the clip takes all that a client gains by moving rows further than an honest one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import msgspec
+import numpy as np
+import torch
+
+from attacks.clients.active import Plan, _probed
+from attacks.registry import Truth
+from defenses import robust
+from experiments.runs.record import Record
+from tests.attacks.clients.probe_null import auc, rows_of, truth_of
+from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
+
+
+def probe(truth: Truth, plan: Plan) -> tuple[float, int]:
+    """The AUC, and the round of the probe."""
+    found = _probed(plan, truth)
+    assert not isinstance(found, str), found
+    return float(np.mean([auc(found[1], rows_of(truth, plan, one.name)) for one in truth.view.victims])), found[2]
+
+
+def trained(record: Record) -> tuple[Truth, Plan, list[float]]:
+    """The run without the probe, what the client plans, and the clip's bound of each round."""
+    bounds: list[float] = []
+    clip = robust._clip
+
+    def watched(uploads: Any, previous: torch.Tensor, c: float) -> Any:
+        usual = [robust._usual(one.rows - previous[one.places]) for one in uploads.values()]
+        bounds.append(c * float(torch.stack(usual).median()))
+        return clip(uploads, previous, c)
+
+    with mock.patch.object(robust, "_clip", watched):
+        return (*truth_of(record), bounds)
+
+
+def main() -> None:
+    print("| data | seed | length of moves | cut to | probe, clip | probe in clear, moves of that length |")
+    print("|---" * 6 + "|")
+    for data in ("hospitals", "umls"):
+        rows = []
+        for path in sorted(FOLDER.glob(f"{data}-seed*.json")):
+            record = cases(path.stem)[CLIP]
+            truth, plan, bounds = trained(record)
+            clipped, round = probe(truth, plan)
+            length, bound = float(plan.moves.norm(dim=1).mean()), bounds[round - 1]
+            clear, same, _ = trained(
+                msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, defense=""))
+            )
+            rows.append((length, bound, clipped, probe(clear, replace(same, moves=same.moves * (bound / length)))[0]))
+            print(line(data, path.stem[-1], rows[-1]), flush=True)
+        print(line(data, "all", np.mean(rows, axis=0)), flush=True)
+
+
+def line(data: str, seed: str, row: Any) -> str:
+    length, bound, clipped, clear = row
+    return f"| {data} | {seed} | {length:.2f} | {bound:.2f} | {clipped:.3f} | {clear:.3f} |"
+
+
+if __name__ == "__main__":
+    main()
