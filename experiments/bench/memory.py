@@ -21,6 +21,12 @@ _COMMON: dict[str, Any] = {"rounds": 2, "eval_every": 1, "device": "cpu"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "FedE, TransE, dim 1024": {"size": 60_000, "dim": 1024, "num_negatives": 16},
     "FedE, TransE, dim 256, secure sums": {"size": 60_000, "dim": 256, "num_negatives": 16, "defense": "secagg"},
+    "FedE, TransE, dim 32, union and secure sums of 100": {
+        "size": 30_000,
+        "clients": 100,
+        "dim": 32,
+        "defense": "psu,secagg",
+    },
     "CEFGL, GIN, width 512": {"algorithm": "cefgl", "width": 512, "size": 800},
 }
 _LEAST = {"kge": {"size": 300, "dim": 2, "num_negatives": 2}, "graph": {"algorithm": "cefgl", "size": 160, "width": 2}}

@@ -215,7 +215,7 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     return {
         "tables and optimizer": _TABLES * tables,
         "models kept": _KEPT * tables,
-        "messages": _MESSAGES * shared + (_MASKED * union * len(graph.clients) if defense.secagg else 0),
+        "messages": _MESSAGES * shared + (_MASKED * union if defense.secagg else 0),
         "checkpoint": _CHECKPOINT * tables + _MESSAGES * shared,
         "steps": _STEP * at_work * spec.batch_size * (1 + spec.num_negatives),
         "ranking": _SCORES * SCORE_BLOCK_BYTES,
@@ -227,7 +227,9 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
 _TABLES = 5  # values, Adam's two moments, gradients, those of a client in its step
 _KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
 _MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
-_MASKED = 6  # what a party puts into a secure sum, float64, and what becomes of it
+_MASKED = (
+    18  # what one party at a time puts into a secure sum, float64, and what becomes of it; the sum, kept and opened
+)
 _CHECKPOINT = 4  # the tensors of the last, and their bytes as they are written
 _STEP = 24
 _SCORES = 4
