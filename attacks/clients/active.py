@@ -6,9 +6,10 @@
 
 Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round it uploads what it received,
 with the rows of `probes` entities moved by `probe_size` up or down in every number, at random; in its next round just what it
-received. Whoever trains on a triple of a moved entity is dragged after it: in the broadcast after that round the other end has
-moved in the same direction. Signs, not a Gaussian direction, since the gradient of an L1 distance is made of signs. In the
-rounds before and after, it follows the protocol.
+received. Where changes are clipped it says more to make the same moves in several rounds (`probe_rounds`) before that one.
+Whoever trains on a triple of a moved entity is dragged after it: in the broadcast after that round the other end has moved in
+the same direction. Signs, not a Gaussian direction, since the gradient of an L1 distance is made of signs. In the rounds before
+and after, it follows the protocol.
 
 An active attack changes the run: so it is trained once more with the same seed and options (from a script, under a defense, by
 `run_attacks(..., train=...)` with its transport). Defenses that clients apply to their own uploads it leaves out, as nobody can
@@ -71,7 +72,7 @@ class Plan:
     Attributes:
         own: its knowledge; its rows are those of `own.entity_names`. names: how it guesses without any row.
         moved: int64 `[p]`, which of its entities. moves: float32 `[p, W]`, by what.
-        round: when; None: as late as it can and still be answered.
+        round: when; None: as late as it can and still be answered. rounds: in how many of its rounds it makes these moves.
     """
 
     model: KgeModel
@@ -80,40 +81,46 @@ class Plan:
     moved: np.ndarray
     moves: Tensor
     round: int | None
+    rounds: int = 1
 
 
 class Prober(Adversary):
-    """The client in the run: it moves rows in one round, sends back what it received in its next, and remembers what that was.
+    """The client in the run: it moves rows in some rounds, sends back what it received in its next, and remembers what that was.
 
     Args:
         party: its name. first_round: of the probe, or its first round after that.
-        moved: int64 `[p]`, rows of its entities. moves: float32 `[p, W]`.
+        moved: int64 `[p]`, rows of its entities. moves: float32 `[p, W]`. rounds: in how many of its rounds it makes them.
 
     Attributes:
-        received: its rows as the round of the probe began and as its next two did, `[n, W]` each.
+        received: its rows as each round of the probe began and as its next two did, `[n, W]` each.
     """
 
     guarded = False
 
-    def __init__(self, party: str, first_round: int, moved: np.ndarray, moves: Tensor) -> None:
+    def __init__(self, party: str, first_round: int, moved: np.ndarray, moves: Tensor, rounds: int = 1) -> None:
         super().__init__(party)
-        self.begins, self.moved, self.moves = first_round, torch.from_numpy(moved), moves
+        self.begins, self.moved, self.moves, self.rounds = first_round, torch.from_numpy(moved), moves, rounds
         self.received: list[Tensor] = []
 
     def identity(self) -> str:
         digest = hashlib.sha256(self.moved.numpy().tobytes() + self.moves.numpy().tobytes()).hexdigest()
-        return f"{super().identity()}: {digest}"
+        return f"{super().identity()}: {digest} {self.rounds}"
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        if table != "entities" or round < self.begins or len(self.received) > 2:
+        if table != "entities" or round < self.begins or self.is_answered:
             return trained
         self.received.append(received.clone())
-        if len(self.received) > 2:
+        if self.is_answered:
             return trained
         sent = received.clone()
-        if len(self.received) == 1:
+        if len(self.received) <= self.rounds:
             sent[self.moved] += self.moves
         return sent
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it has received what others' training made of its last moves."""
+        return len(self.received) > self.rounds + 1
 
     def rounds_needed(self) -> Collection[int]:
         return (self.begins,)
@@ -134,7 +141,8 @@ def planned(options: KgeAttackOptions) -> Any:
         moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
         signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
         moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
-        return Plan(view.model, own, names_scorer(view.colluder), moved, moves, options.probe_round)
+        names = names_scorer(view.colluder)
+        return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
 
     return plan
 
@@ -143,7 +151,8 @@ class Answers(NamedTuple):
     """What the client knows after the probe.
 
     Attributes:
-        before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after, `[n, W]`.
+        before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after the last moves,
+            `[n, W]`.
     """
 
     plan: Plan
@@ -234,21 +243,21 @@ def _probed(plan: Plan, truth: Truth) -> tuple[FederationResult, Answers, int] |
     entries = result.transcript.entries
     own = sorted({one.round for one in entries if one.sender == party and one.direction == "up" and one.round > 0})
     rounds = own if plan.round is None else [number for number in own if number >= plan.round]
-    if len(rounds) < 3:
+    needed = plan.rounds + 2
+    if len(rounds) < needed:
         since = "" if plan.round is None else f" from round {plan.round} on"
-        return f"{truth.colluder} took part in {len(rounds)} rounds{since}; a probe takes 3"
-    number = rounds[-3] if plan.round is None else rounds[0]
-    prober = Prober(truth.colluder, number, plan.moved, plan.moves)
+        return f"{truth.colluder} took part in {len(rounds)} rounds{since}; a probe takes {needed}"
+    number = rounds[-needed] if plan.round is None else rounds[0]
+    prober = Prober(truth.colluder, number, plan.moved, plan.moves, plan.rounds)
     try:
         attacked = truth.view.train(result.graph, result.options, adversary=prober)
     except TrainingError as error:
         return f"the run broke down with the probe in it: {error}"
-    if len(prober.received) < 3:
+    if not prober.is_answered:
         return (
             f"the run with the probe in round {number} stopped in round {attacked.rounds[-1].round}, before its answer"
         )
-    before, probed, after = prober.received
-    return attacked, Answers(plan, before, after - probed), number
+    return attacked, Answers(plan, prober.received[0], prober.received[-1] - prober.received[-2]), number
 
 
 def _cost(truth: Truth, attacked: FederationResult, victim: str, number: int) -> Figure:

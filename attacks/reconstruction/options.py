@@ -32,7 +32,8 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
         probes: entities that an active client moves at once; where these are most of its entities, nobody follows any one.
         probe_size: how far, in each number of their rows.
-        probe_round: when; None: in the third of its last rounds, so that the answer crosses in the last one.
+        probe_round: when it begins; None: so late that the answer crosses in the last of its rounds.
+        probe_rounds: in how many of its rounds it makes the same moves; several say more where changes are clipped.
         guesses: names of each victim that a client guesses, beside as many that nobody holds.
         poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.
         attack_rounds: in how many of the last rounds an adversary that poisons acts, and one that watches many rounds looks;
@@ -52,6 +53,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     probes: int = 300
     probe_size: float = 3.0
     probe_round: int | None = None
+    probe_rounds: int = 1
     guesses: int = 100
     poison_triples: int = 40
     poison_copies: int = 25
@@ -76,6 +78,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         for name, value in (
             ("probes", self.probes),
             ("probe_round", self.probe_round),
+            ("probe_rounds", self.probe_rounds),
             ("attack_rounds", self.attack_rounds),
         ):
             if value is not None and value < 1:

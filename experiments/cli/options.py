@@ -198,6 +198,11 @@ FLAGS: dict[str, Flag] = {
     "probe_round": Flag(
         ("--probe-round",), "client-active: when; default: in the third of its last rounds", ATTACK_OF_TASK["kge"]
     ),
+    "probe_rounds": Flag(
+        ("--probe-rounds",),
+        "client-active: in how many rounds it makes the same moves (1); more say more where changes are clipped",
+        ATTACK_OF_TASK["kge"],
+    ),
     "guesses": Flag(
         ("--guesses",), "client-guess: names of each victim in its dictionary (100)", ATTACK_OF_TASK["kge"]
     ),

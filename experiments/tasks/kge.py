@@ -69,6 +69,7 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     probes: int = 300
     probe_size: float = 3.0
     probe_round: int | None = None
+    probe_rounds: int = 1
     guesses: int = 100
     poison_triples: int = 40
     poison_copies: int = 25

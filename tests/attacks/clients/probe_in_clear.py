@@ -1,10 +1,10 @@
-"""What the displacement probe tells by moves as large as the clip lets pass, where nothing is clipped: all that a clip can leave.
+"""What the displacement probe tells under a clip: by moves of one round and of five, and beside moves so short in clear.
 
     python -m tests.attacks.clients.probe_in_clear                # under a minute
 
 Each run of the matrix under `robust:rule=clip` is trained with the probe's client in it, and the same run without a defense, with
-moves in the same directions of the length that the clip cut them to. Where both AUC (trained triples among random pairs, the mean
-over victims) are equal, the clip takes all that a client gains by moving rows further than an honest one does.
+moves in the same directions of the length that the clip cut them to. Where these two AUC (trained triples among random pairs, the
+mean over victims) are equal, the clip takes all that a client gains by moving rows further than an honest one does in a round.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from defenses import robust
 from experiments.runs.record import Record
 from tests.attacks.clients.probe_null import auc, rows_of, truth_of
 from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
+
+ROUNDS = 5
 
 
 def probe(truth: Truth, plan: Plan) -> tuple[float, int]:
@@ -47,26 +49,28 @@ def trained(record: Record) -> tuple[Truth, Plan, list[float]]:
 
 
 def main() -> None:
-    print("| data | seed | length of moves | cut to | probe, clip | probe in clear, moves of that length |")
-    print("|---" * 6 + "|")
+    print("| data | seed | length of moves | cut to | clip | clip, five rounds | in clear, moves of that length |")
+    print("|---" * 7 + "|")
     for data in ("hospitals", "umls"):
         rows = []
         for path in sorted(FOLDER.glob(f"{data}-seed*.json")):
             record = cases(path.stem)[CLIP]
             truth, plan, bounds = trained(record)
             clipped, round = probe(truth, plan)
+            repeated, _ = probe(truth, replace(plan, rounds=ROUNDS))
             length, bound = float(plan.moves.norm(dim=1).mean()), bounds[round - 1]
             clear, same, _ = trained(
                 msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, defense=""))
             )
-            rows.append((length, bound, clipped, probe(clear, replace(same, moves=same.moves * (bound / length)))[0]))
+            short, _ = probe(clear, replace(same, moves=same.moves * (bound / length)))
+            rows.append((length, bound, clipped, repeated, short))
             print(line(data, path.stem[-1], rows[-1]), flush=True)
         print(line(data, "all", np.mean(rows, axis=0)), flush=True)
 
 
 def line(data: str, seed: str, row: Any) -> str:
-    length, bound, clipped, clear = row
-    return f"| {data} | {seed} | {length:.2f} | {bound:.2f} | {clipped:.3f} | {clear:.3f} |"
+    length, bound, *found = row
+    return f"| {data} | {seed} | {length:.2f} | {bound:.2f} | {' | '.join(f'{one:.3f}' for one in found)} |"
 
 
 if __name__ == "__main__":

@@ -153,11 +153,32 @@ def test_it_goes_on_after_a_kill() -> None:
     assert prober.identity() == other.identity() != Prober("hospital-1", 2, np.array([0]), torch.ones(1, 4)).identity()
 
 
+def test_several_rounds_of_the_same_moves_say_more_under_a_clip(federate, probed) -> None:
+    once, often = (
+        np.mean([one.estimate.value for one in of_victims(found)])
+        for found in (probed("robust:rule=clip"), figures(federate("robust:rule=clip"), probes=60, probe_rounds=4))
+    )
+    assert often > once + 0.01
+
+
+def test_it_uploads_the_moves_of_several_rounds_and_then_what_it_received() -> None:
+    prober = Prober("hospital-1", 2, np.array([1]), torch.ones(1, 4), rounds=2)
+    rows: Tensor = torch.zeros(3, 4)
+    sent = [prober.upload(number, "entities", rows + number, rows - 1) - number for number in (2, 3, 4)]
+    assert [one.sum(dim=1).tolist() for one in sent] == [[0, 4, 0], [0, 4, 0], [0, 0, 0]]
+    assert not prober.is_answered
+    assert torch.equal(prober.upload(5, "entities", rows + 5, rows - 1), rows - 1)
+    assert prober.is_answered
+    assert torch.equal(prober.received[-1] - prober.received[-2], rows + 1)
+
+
 def test_where_it_cannot_run_it_says_so(federate) -> None:
     reasons = {one.reason for one in figures(federate(algorithm="fedr")).values()}
     assert reasons == {"no entity embedding is broadcast"}
     reasons = {one.reason for one in figures(federate(), probe_round=7).values()}
     assert reasons == {"hospital-1 took part in 2 rounds from round 7 on; a probe takes 3"}
+    reasons = {one.reason for one in figures(federate(), probe_rounds=20).values()}
+    assert reasons == {"hospital-1 took part in 8 rounds; a probe takes 22"}
     reasons = {one.reason for one in figures(federate("secagg"), run_federation).values()}
     assert reasons == {"the run was defended: it can be trained again with that defense's transport alone"}
 
@@ -178,7 +199,9 @@ def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: 
     assert any(one.attack == "client-passive" for one in found)
 
 
-@pytest.mark.parametrize(("name", "value"), [("probes", 0), ("probe_size", 0.0), ("probe_round", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("probes", 0), ("probe_size", 0.0), ("probe_round", 0), ("probe_rounds", 0)]
+)
 def test_a_probe_that_there_is_not_is_refused(name: str, value: float) -> None:
     with pytest.raises(SpecError, match=f"{name} must"):
         AttackOptions(**{name: value})
