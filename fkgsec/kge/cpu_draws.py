@@ -30,6 +30,19 @@ def philox(counter, key, out):
     out[0], out[1], out[2], out[3] = c0, c1, c2, c3
 
 
+@compiled(inline="always")
+def _is_member(wanted, members, begin, end):
+    """Whether it is among the sorted `members[begin:end]`, by binary search."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if members[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < end and members[low] == wanted
+
+
 @compiled(parallel=True)
 def draw_negatives(key, where, pool, groups, start, members, drawn):
     """Fill `drawn` int32 `[B, K]` with entities of `pool` int32 `[n]`; -1 for a member of the row's group.
@@ -48,14 +61,7 @@ def draw_negatives(key, where, pool, groups, start, members, drawn):
                 counter[0] = np.uint64(place // 4)
                 philox(counter, key, four)
             wanted = pool[np.int64((four[place % 4] * size) >> _HALF)]
-            low, high = begin, end
-            while low < high:
-                middle = (low + high) >> 1
-                if members[middle] < wanted:
-                    low = middle + 1
-                else:
-                    high = middle
-            drawn[b, k] = -1 if low < end and members[low] == wanted else wanted
+            drawn[b, k] = -1 if _is_member(wanted, members, begin, end) else wanted
 
 
 @compiled(parallel=True)
@@ -75,7 +81,9 @@ def mask_known(threads, candidates, groups, start, members):
         for b in range(B * thread // threads, B * (thread + 1) // threads):
             begin, end = start[groups[b]], start[groups[b] + 1]
             if end - begin > 2 * K:
-                _mask_by_search(candidates[b], members[begin:end])
+                for k in range(K):
+                    if _is_member(candidates[b, k], members, begin, end):
+                        candidates[b, k] = -1
                 continue
             for place in range(begin, end):
                 known[members[place]] = True
@@ -85,18 +93,3 @@ def mask_known(threads, candidates, groups, start, members):
                     candidates[b, k] = -1
             for place in range(begin, end):
                 known[members[place]] = False
-
-
-@compiled()
-def _mask_by_search(candidates, members):
-    for k in range(len(candidates)):
-        wanted = candidates[k]
-        low, high = 0, len(members)
-        while low < high:
-            middle = (low + high) >> 1
-            if members[middle] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        if low < len(members) and members[low] == wanted:
-            candidates[k] = -1
