@@ -403,9 +403,13 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
 
 
-def client_listening(client: DefendedClient, round: int, table: Table) -> ClientRound[None]:
-    """A client that sits the round out, and has to know which rows of the broadcast are new."""
-    _told(client, Seal(round, table), (yield NOTHING))
+def client_listening(client: DefendedClient, round: int, table: Table, refusal: str = "") -> ClientRound[None]:
+    """A client that sits the round out, and has to know which rows of the broadcast are new.
+
+    Args:
+        refusal: why it takes no part, which it answers to the server's first request.
+    """
+    _told(client, Seal(round, table), (yield Silence(refusal) if refusal else NOTHING))
 
 
 def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:

@@ -45,6 +45,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
                         * (terms.num_participants < len(terms.parties))
                     )
                 )
+        lines.append(active_server(terms))
         if defense.secagg.neighbours is not None:
             lines.append(terms.graph_risk())
     if defense.suppress:
@@ -76,3 +77,15 @@ def statement(terms: Terms, before: Protection) -> list[str]:
     if terms.codec.chooses_rows and defense.secagg and not defense.suppress:
         lines.append(f"{name}: a row that one client alone chose is opened as it is; suppress:t=2 keeps it back")
     return lines
+
+
+def active_server(terms: Terms) -> str:
+    """What secure sums withstand of a server that does not follow the protocol, with the tests that show it."""
+    withstood = (
+        "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests out "
+        "of order, repeated or left out open no sum of rows that the server knows (tests/deploy/test_order.py)"
+    )
+    if terms.codec.whole:
+        withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
+        return f"{withstood}. Not withstood: one table of the server's choice for all clients"
+    return f"{withstood}. Not withstood: different tables for different clients, or one table of the server's choice"

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -200,18 +201,26 @@ class DefendedTransport(Transport):
 
     # Uploads.
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+    def upload(
+        self,
+        round: int,
+        table: Table,
+        rows: Mapping[str, Tensor],
+        *,
+        refusals: Mapping[str, str] = MappingProxyType({}),
+    ) -> Uploaded:
         """Guarded where a defense says so, summed where `secagg` does. When too many drop out the table stays."""
         if not self.defense.secagg:
-            return super().upload(round, table, rows)
+            return super().upload(round, table, rows, refusals=refusals)
         before, participants = self.server[table].rows, list(rows)
+        rows = {party: own for party, own in rows.items() if party not in refusals}
         clipped = sum(self.defended[party].begin(round, table, own).num_clipped for party, own in rows.items())
         dropouts = self.terms.dropouts(round, participants)
-        speaking = [party for party in participants if dropouts.get(party) is not Stage.ADVERTISE]
+        speaking = [party for party in rows if dropouts.get(party) is not Stage.ADVERTISE]
         clients = {
             party: rounds.client_upload(client, round, table, participants)
             if party in speaking
-            else rounds.client_listening(client, round, table)
+            else rounds.client_listening(client, round, table, refusals.get(party, ""))
             for party, client in self.defended.items()
         }
         server = self.uploading(round, table, participants)

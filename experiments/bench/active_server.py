@@ -92,9 +92,9 @@ def active_server(
             far[:, :width] = value  # what follows is FedS's count
             return far
 
-        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
             """Afterwards it knows what those it sent `value` put in."""
-            outcome = super().upload(round, table, rows)
+            outcome = super().upload(round, table, rows, **({} if unprotected else refusals))
             if round == at + 1:
                 encoding, shape = self.terms.encodings[table], tuple(self.server[table].rows.shape)
                 part = torch.from_numpy(encoding.decode(encoding.encode(np.full(shape, value)).values))
@@ -106,7 +106,17 @@ def active_server(
 
 
 class EchoingOthers(DefendedTransport):
-    """A transport in which an unlearning is not refused, and clients that did not ask send back what the server sent them."""
+    """A transport whose other clients send back in an unlearning round what the server sent them.
+
+    Attributes:
+        checked: whether clients refuse steps that are not due (`fkgsec.federation.order`).
+    """
+
+    checked = False
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
+        """Aggregate the uploads, also those that clients should refuse if they are not `checked`."""
+        return super().upload(round, table, rows, **(refusals if self.checked else {}))
 
     @property
     def sums(self) -> bool:

@@ -14,7 +14,7 @@ one beside it.
 
 The same request again (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
 session for each table and round, so that no repetition can draw both kinds of share of one secret from it; it takes each step of
-the agreed rounds once (`experiments.deploy.core.turns`), and measures and scores one model.
+the agreed rounds once and in their order (`fkgsec.federation.order`), and measures and scores one model.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ from experiments.deploy.core.messages import (
     placed_rows,
 )
 from experiments.deploy.core.state import Memory, load_memory, save_memory
-from experiments.deploy.core.turns import check_turn, mark_turn, mark_union
 from experiments.tasks.kge import TASK
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
@@ -62,6 +61,7 @@ from fkgsec.exchange.client import TableClient
 from fkgsec.federation import messages
 from fkgsec.federation.messages import Transcript, client_party
 from fkgsec.federation.options import replace
+from fkgsec.federation.order import ClientOrder
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
@@ -111,11 +111,11 @@ class Party:
         self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
         self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
         self._join()
+        self.order = ClientOrder(self.place, len(agreement.parties), self.options, self.recipe.shared, sums=self._sums)
         load_memory(self)
+        self.order.position = self.memory.position
         self._last = (self.memory.serial, self.memory.request, self.memory.reply)
         self._written = self._marks()  # those that its file has
-
-    # What it is made of.
 
     def _identify(self) -> None:
         """Its secrets: a lasting one from its folder, one for the sessions of this process. Raises `SpecError`, `RunError`."""
@@ -193,7 +193,7 @@ class Party:
     def _marks(self) -> tuple[object, ...]:
         """What a restarted party must not have forgotten: what it was sent, which sessions it was in, which steps it took."""
         memory, history = self.memory, self.defended.log.digest if self.defended else b""
-        return history, dict(memory.uploads), dict(memory.turns), set(memory.said)
+        return history, dict(memory.uploads), encode(memory.position), set(memory.said)
 
     def _take_all(self, items: list[Item]) -> list[Answer]:
         """Answer each item. After one that fails the others are left: what they build on is not there.
@@ -248,9 +248,9 @@ class Party:
             raise RunError(f"{self.address} does not do {item.step!r}")
         if item.table and item.table not in self.tables:
             raise RunError(f"{item.table!r} is no shared table of {self.options.algorithm}")
-        check_turn(item, self.place, len(self.agreement.parties), self.options, self.memory.turns)
+        self.order.check(item.step, item.round, item.table)
         answer = steps[item.step](item)
-        mark_turn(item, self.memory.turns)
+        self.order.mark(item.step, item.round, item.table)
         if item.lasting:
             self.memory.lasting = item.lasting
         return answer
@@ -287,7 +287,7 @@ class Party:
 
     def _unite(self, item: Item) -> Answer:
         defended = self._defended()
-        if mark_union(item.table, self.memory.turns) and ("union", item.table) not in self._parts:
+        if self.order.enter_union(item.table) and ("union", item.table) not in self._parts:
             raise RunError(f"{self.address} was in the union of {item.table}, and enters no second one")
         part = self._part("union", item, lambda: defended_rounds.client_union(defended, item.table))
         answer = self._speak(item, part)
@@ -351,11 +351,10 @@ class Party:
             self.trained = (round, self.task.snapshot(shared_only=True))
 
     def _train(self, item: Item) -> Answer:
-        if item.round <= self.memory.trained:
-            raise RunError(f"round {item.round} was trained already")
+        before = {table: self.task.rows(table, 0).clone() for table in self.tables}
         self.task.begin_round()
         losses = self.task.train(item.round, [0], lambda: None)
-        self.memory.trained = item.round
+        self.order.training_changed(any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items()))
         self._before_broadcast(item.round)
         return Answer(content=encode(Trained(losses[0])))
 

@@ -149,7 +149,7 @@ class TopKClient(ClientCodec):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
-        self.shared, self.history = tensors["shared"], tensors["history"]
+        self.shared, self.history = tensors["shared"], tensors.get("history")  # none before the first broadcast
 
     def _counted(self, round: int) -> bool:
         return self.answers == "counted sums" and not _schedule(self.options, round)

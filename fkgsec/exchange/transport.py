@@ -11,6 +11,7 @@ is a subclass (`defenses.transport`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import cast, get_args
 
 from torch import Tensor
@@ -137,10 +138,26 @@ class Transport:
         outcome = self._run(steps, clients)
         return cast("dict[str, Received]", outcome.clients)
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
-        """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table."""
-        clients = {party: rounds.client_upload(self.clients[table][party], round, own) for party, own in rows.items()}
-        return self._run(self.uploading(round, table, list(rows)), clients).result
+    def upload(
+        self,
+        round: int,
+        table: Table,
+        rows: Mapping[str, Tensor],
+        *,
+        refusals: Mapping[str, str] = MappingProxyType({}),
+    ) -> Uploaded:
+        """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table.
+
+        Args:
+            refusals: by participant why it sends nothing (`fkgsec.federation.order`).
+        """
+        clients = {
+            party: rounds.client_upload(self.clients[table][party], round, own)
+            for party, own in rows.items()
+            if party not in refusals
+        }
+        outcome = self._run(self.uploading(round, table, list(rows)), clients).result
+        return outcome._replace(excluded={**refusals, **outcome.excluded})
 
     # What is kept.
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from fkgsec.errors import DataError, RunError, SpecError
@@ -27,6 +28,7 @@ from fkgsec.federation.checkpoint import Progress, RoundEntry, stands_at
 from fkgsec.federation.disk.state import Best, restore_state, save_state
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import Result_co, RunOptions, run_identities, run_identity
+from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import Kept
@@ -89,6 +91,7 @@ class Federation:
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
+        self.orders = ClientOrders(self.parties, options, self.recipe.shared, sums=self.exchange.sums)
         self.adversary = adversary
         self.needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
         self.needed |= options.first_exchange() if self.recipe.keeps_first else set()
@@ -149,6 +152,7 @@ class Federation:
             receivers = self.participants(round + 1)
         parties = [self.parties[client] for client in receivers]
         for table in self.exchange.server:
+            self.orders.broadcast(round, table)
             for party, received in self.exchange.broadcast(round, table, parties).items():
                 self.task.receive(round, table, self.parties.index(party), received)
 
@@ -161,6 +165,7 @@ class Federation:
         self.task.begin_round()
         self._started = self.shared_rows()
         losses = self.task.train(round, places, on_step)
+        self.orders.train(round, self.changed_since(self._started, places))
         self._trained = self.task.snapshot(shared_only=True)
         return lambda: mean_loss(losses, self.task.sizes)
 
@@ -181,7 +186,8 @@ class Federation:
                 if self.adversary and client == self._corrupt and self._started:
                     own = self.adversary.upload(round, table, self._started[table][party][: len(own)], own.clone())
                 rows[party] = own
-            outcomes.append(self.exchange.upload(round, table, rows))
+            refusals = self.orders.refusals(round, table, list(rows))
+            outcomes.append(self.exchange.upload(round, table, rows, refusals=refusals))
         return outcomes
 
     def keep(self, round: int) -> None:
@@ -197,6 +203,16 @@ class Federation:
         return {
             table: {party: self.task.rows(table, client).cpu().clone() for client, party in enumerate(self.parties)}
             for table in self.recipe.shared
+        }
+
+    def changed_since(self, before: packing.ByParty, places: Sequence[int]) -> dict[str, bool]:
+        """By party whether training changed any of the shared rows that `before` has (see `shared_rows`)."""
+        return {
+            self.parties[client]: any(
+                not torch.equal(rows[self.parties[client]], self.task.rows(table, client).cpu())
+                for table, rows in before.items()
+            )
+            for client in places
         }
 
     def retain(self, *rounds: int) -> None:

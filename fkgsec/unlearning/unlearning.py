@@ -164,6 +164,8 @@ def _forget(
     loss = METHODS[options.method](work)
     along = [place for place in senders if place not in work.asking] if federation.exchange.sums else []
     train_along(task, along, _seed_along(options, identity), observer)
+    if sends:
+        federation.orders.train(ROUND, federation.changed_since(rows_before, [*work.asking, *along]))
     trained, before = task.snapshot(), run_options.evaluates_before_broadcast
     valid = task.validate() if before else None
     colluders = _colluders(options)

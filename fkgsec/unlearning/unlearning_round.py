@@ -22,6 +22,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange import MakeTransport, Uploaded
 from fkgsec.federation.loop import Federation, Observer
+from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.packing import ByParty
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.result import KgeResult
@@ -67,9 +68,13 @@ def align_again(federation: Federation, make_transport: MakeTransport, run: str,
         else:
             rows = _mean_of_holders(federation, table, shared.names)
         exchange.initialise(table, rows)
+    federation.orders = ClientOrders(
+        federation.parties, federation.options, federation.recipe.shared, sums=exchange.sums, after_run=True
+    )
     if carried:
         exchange.carry_on(carried)
     for table in exchange.server:
+        federation.orders.broadcast(0, table)
         for party, received in exchange.send_again(table).items():
             own = federation.task.rows(table, federation.parties.index(party))
             own.copy_(received.merged(own))
@@ -146,7 +151,10 @@ def exchange_rows(federation: Federation, senders: Sequence[int]) -> list[Upload
         for client in senders:
             party = federation.parties[client]
             uploads[party] = federation.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
-        outcomes.append(exchange.upload(ROUND, table, uploads))
+        refusals = federation.orders.refusals(ROUND, table, list(uploads))
+        outcomes.append(exchange.upload(ROUND, table, uploads, refusals=refusals))
+    for table in exchange.server:
+        federation.orders.broadcast(ROUND, table)
         for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
             own = federation.task.rows(table, federation.parties.index(party))
             own.copy_(received.merged(own))

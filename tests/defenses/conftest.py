@@ -39,9 +39,9 @@ class RememberingTransport(DefendedTransport):
         super().__init__(*parts)
         self.uploads: list[Upload] = []
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
         before = self.server[table].rows.clone()
-        outcome = super().upload(round, table, rows)
+        outcome = super().upload(round, table, rows, **refusals)
         kept = {party: own.clone() for party, own in rows.items()}
         opened = [note for note in self.channel.transcript.opened(round) if note.table == table]
         self.uploads.append(Upload(round, table, kept, before, self.server[table].rows.clone(), outcome, opened))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -95,7 +96,7 @@ class SumsInClear(Transport):
 
     survivors: Mapping[int, set[str]] = {}
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
         shared = self.server[table]
         scale = 2.0 ** fraction_bits(self.options.num_participants(len(self.parties)))
         total = np.zeros(shared.rows.shape, dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -92,9 +93,9 @@ def test_many_sums_tell_what_one_does_not(graph: Callable[[int], FederatedGraph]
     seen: list[tuple[list[str], np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
 
     class Keeping(DefendedTransport):
-        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+        def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
             before = self.server[table].rows.double().numpy().copy()
-            outcome = super().upload(round, table, rows)
+            outcome = super().upload(round, table, rows, **refusals)
             (opened,) = self.channel.transcript.opened(round)
             total, holders = opened.sums()
             own = {}

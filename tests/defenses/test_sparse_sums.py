@@ -62,7 +62,7 @@ class RankedByTotals(Transport):
         shared = sum(self.holders[name] > 1 for name in self.names[party])
         return max(1, int(shared * float(self.options.settings.sparsity) + 1e-9))
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
         present = self.survivors.get(round, set(rows))
         self.wanted: dict[str, set[str]] = {}
         self.chose: dict[str, dict[str, Tensor]] = {}
@@ -623,8 +623,8 @@ class Attacked:
         chose = self.chose
 
         class Remembering(DefendedTransport):
-            def upload(self, round: int, table: Table, rows: Mapping[str, Tensor]) -> Uploaded:
-                outcome = super().upload(round, table, rows)
+            def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
+                outcome = super().upload(round, table, rows, **refusals)
                 chose[round] = {
                     party: {name for name, sent in zip(self._names[party], chosen, strict=False) if sent}
                     for party, chosen in self.chosen(round, table).items()

@@ -104,13 +104,23 @@ def test_others_train_and_hide_the_client_that_asked(
 
 @pytest.mark.parametrize(("algorithm", "defense", "method"), [case for case in CASES if case[0] != "feds"])
 def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
-    algorithm: str, defense: str, method: Any, runs: Callable[..., FederationResult]
+    algorithm: str,
+    defense: str,
+    method: Any,
+    runs: Callable[..., FederationResult],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the others sending back what they were sent, as before, the figures show the leak; the rows that moved too."""
+    """If the others may upload without training, the figures show the leak and the rows that moved. They refuse to."""
     run = runs(algorithm, defense)
     after = unlearn(
         run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=EchoingOthers
     )
+    with monkeypatch.context() as checking:
+        checking.setattr(EchoingOthers, "checked", True)
+        options = UnlearnOptions(method=method, epochs=2, decay_epochs=2)
+        refused = unlearn(run, asked(run.graph, 1), options, make_transport=EchoingOthers).rounds[1]
+    assert refused.num_survivors == 0
+    assert sum("in which this client did not train" in why for why in refused.excluded.values()) == 4
     row = of_target(after, 1)
     if "suppress" not in defense:
         assert row["cosine"].estimate.value > 0.99

@@ -93,8 +93,9 @@ class Consortium:
 
 @pytest.fixture
 def consortium(tmp_path: Path) -> Callable[..., Consortium]:
-    def make(**options: Any) -> Consortium:
-        return Consortium(tmp_path, **options)
+    def make(folder: str = "", **options: Any) -> Consortium:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Consortium(tmp_path / folder, **options)
 
     return make
 

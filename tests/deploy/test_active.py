@@ -66,7 +66,7 @@ def test_a_private_union_is_made_once(consortium: Callable[..., Any]) -> None:
         assert not answer.frames
     apart.restart(NAME)
     (answer,) = say(apart, 1002, Item(step="union", table="entities", frames=frames))
-    assert "was in the union of entities" in answer.silence
+    assert "union entities in round 0 comes too late" in answer.silence
 
 
 def test_a_party_that_is_restarted_in_a_private_union_enters_no_second_one(consortium: Callable[..., Any]) -> None:
@@ -100,7 +100,7 @@ def test_a_party_answers_each_round_once_and_measures_one_model(consortium: Call
         (Item(step="validate", round=1), "which is not validated"),
         (Item(step="validate", round=4), "validate in round 4; allowed: 1..2"),
         (Item(step="train", round=3), "train in round 3; allowed: 1..2"),
-        (Item(step="upload", round=3, table="entities"), "upload in round 3; allowed: 1..2"),
+        (Item(step="upload", round=3, table="entities"), "upload entities in round 3; allowed: 1..2"),
     ):
         for restarted in (False, True):
             if restarted:
@@ -116,7 +116,7 @@ def test_a_party_answers_each_round_once_and_measures_one_model(consortium: Call
     apart.restart(NAME)
     another = [Item(step="candidate", round=1, lasting=number + 1), Item(step="keep", round=1, lasting=number + 2)]
     _, kept = say(apart, 2001, *another)
-    assert "the models of round 2 were measured; no others are" in kept.silence
+    assert "candidate in round 1 comes too late" in kept.silence
     assert say(apart, 2002, Item(step="measure", round=1)) == [first]  # of the same model
 
 
@@ -177,10 +177,12 @@ def test_a_restarted_party_adds_its_noise_to_no_other_rows_of_the_round(consorti
     (sent,) = say(apart, 101, upload)
     assert sent.frames
     apart.restart(NAME)
-    say(apart, 102, Item(step="train", round=2))
-    (again,) = say(apart, 103, upload)
-    assert not again.frames
+    (again,) = say(apart, 102, upload)
     assert "enters no second one" in again.silence
+    say(apart, 103, Item(step="train", round=2))
+    (again,) = say(apart, 104, upload)
+    assert not again.frames
+    assert "comes too late" in again.silence
 
 
 def test_under_dp_every_party_adds_noise_of_its_own_and_the_guarantee_is_the_laboratorys(

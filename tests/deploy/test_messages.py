@@ -12,6 +12,7 @@ import torch
 from experiments.deploy.core.messages import Answer, Clipped, Placed, Reply, Request, encode
 from fkgsec.federation import messages
 from fkgsec.federation.messages import Alignment, Rows, Transcript
+from fkgsec.federation.order import Position
 from protocols.core.rounds import Silence
 
 VICTIM = "client/hospital-2"
@@ -69,11 +70,10 @@ def test_steps_that_a_party_does_not_do_are_refused_by_name(asked: tuple[Any, li
     apart, requests = asked
     party = apart.parties["hospital-2"]
     run = msgspec.msgpack.decode(requests[-1], type=Request).run
-    party.memory.turns.clear()
+    party.order.position = Position(last={"broadcast entities": 0})
     for serial, (item, reason) in enumerate(
         (
-            ({"step": "train", "round": 2}, "round 2 was trained already"),
-            ({"step": "upload", "round": 2, "table": "entities"}, "enters no second one"),
+            ({"step": "upload", "round": 2, "table": "entities"}, "in which this client did not train"),
             ({"step": "upload", "round": 3, "table": "graphs"}, "'graphs' is no shared table of fede"),
             ({"step": "union", "table": "entities"}, "the agreement has no defense"),
             ({"step": "place", "table": "entities", "content": encode(Placed(10**9))}, "a table has 1 to 10,000,000"),

@@ -181,7 +181,7 @@ def test_a_restarted_party_gives_no_second_share_of_a_session(consortium: Callab
     replies.append(msgspec.msgpack.decode(apart.parties["hospital-1"].answer(later), type=Reply))
     for reply in replies:
         assert all(not answer.frames for answer in reply.answers)
-    assert "enters no second one" in replies[1].answers[0].silence
+    assert "comes too late" in replies[1].answers[0].silence
 
 
 def test_when_nobody_answers_the_server_stops_and_goes_on_when_started_again(

@@ -59,8 +59,9 @@ class Apart(Transport):
             self.talk.drive(steps, "broadcast", round, table)
         return {}
 
-    def upload(self, round: int, table: Table, rows: Mapping[str, Any]) -> Uploaded:
-        """The uploads of the clients that `rows` names are aggregated; how many values they cut, they say themselves."""
+    def upload(self, round: int, table: Table, rows: Mapping[str, Any], **refusals: Any) -> Uploaded:
+        """The uploads of the clients that `rows` names are aggregated; how many values they cut, they say themselves. Clients
+        refuse by themselves."""
         steps, cut = self.uploading(round, table, list(rows)), list[int]()
         outcome = self.talk.drive(
             steps if self.sums else self._readable(steps, round, table),

@@ -16,6 +16,7 @@ from fkgsec.errors import RunError
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.messages import Entry, Transcript
+from fkgsec.federation.order import Position
 
 if TYPE_CHECKING:
     from experiments.deploy.party import Party
@@ -28,27 +29,27 @@ class Memory(msgspec.Struct):
 
     Attributes:
         serial, request, reply: of the last request after which it was written, the digest of that request, and the reply.
-        lasting: the last of the items that it must take. trained: the last round that it trained.
+        lasting: the last of the items that it must take.
         uploads: by table the last round in whose session it was. unions: the names of a table that a private union gave.
         placed: by table how many rows it has, and where this party's are.
         told: by table the round in which it was told which rows to send, and which: packed bits.
         judged: rounds of the models that are kept, "trained" of those before the last broadcast.
         entries: of its transcript.
-        turns: see `core.turns`. said: by step the one answer that it gives at the end.
+        position: where it stands in the run, see `fkgsec.federation.order`.
+        said: by step the one answer that it gives at the end.
     """
 
     serial: int = 0
     request: bytes = b""
     reply: bytes = b""
     lasting: int = 0
-    trained: int = 0
     uploads: dict[str, int] = {}
     unions: dict[str, list[str]] = {}
     placed: dict[str, tuple[int, bytes]] = {}
     told: dict[str, tuple[int, bytes]] = {}
     judged: dict[str, int] = {}
     entries: list[Entry] = []
-    turns: dict[str, int] = {}
+    position: Position = msgspec.field(default_factory=Position)
     said: dict[str, bytes] = {}
 
 

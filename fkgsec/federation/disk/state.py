@@ -102,6 +102,8 @@ def restore_state(federation: Federation, path: Path, *, honest: bool = False) -
         )
     except RunError as error:
         raise RunError(f"{path}: {error}") from error
+    for table in shared:
+        federation.orders.broadcast(0, table)
     federation.task.load_trainer_state(packing.below("trainer.", tensors))
     if adversary:
         adversary.load(packing.below("adversary.", tensors))

@@ -1,0 +1,239 @@
+"""The state machine of a client: which steps of a run it accepts, in which order, and which rounds' sums it stays out of.
+
+    order = ClientOrder(client_index=0, num_clients=5, options=options, tables=("entities",))
+    order.check("train", 3)                          # raises `OrderError` if the step is not due
+    ...                                              # the client trains
+    order.mark("train", 3)
+    order.training_changed(True)
+
+A server that follows the protocol never meets a refusal. Any other server could make clients upload rows that it knows. For
+example, it asks four of five clients to upload without training: they upload its broadcast, and the sum minus four times the
+broadcast is the fifth client's upload. It could also have clients measure table after table, or add the same noise twice.
+
+The machine withstands both. A run is one sequence of phases (`STEPS`), and a client never goes back in it. It uploads in a round
+only if it trained in that round, if it received no broadcast since, and if the training changed its rows. A client that refuses
+a step of a round takes part in no sum of that round.
+
+Deployed clients (`experiments.deploy.party`) and simulated ones (`fkgsec.federation.loop`) run the same machine.
+`tests/deploy/test_order.py` drives it with arbitrary requests and asserts that the server knows no client's summand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from fkgsec.errors import RunError
+from fkgsec.federation.options import RunOptions
+from fkgsec.federation.recipes import RECIPES, Table
+
+
+class OrderError(RunError):
+    """A step that is not due in the client's state."""
+
+
+When = Literal["before", "rounds", "exchanges", "own rounds", "own exchanges", "checks", "end"]
+"""The rounds in which a step is accepted: 0 only; 1 to the last; 0 and those in which tables are exchanged; those in which the
+client takes part; of these, those in which tables are exchanged; those in which models are validated; after the last."""
+
+
+class Step(NamedTuple):
+    """One row of the state machine.
+
+    Attributes:
+        phase: position within a round. A client never goes back to an earlier phase of a round or to an earlier round.
+        when: the rounds in which it is accepted.
+        once: whether it is accepted once for each table and round. An upload takes several messages.
+    """
+
+    phase: int
+    when: When
+    once: bool = True
+
+
+STEPS: dict[str, Step] = {
+    "hello": Step(0, "before", once=False),
+    "alignment": Step(0, "before", once=False),
+    "union": Step(0, "before", once=False),  # several messages; `enter_union` lets a client enter one
+    "place": Step(0, "before"),
+    "train": Step(1, "own rounds"),
+    "upload": Step(3, "own exchanges", once=False),
+    "listen": Step(3, "exchanges"),
+    "broadcast": Step(4, "exchanges"),
+    "validate": Step(5, "checks"),  # `VALIDATE_AS_TRAINED` where models are judged before the broadcast
+    "candidate": Step(6, "rounds", once=False),
+    "measure": Step(7, "end", once=False),
+    "audit": Step(7, "end", once=False),
+}
+"""All steps but `keep`, which names a candidate, may come while the next round is under way, and changes no rows."""
+VALIDATE_AS_TRAINED = 2
+
+
+class Position(msgspec.Struct):
+    """Where a client stands in a run; it must survive a restart.
+
+    Attributes:
+        round, phase: of the latest accepted step.
+        last: by step and table, the latest round in which it was accepted.
+        changed: whether the latest training changed any row of a shared table.
+        refused: the latest round in which a step was refused; 0: none.
+    """
+
+    round: int = 0
+    phase: int = 0
+    last: dict[str, int] = {}
+    changed: bool = False
+    refused: int = 0
+
+
+class ClientOrder:
+    """The state machine of one client.
+
+    Args:
+        client_index: position among the `num_clients` clients of the federation.
+        options: of the run; they say who takes part in which round, and when tables are exchanged and validated.
+        tables: the shared tables.
+        sums: whether uploads are hidden in sums. Only then does an upload that the server knows expose another client's.
+        after_run: whether this is the single round after a run in which clients unlearn, for which the options name no
+            participants.
+    """
+
+    def __init__(
+        self,
+        client_index: int,
+        num_clients: int,
+        options: RunOptions,
+        tables: Sequence[Table],
+        *,
+        sums: bool,
+        after_run: bool = False,
+    ) -> None:
+        self.client_index, self.num_clients, self.options = client_index, num_clients, options
+        self.tables, self.sums, self.after_run = tuple(tables), sums, after_run
+        as_trained = options.evaluates_before_broadcast or RECIPES[options.algorithm].private != "none"
+        self._steps = STEPS | (
+            {"validate": STEPS["validate"]._replace(phase=VALIDATE_AS_TRAINED)} if as_trained else {}
+        )
+        self.position = Position()
+
+    def check(self, step: str, round: int, table: str = "") -> None:
+        """Raise `OrderError` if the step is not due. A refused step keeps the client out of all sums of the round."""
+        try:
+            self._check(step, round, table)
+        except OrderError:
+            if 0 < round <= self.options.rounds:
+                self.position.refused = max(self.position.refused, round)
+            raise
+
+    def mark(self, step: str, round: int, table: str = "") -> None:
+        """Record that the step was taken."""
+        if step in self._steps:
+            at = self.position
+            at.round, at.phase = self._place(step, round)
+            at.last[f"{step} {table}"] = round
+
+    def training_changed(self, changed: bool) -> None:
+        """Record whether the latest training changed any row of a shared table."""
+        self.position.changed = changed
+
+    def enter_union(self, table: Table) -> bool:
+        """Enter the private set union of a table; returns whether the client had entered it before.
+
+        Two unions with different parties would differ by what the others hold.
+        """
+        entered = f"entered union {table}" in self.position.last
+        self.position.last[f"entered union {table}"] = 0
+        return entered
+
+    def _place(self, step: str, round: int) -> tuple[int, int]:
+        rule = self._steps[step]
+        return (self.options.rounds + 1 if rule.when == "end" else round), rule.phase
+
+    def _check(self, step: str, round: int, table: str) -> None:
+        if step == "keep":
+            return
+        rule, at, name = self._steps[step], self.position, f"{step} {table}".strip()
+        self._check_round(rule.when, round, name)
+        if rule.once and round <= at.last.get(f"{step} {table}", -1):
+            raise OrderError(f"{name} in round {round} was taken already")
+        if self._place(step, round) < (at.round, at.phase):
+            raise OrderError(f"{name} in round {round} comes too late: this client is past that step")
+        if step == "train" and (missing := [one for one in self.tables if f"broadcast {one}" not in at.last]):
+            raise OrderError(f"train in round {round} before any broadcast of {', '.join(missing)}")
+        if step == "upload":
+            self._check_upload(round, name, table)
+
+    def _check_upload(self, round: int, name: str, table: str) -> None:
+        at = self.position
+        if round <= at.refused:
+            raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+        if at.last.get("train ") != round:
+            raise OrderError(f"{name} in round {round}, in which this client did not train")
+        if self.sums and not at.changed:
+            raise OrderError(
+                f"{name} in round {round}, in which training changed no row: the server would know the upload"
+            )
+        if at.last.get(f"listen {table}") == round:
+            raise OrderError(f"{name} in round {round}, which this client sits out")
+
+    def _check_round(self, when: When, round: int, name: str) -> None:
+        if when == "end":
+            return  # the reply is kept, whatever round is named
+        first, last = {"before": (0, 0), "exchanges": (0, self.options.rounds)}.get(when, (1, self.options.rounds))
+        if not first <= round <= last:
+            raise OrderError(f"{name} in round {round}; allowed: {first}..{last}")
+        if self.after_run:
+            return
+        if when in ("exchanges", "own exchanges") and round and not self.options.exchanges(round):
+            raise OrderError(f"{name} in round {round}, in which nothing is exchanged")
+        own = when in ("own rounds", "own exchanges")
+        if own and self.client_index not in self.options.participants(self.num_clients, round):
+            raise OrderError(f"{name} in round {round}, in which this client does not take part")
+        if when == "checks" and not self.options.is_checked(round):
+            raise OrderError(f"{name} in round {round}, which is not validated")
+
+
+class ClientOrders:
+    """The state machines of all clients of a simulated federation. Arguments are those of `ClientOrder`; `parties`: addresses."""
+
+    def __init__(
+        self,
+        parties: Sequence[str],
+        options: RunOptions,
+        tables: Sequence[Table],
+        *,
+        sums: bool,
+        after_run: bool = False,
+    ) -> None:
+        self.tables = tuple(tables)
+        self._orders = {
+            party: ClientOrder(index, len(parties), options, tables, sums=sums, after_run=after_run)
+            for index, party in enumerate(parties)
+        }
+
+    def broadcast(self, round: int, table: Table) -> None:
+        """The table is sent."""
+        self._take(self._orders, "broadcast", round, table)
+
+    def train(self, round: int, changed: Mapping[str, bool]) -> None:
+        """These clients trained; by party whether the training changed any row of a shared table."""
+        self._take(changed, "train", round)
+        for party, moved in changed.items():
+            self._orders[party].training_changed(moved)
+
+    def refusals(self, round: int, table: Table, participants: Sequence[str]) -> dict[str, str]:
+        """By party why a client takes no part in the upload of a table; those without an entry do."""
+        refusals = {}
+        for party in participants:
+            try:
+                self._take([party], "upload", round, table)
+            except OrderError as error:
+                refusals[party] = f"OrderError: {error}"
+        return refusals
+
+    def _take(self, parties: Iterable[str], step: str, round: int, table: str = "") -> None:
+        for party in parties:
+            self._orders[party].check(step, round, table)
+            self._orders[party].mark(step, round, table)
