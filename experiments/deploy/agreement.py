@@ -115,6 +115,12 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).digest()
 
     @property
+    def fingerprint(self) -> str:
+        """The first 160 bits of the digest, as ten groups of four hexadecimal digits that people can read to each other."""
+        digits = self.digest.hex()[:40]
+        return "-".join(digits[start : start + 4] for start in range(0, 40, 4))
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """The parties as messages name them."""
         return tuple(client_party(name) for name in self.parties)

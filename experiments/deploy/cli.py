@@ -97,7 +97,7 @@ def init(
     )
     agreement = make_consortium(out, spec, plan, graph)
     typer.echo(
-        f"Made {out}: {', '.join(agreement.parties)}; agreement {agreement.digest.hex()[:16]}. "
+        f"Made {out}: {', '.join(agreement.parties)}; agreement {agreement.fingerprint}. "
         f"{out / 'README.md'} has the commands."
     )
 
@@ -153,7 +153,7 @@ def party(folder: PartyPlace) -> None:
         data = read_party_data(folder / settings.data, settings.name)
         one = Party(files.state, settings.name, agreement, data, settings.device)
         with Door(files.address) as door:
-            say(f"{settings.name} waits for requests; agreement {agreement.digest.hex()[:16]}")
+            say(f"{settings.name} waits for requests; agreement {agreement.fingerprint}")
             attend(door, one.answer, say)
 
 
@@ -183,19 +183,32 @@ def admit(
     files = ServerFolder(folder)
     for path in public:
         agreement = keys.admit(files, read_settings(path, keys.PublicKeys, "party"))
-        typer.echo(f"{path}: admitted; {files.agreement} is {agreement.digest.hex()[:16]}")
+        typer.echo(f"{path}: admitted; {files.agreement} is {agreement.fingerprint}")
 
 
-@deploy_app.command("agree", epilog="Example:\n\n  fkgsec deploy agree consortium/parties/berlin agreement.json")
+@deploy_app.command(
+    "agree",
+    epilog="Examples:\n\n  fkgsec deploy agree consortium/parties/berlin agreement.json\n\n"
+    "  fkgsec deploy agree consortium/parties/berlin agreement.json --accept rounds --accept identities.paris",
+)
 @expected_errors
 def agree(
     folder: PartyPlace,
     agreement: Annotated[Path, typer.Argument(metavar="AGREEMENT", help="the server's agreement.json")],
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept", metavar="TERM", help="accept the new value of a term that the policy refuses; repeatable"
+        ),
+    ] = None,
 ) -> None:
-    """Take an agreement over, at a party, if its policy allows it. Compare what is printed with the other parties."""
+    """Accept an agreement at a party. Prints every term that differs from the last accepted agreement. Compare the printed
+    fingerprint with the other parties."""
     found = Agreement.read(agreement)
-    keys.agree(PartyFolder(folder), found)
-    typer.echo(f"{folder}: takes part in {found.digest.hex()[:16]}")
+    for name, change in keys.changed(PartyFolder(folder), found).items():
+        typer.echo(f"{name}: {change}")
+    keys.agree(PartyFolder(folder), found, set(accept or ()))
+    typer.echo(f"{folder}: takes part in {found.fingerprint}")
 
 
 @deploy_app.command(

@@ -9,6 +9,8 @@ begins, and with it the agreement."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from experiments.deploy.agreement import SECRET, Agreement, new_identity
@@ -16,7 +18,7 @@ from experiments.deploy.certificates import public_pem
 from experiments.deploy.consortium import write_file, write_node_key
 from experiments.deploy.core.state import STATE
 from experiments.deploy.layout import PartyFolder, ServerFolder, encode_settings, read_settings
-from experiments.deploy.policy import PartySettings
+from experiments.deploy.policy import PartySettings, changed_terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT
 
@@ -78,19 +80,37 @@ def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
     return agreement
 
 
-def agree(folder: PartyFolder, agreement: Agreement) -> None:
-    """Take an agreement over at a party, and pin it in the party's policy.
+def changed(folder: PartyFolder, agreement: Agreement) -> dict[str, str]:
+    """By term, how an agreement differs from the one that the party accepted last. Raises `RunError`, `SpecError`."""
+    return changed_terms(Agreement.read(folder.agreement), agreement)
+
+
+def agree(folder: PartyFolder, agreement: Agreement, accept: Collection[str] = ()) -> None:
+    """Accept an agreement at a party, and pin it in the party's policy.
+
+    The policy keeps its bounds, except for the terms in `accept`, which it then accepts at the agreement's value. The party's own
+    key needs no acceptance.
 
     Raises:
-        SpecError: the policy, but for the agreement that it pins, does not allow it; it has another key of this party.
+        SpecError: a term that the policy refuses and `accept` does not name; a name in `accept` that is not refused; another key
+            of this party than it has.
     """
     settings = read_settings(folder.settings, PartySettings, "party")
-    msgspec.structs.replace(settings.policy, agreement="").check(agreement)
-    own = new_identity(folder.state, agreement.run)
-    if agreement.identities.get(settings.name) != own:
+    if agreement.identities.get(settings.name) != new_identity(folder.state, agreement.run):
         raise SpecError(
             f"identities: the agreement has another key of {settings.name} than {folder.state}; admit this one's"
         )
+    refused = settings.policy.refused(agreement)
+    accepted = {*accept, f"identities.{settings.name}"}
+    if unknown := sorted(set(accept) - refused.keys()):
+        raise SpecError(f"accept: {', '.join(unknown)}: the policy refuses no such term; it refuses {_names(refused)}")
+    if left := {name: why for name, why in refused.items() if name not in accepted}:
+        told = "; ".join(f"{name}: {why}" for name, why in left.items())
+        raise SpecError(f"policy: {told}. To accept a term, give --accept TERM")
     agreement.write(folder.agreement)
-    pinned = msgspec.structs.replace(settings.policy, agreement=agreement.digest.hex()[:16])
-    write_file(folder.settings, encode_settings(msgspec.structs.replace(settings, policy=pinned)))
+    policy = settings.policy.accepting(agreement, accepted & refused.keys())
+    write_file(folder.settings, encode_settings(msgspec.structs.replace(settings, policy=policy)))
+
+
+def _names(terms: Collection[str]) -> str:
+    return ", ".join(terms) or "none"

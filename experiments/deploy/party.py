@@ -155,8 +155,8 @@ class Party:
 
     @property
     def data_digest(self) -> bytes:
-        """Of its data, salted by the run: tells a run from one on other data, and two runs on the same data apart."""
-        return hashlib.sha256(f"{self.agreement.run} {self.data.hash}".encode()).digest()
+        """Digest of its data under its secret: tells a run from one on other data, and confirms nobody's guess of the data."""
+        return derive(self._secret, "digest of the data", self.agreement.run, self.data.hash, length=32)
 
     # Requests.
 

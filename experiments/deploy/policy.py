@@ -1,99 +1,127 @@
-"""What a party consents to, and the file that says so beside its name and its data.
+"""The terms that a party accepts, and the file that states them beside its name and its data.
 
     settings = read_settings(Path("consortium/parties/berlin/party.json"), PartySettings, "party")
-    settings.policy.check(agreement)                                   # a `SpecError` for what the party does not take part in
+    settings.policy.check(agreement)                                   # `SpecError` for terms that the party does not accept
 
-The policy is the party's own: nobody else reads it, and the server cannot change it. It is checked when the party's process
-starts, before the party answers anything.
+A policy bounds every term of an agreement: each field of `Agreement`, each option, each setting of each defense, and each other
+party's key. It refuses a term that it does not bound, so a later version cannot add one unseen. The policy belongs to the party:
+nobody else reads it, and the server cannot change it. A party checks it when its process starts, before it answers anything.
+
+In `party.json` a bound is the accepted value, or an object with one of these keys:
+
+    "terms": {"defense.dp.epsilon": {"at_most": 8}, "defense.secagg.threshold": {"at_least": 4}, "dim": 128,
+              "model": {"any_of": ["transe", "rotate"]}, ...}
 """
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
 from defenses.options import parse_defense
-from experiments.deploy.agreement import FEWEST_TRIPLES, Agreement
+from experiments.deploy.agreement import Agreement
 from fkgsec.errors import SpecError
+
+COMPARISONS = ("at_least", "at_most", "any_of")
+ABSENT = "absent"
+
+
+def terms_of(agreement: Agreement) -> dict[str, Any]:
+    """Every term of an agreement by name, as JSON values: its fields, its options, `defense.NAME.SETTING` and `identities.NAME`.
+
+    The device is not a term: each party chooses its own.
+    """
+    fields = msgspec.to_builtins(agreement)
+    options = fields.pop("options")
+    settings = msgspec.to_builtins(agreement.options.settings)
+    defense = parse_defense(options.pop("defense"))
+    terms = fields | options | settings | {"defense": ",".join(defense.names)}
+    terms |= {f"identities.{name}": key for name, key in terms.pop("identities").items()}
+    for name in defense.names:
+        chosen = defense.others.get(name) or getattr(defense, name)
+        terms |= {f"defense.{name}.{setting}": value for setting, value in msgspec.to_builtins(chosen).items()}
+    for left_out in ("settings", "device"):
+        del terms[left_out]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in terms.items()}
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of what a party takes part in.
+    """The terms that a party accepts.
 
     Attributes:
-        agreement: the first 16 hexadecimal digits of the agreement's digest; empty: any agreement within the limits below.
-        algorithms: those allowed.
-        defense: defenses that must be on, such as psu and secagg.
-        fewest_parties, most_rounds, most_dim: limits of these.
-        fewest_triples: of its validation and test triples that it tells a sum of.
-        laboratory: whether training may draw from seeds that others know, and single test ranks cross.
-        audit: attacks that it scores against its own data after the run, and tells the figures of.
+        agreement: fingerprint of the one agreement that it accepts; empty: any agreement within the bounds.
+        terms: a bound for each term; see the module.
+
+    Raises:
+        SpecError: a bound with an unknown or more than one comparison.
     """
 
     agreement: str = ""
-    algorithms: tuple[str, ...]
-    defense: tuple[str, ...]
-    fewest_parties: int = 2
-    fewest_triples: int = FEWEST_TRIPLES
-    most_rounds: int
-    most_dim: int
-    laboratory: bool = False
-    audit: tuple[str, ...] = ()
+    terms: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, bound in self.terms.items():
+            if isinstance(bound, dict) and (len(bound) != 1 or not set(bound) <= set(COMPARISONS)):
+                raise SpecError(f"policy: {name} must be a value or have one of {', '.join(COMPARISONS)}; got {bound}")
 
     @classmethod
     def of(cls, agreement: Agreement) -> Self:
-        """The narrowest policy that lets this agreement through."""
-        return cls(
-            agreement=agreement.digest.hex()[:16],
-            algorithms=(agreement.options.algorithm,),
-            defense=tuple(parse_defense(agreement.options.defense).names),
-            fewest_parties=len(agreement.parties),
-            fewest_triples=agreement.fewest_triples,
-            most_rounds=agreement.options.rounds,
-            most_dim=agreement.options.dim,
-            laboratory=agreement.randomness == "laboratory",
-            audit=agreement.audit,
-        )
+        """The narrowest policy that accepts this agreement: each term as it is."""
+        return cls(agreement=agreement.fingerprint, terms=terms_of(agreement))
+
+    def refused(self, agreement: Agreement) -> dict[str, str]:
+        """By term, what the policy accepts and what the agreement has. Empty if the policy accepts all terms."""
+        terms, refused = terms_of(agreement), {}
+        for name in sorted({*terms, *self.terms}):
+            if name not in self.terms:
+                refused[name] = f"the policy has no bound; the agreement has {_shown(terms[name])}"
+            elif name not in terms or not _accepts(self.terms[name], terms[name]):
+                value = _shown(terms[name]) if name in terms else ABSENT
+                refused[name] = f"the policy accepts {_shown(self.terms[name])}; the agreement has {value}"
+        return refused
 
     def check(self, agreement: Agreement) -> None:
-        """Raises `SpecError` with what the policy says and what the agreement has."""
-        options, digest = agreement.options, agreement.digest.hex()[:16]
-        defense = parse_defense(options.defense).names
-        conditions = (
-            (
-                self.agreement in ("", digest),
-                f"agreement {self.agreement}",
-                f"this is {digest}; compare it with the others'",
-            ),
-            (options.algorithm in self.algorithms, f"algorithm {' or '.join(self.algorithms)}", options.algorithm),
-            (set(self.defense) <= set(defense), f"defense {','.join(self.defense)}", ",".join(defense) or "none"),
-            (
-                len(agreement.parties) >= self.fewest_parties,
-                f"{self.fewest_parties} parties or more",
-                len(agreement.parties),
-            ),
-            (
-                agreement.fewest_triples >= self.fewest_triples,
-                f"figures of {self.fewest_triples} triples or more",
-                f"{agreement.fewest_triples} or more",
-            ),
-            (options.rounds <= self.most_rounds, f"{self.most_rounds} rounds at most", options.rounds),
-            (options.dim <= self.most_dim, f"dim {self.most_dim} at most", options.dim),
-            (
-                self.laboratory or agreement.randomness != "laboratory",
-                "randomness of the operating system",
-                agreement.randomness,
-            ),
-            (
-                set(agreement.audit) <= set(self.audit),
-                f"audit {','.join(self.audit) or 'none'}",
-                ",".join(agreement.audit),
-            ),
-        )
-        for met, wanted, got in conditions:
-            if not met:
-                raise SpecError(f"policy: {wanted} is what this party takes part in; the agreement has {got}")
+        """Raise `SpecError` with every term that the policy refuses."""
+        if self.agreement not in ("", agreement.fingerprint):
+            raise SpecError(
+                f"policy: accepts agreement {self.agreement}; this is {agreement.fingerprint}. Compare it with the other parties"
+            )
+        if refused := self.refused(agreement):
+            raise SpecError("policy: " + "; ".join(f"{name}: {why}" for name, why in refused.items()))
+
+    def accepting(self, agreement: Agreement, names: set[str]) -> Self:
+        """This policy with the agreement's values of these terms, for this agreement alone."""
+        terms = terms_of(agreement)
+        bounds = {name: bound for name, bound in self.terms.items() if name not in names or name in terms}
+        changed = {name: terms[name] for name in names if name in terms}
+        return msgspec.structs.replace(self, agreement=agreement.fingerprint, terms=bounds | changed)
+
+
+def changed_terms(before: Agreement, after: Agreement) -> dict[str, str]:
+    """By term, the value before and after, for each term that differs between two agreements."""
+    old, new = terms_of(before), terms_of(after)
+    shown = {
+        name: tuple(_shown(terms[name]) if name in terms else ABSENT for terms in (old, new)) for name in {*old, *new}
+    }
+    return {name: f"{shown[name][0]} -> {shown[name][1]}" for name in sorted(shown) if len(set(shown[name])) > 1}
+
+
+def _accepts(bound: Any, value: Any) -> bool:
+    if not isinstance(bound, dict):
+        return bound == value
+    ((comparison, limit),) = bound.items()
+    if comparison == "any_of":
+        return value in limit
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value >= limit if comparison == "at_least" else value <= limit
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{comparison.replace('_', ' ')} {_shown(limit)}" for comparison, limit in value.items())
+    return msgspec.json.encode(value).decode()
 
 
 class PartySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,7 +131,7 @@ class PartySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         name: among the parties of the agreement.
         data: its own triples: a folder with train.txt, valid.txt and test.txt, absolute or below the party's folder.
         device: that it trains on.
-        policy: what it takes part in.
+        policy: the terms that it accepts.
     """
 
     name: str

@@ -109,7 +109,7 @@ def test_what_parties_score_themselves_is_agreed_on(tmp_path: Path) -> None:
     status, said = run("init", "--size", "600", "--dim", "8", "--attack", "membership", "--out", str(tmp_path / "out"))
     assert status == 0, said
     assert Agreement.read(tmp_path / "out/server/agreement.json").audit == ("membership",)
-    assert json.loads((tmp_path / "out/parties/hospital-2/party.json").read_text())["policy"]["audit"] == ["membership"]
+    assert json.loads((tmp_path / "out/parties/hospital-2/party.json").read_text())["policy"]["terms"]["audit"] == ["membership"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_party_refuses_terms_that_its_policy_does_not_allow(consortium: Path, 
     )
     status, said = run("party", str(folder))
     assert (status, said.count("\n")) == (2, 1)
-    assert said.startswith("fkgsec: policy: agreement ")
+    assert said.startswith("fkgsec: policy: accepts agreement ")
 
 
 def test_services_use_commands_and_folders_that_are_there(consortium: Path) -> None:
