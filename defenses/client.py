@@ -12,6 +12,7 @@ its rows from the server's list, which costs no message.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,8 @@ from fkgsec.federation.recipes import Table
 from protocols.core.prg import Ring, digest
 from protocols.secagg import Setting, Vector, safe_threshold
 
+LOG = logging.getLogger("fkgsec")
+
 
 class Part(NamedTuple):
     """What a client puts into the sums of a round.
@@ -40,7 +43,7 @@ class Part(NamedTuple):
     Attributes:
         kept: what it is made of. rows: `[k]`, which of the table's `[N]` rows it sends, ascending; under noise in the ring all.
         elements: ring elements `[k, width]` with its weight and noise. values: these as numbers.
-        weights: `[k]`, its weight, 0 at the rows that it does not hold. num_clipped: values that were cut.
+        weights: `[k]`, its weight, 0 at the rows that it does not hold.
     """
 
     kept: Kept
@@ -48,7 +51,6 @@ class Part(NamedTuple):
     elements: np.ndarray
     values: np.ndarray
     weights: np.ndarray
-    num_clipped: int
 
     def whole(self, own: np.ndarray, num_rows: int) -> np.ndarray:
         """Elements or weights at all of the table's rows, `[N]` or `[N, width]`: zeros where it sends no row."""
@@ -119,6 +121,7 @@ class DefendedClient:
         # The rows to send, bool `[N]`, and the round in which it was told; the last round in whose sum it signed to be.
         self.sent_rows: dict[Table, tuple[int, np.ndarray]] = {}
         self.in_sum: dict[Table, int] = {}
+        self.clipped: set[Table] = set()  # tables of which it logged that values were cut
 
     @property
     def whole(self) -> bool:
@@ -231,6 +234,8 @@ class DefendedClient:
         own = np.zeros((len(rows), width))
         own[places] = kept.contribution.rows.numpy()
         elements, num_clipped = encoding.encode(own)
+        if num_clipped:
+            self._warn_of_clip(round, table, num_clipped, encoding.clip)
         weight = self.tables[table].holding.weight
         if weight > 1:
             elements = elements * elements.dtype.type(weight)  # modulo the ring
@@ -239,8 +244,18 @@ class DefendedClient:
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
         weights = np.zeros(len(rows), dtype=Ring.UINT32.dtype)
         weights[places] = weight
-        self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights, num_clipped)
+        self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights)
         return self.parts[table]
+
+    def _warn_of_clip(self, round: int, table: Table, num_clipped: int, clip: float) -> None:
+        """Log the first time that values are cut to the clip. The number stays with the client: a server that chooses the table
+        could read from it whether the client holds a row."""
+        if table not in self.clipped:
+            self.clipped.add(table)
+            LOG.warning(
+                "%s: round %d: %d values of %s were cut to the secagg clip of %g; choose a larger clip if this goes on",
+                *(self.party, round, num_clipped, table, clip),
+            )
 
     def _held(self, table: Table, contribution: Contribution) -> np.ndarray:
         """The numbers of the contribution's rows in the table."""

@@ -87,7 +87,7 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     """Every upload through secure aggregation: the server learns the sum, how many hold each row, and who is in it.
 
     Attributes:
-        clip: values beyond +-clip are cut, and counted.
+        clip: clients cut values beyond +-clip, and log it locally.
         bits: of the ring that is summed in, 32 or 64.
         threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that

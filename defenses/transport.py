@@ -214,7 +214,8 @@ class DefendedTransport(Transport):
             return super().upload(round, table, rows, refusals=refusals)
         before, participants = self.server[table].rows, list(rows)
         rows = {party: own for party, own in rows.items() if party not in refusals}
-        clipped = sum(self.defended[party].begin(round, table, own).num_clipped for party, own in rows.items())
+        for party, own in rows.items():
+            self.defended[party].begin(round, table, own)
         dropouts = self.terms.dropouts(round, participants)
         speaking = [party for party in rows if dropouts.get(party) is not Stage.ADVERTISE]
         clients = {
@@ -233,7 +234,7 @@ class DefendedTransport(Transport):
             }
         )
         self.known[table] = {} if self.codec.chooses_rows else self._echoes(table, before)
-        return outcome._replace(num_clipped=clipped)
+        return outcome
 
     def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
         """In sums where `secagg` says so, else in clear."""

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from torch import Tensor
 
 import fkgsec
@@ -39,7 +38,6 @@ from experiments.deploy.core.measure import Best, measured, rounded, write_embed
 from experiments.deploy.core.messages import (
     LATE,
     Answer,
-    Clipped,
     Hello,
     Item,
     Placed,
@@ -384,11 +382,7 @@ class Party:
         if not live and round <= self.memory.uploads.get(table, 0):
             raise RunError(f"{self.address} left the session of {table} in round {round}, and enters no second one")
         self.memory.uploads[table] = round
-        answer = self._speak(item, self._part("upload", item, lambda: self._uploading(round, table)))
-        if live or not self._sums:
-            return answer
-        assert self.defended
-        return msgspec.structs.replace(answer, content=encode(Clipped(self.defended.parts[table].num_clipped)))
+        return self._speak(item, self._part("upload", item, lambda: self._uploading(round, table)))
 
     def _uploading(self, round: int, table: Table) -> Any:
         rows = self.task.rows(table, 0)[: self.tables[table].holding.num_uploaded].cpu()

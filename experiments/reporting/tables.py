@@ -150,7 +150,7 @@ def protection_lines(record: Record) -> list[str]:
     if record.protection and void:
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
     clipped = sum(entry.num_clipped for entry in trained)
-    return [*lines, f"{clipped:,} uploaded values were cut to what the defense lets pass."] if clipped else lines
+    return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines
 
 
 def leakage_aid(record: Record | Audit) -> list[str]:

@@ -199,7 +199,7 @@ class Uploaded(NamedTuple):
 
     Attributes:
         num_survivors: clients in the aggregate; 0 when it failed and the table stays as it was.
-        num_clipped: values that were cut to the range a protocol can carry, or to what a screen lets pass.
+        num_clipped: values that the server cut to what a screen lets pass.
         excluded: by party the reason why a message of it was left out.
         cut: by party how many of its rows a screen cut, and of how many; empty where none counts them.
     """

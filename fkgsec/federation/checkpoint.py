@@ -39,7 +39,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
         bytes_up: serialised, to the server. bytes_down: from it. seconds: on the wall.
         valid: the task's metric on validation items, its MRR in knowledge graphs; None where the round was not validated.
         num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
-        num_clipped: uploaded values that were cut to the range a protocol can carry.
+        num_clipped: uploaded values that the server cut to what a screen lets pass (`robust`).
         excluded: by party the reason why the secure aggregation left out a message of it.
         cut_rows: by party, where a server screens single uploads: how many of its rows were cut, and of how many.
     """

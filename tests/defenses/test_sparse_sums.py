@@ -310,7 +310,8 @@ def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> No
     first = dict.fromkeys("pq", torch.tensor([1.0, 0.0]))
     exchange = aligned(DefendedTransport, held, first, defense="secagg:clip=2", sparsity=0.5, sparse_rounds=0)
     rows = {A: torch.tensor([[0.0, 5.0], [1.0, 0.0]]), B: torch.tensor([[0.0, 1.0], [1.0, 0.0]])}
-    assert exchange.upload(1, TABLE, rows).num_clipped == 1
+    assert exchange.upload(1, TABLE, rows).num_clipped == 0
+    assert [exchange.defended[party].clipped for party in (A, B)] == [{TABLE}, set()]
     received = exchange.broadcast(1, TABLE, [A, B])
     assert received[B].merged(rows[B]).tolist() == [[0.0, 1.5], [1.0, 0.0]]
     assert received[A].merged(rows[A]).tolist() == [[0.0, 3.0], [1.0, 0.0]]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from experiments.deploy.core.messages import Answer, Clipped, Placed, Reply, Request, encode
+from experiments.deploy.core.messages import Answer, Placed, Reply, Request, encode
 from fkgsec.federation import messages
 from fkgsec.federation.messages import Alignment, Rows, Transcript
 from fkgsec.federation.order import Position
@@ -181,23 +181,27 @@ def assert_mean_of(transcript: Transcript, senders: tuple[str, ...]) -> None:
     assert checked > 20
 
 
-@pytest.mark.parametrize("content", [b"\xc1", encode(Clipped(-1))])
-def test_a_count_that_nobody_can_have_leaves_its_party_out_of_the_sum(
-    content: bytes, consortium: Callable[..., Any]
+def test_a_party_tells_nothing_of_values_that_it_cut(
+    consortium: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    apart = consortium(rounds=2, defense="secagg:threshold=2")
+    """The number would tell a server that sends a table just above the clip which rows the party holds. The party logs it."""
+    apart, answers = consortium(rounds=2, defense="psu,secagg:clip=0.76"), list[Answer]()
+    alone = apart.ask
 
-    def fault(stage: str, party: str, request: bytes) -> bytes | None:
-        if (stage, party) != ("round 1: broadcast-claim", VICTIM):
-            return None
-        reply = reply_of(apart.parties["hospital-2"], request)
-        said = msgspec.structs.replace(reply.answers[-1], content=content)
-        return encode(Reply(reply.run, reply.serial, reply.party, [*reply.answers[:-1], said]))
+    def listening(stage: str, requests: Any) -> Any:
+        for party, reply in alone(stage, requests):
+            items = msgspec.msgpack.decode(requests[party], type=Request).items
+            said = msgspec.msgpack.decode(reply, type=Reply).answers
+            answers.extend(one for item, one in zip(items, said, strict=True) if item.step == "upload")
+            yield party, reply
 
-    apart.fault = fault
-    _, progress = apart.train()
-    assert [entry.num_survivors for entry in progress.rounds] == [0, 2, 3]
-    assert VICTIM in progress.rounds[1].excluded
+    apart.ask = listening
+    server, progress = apart.train()
+    assert len([record for record in caplog.records if "were cut to the secagg clip of 0.76" in record.message]) == 3
+    assert progress.rounds[1].num_survivors == 3
+    assert len(answers) > 20
+    assert {answer.content for answer in answers} == {b""}
+    assert [entry.num_clipped for entry in progress.rounds] == [0, 0, 0]
 
 
 def test_late_and_second_replies_change_nothing(consortium: Callable[..., Any]) -> None:

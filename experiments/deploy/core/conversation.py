@@ -190,13 +190,11 @@ class Conversation:
         round: int,
         table: Table,
         members: Collection[str] | None = None,
-        noted: Callable[[bytes], None] = lambda content: None,
     ) -> Result:
         """Run the server's half of a protocol; each of its requests crosses when it reads the replies.
 
         Args:
             members: who takes part in it; others that are told something merely listen. None: all.
-            noted: takes what parties say beside the messages of the protocol; raises `RunError` for what nobody can say.
         """
         try:
             ask = next(steps)
@@ -208,7 +206,7 @@ class Conversation:
                     )
                     for party, frame in ask.requests.items()
                 }
-                ask = steps.send(self._replies(posted, noted))
+                ask = steps.send(self._replies(posted))
         except StopIteration as end:
             return end.value
 
@@ -224,18 +222,12 @@ class Conversation:
             step = "listen"  # it is in no session of this round
         return self.post(party, step, round=round, table=table, frames=encoded, lasting=tells or None, stage=stage)
 
-    def _replies(self, posted: Mapping[str, Posted], noted: Callable[[bytes], None]) -> Replies:
+    def _replies(self, posted: Mapping[str, Posted]) -> Replies:
         """What parties reply, in the order of the requests; read as the protocol asks for it."""
         for party, one in posted.items():
             answer = one()
             if one.answer is None:
                 continue  # it is told later
-            try:
-                if answer.content:
-                    noted(answer.content)
-            except RunError as error:
-                yield party, Silence(describe(MalformedMessage(str(error))))
-                continue
             if answer.silence:
                 yield party, Silence(answer.silence)
             elif answer.frames is not None:

@@ -14,7 +14,7 @@ from defenses.terms import Entropy
 from defenses.transport import DefendedTransport
 from experiments.deploy.agreement import Agreement, agreed_terms
 from experiments.deploy.core.conversation import Conversation
-from experiments.deploy.core.messages import Clipped, Placed, decode, encode
+from experiments.deploy.core.messages import Placed, encode
 from fkgsec.errors import RunError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.exchange.rounds import sole
@@ -60,18 +60,10 @@ class Apart(Transport):
         return {}
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Any], **refusals: Any) -> Uploaded:
-        """The uploads of the clients that `rows` names are aggregated; how many values they cut, they say themselves. Clients
-        refuse by themselves."""
-        steps, cut = self.uploading(round, table, list(rows)), list[int]()
-        outcome = self.talk.drive(
-            steps if self.sums else self._readable(steps, round, table),
-            "upload",
-            round,
-            table,
-            members=list(rows),
-            noted=lambda said: cut.append(_count(said)),
-        )
-        return outcome._replace(num_clipped=outcome.num_clipped + sum(cut))
+        """The uploads of the clients that `rows` names are aggregated. Clients refuse by themselves."""
+        steps = self.uploading(round, table, list(rows))
+        steps = steps if self.sums else self._readable(steps, round, table)
+        return self.talk.drive(steps, "upload", round, table, members=list(rows))
 
     def _readable(self, steps: ServerRound[Uploaded], round: int, table: Table) -> ServerRound[Uploaded]:
         """Single uploads without those that the codec cannot read: one client at fault ends no run of others. Who sent none, or
@@ -97,14 +89,6 @@ class Apart(Transport):
         except StopIteration as end:
             outcome: Uploaded = end.value
         return outcome._replace(excluded={**excluded, **outcome.excluded})
-
-
-def _count(said: bytes) -> int:
-    """How many values a client cut. Raises `RunError`."""
-    count = decode(said, Clipped).count
-    if count < 0:
-        raise RunError(f"{count} values were cut")
-    return count
 
 
 class DefendedApart(Apart, DefendedTransport):

@@ -134,12 +134,6 @@ def are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
     return len(places) == count == len(np.unique(places)) and within
 
 
-class Clipped(msgspec.Struct, frozen=True):
-    """How many values of an upload were cut to the range that a sum can carry."""
-
-    count: int
-
-
 class Trained(msgspec.Struct, frozen=True):
     """The mean loss of a round of local training."""
 

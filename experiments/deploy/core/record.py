@@ -21,7 +21,7 @@ LEARNS = (
     "apart: the server learns of each client how many entities, relations and triples of each split it has, and a digest of its "
     "data that only the client can compute",
     "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
-    "reciprocal ranks of validation triples and their number; under secagg how many values it cut",
+    "reciprocal ranks of validation triples and their number",
     "apart: at the end the server learns of each client sums of reciprocal ranks, of their squares and of hits on its test "
     "triples, and their numbers, of all, of those that stand in its train split and of the others; nothing of fewer triples than "
     "were agreed on",
