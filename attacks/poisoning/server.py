@@ -59,7 +59,13 @@ class ShadowModel:
         empty = np.zeros((0, 3), dtype=np.int64)
         graph = ClientGraph.from_global("shadow", np.concatenate([known, planted]), empty, empty)
         plain = msgspec.structs.replace(
-            options, algorithm="fede", settings=None, defense="", protocol_seed=None, entity_scope="own"
+            options,
+            algorithm="fede",
+            settings=None,
+            defense="",
+            protocol_seed=None,
+            negative_scope="own",
+            rank_scope="own",
         )
         rows = np.concatenate([np.arange(len(known)), len(known) + np.tile(np.arange(len(planted)), copies)])
         self.rows = torch.from_numpy(graph.entity_ids.copy())

@@ -145,7 +145,9 @@ def main(
     )
     of_fede: dict[str, float] = {}
     for algorithm, model, scope in cases:
-        chosen = msgspec.structs.replace(options, algorithm=algorithm, model=model, entity_scope=scope)
+        chosen = msgspec.structs.replace(
+            options, algorithm=algorithm, model=model, negative_scope=scope, rank_scope=scope
+        )
         federation = Federation(graph, chosen)
         seconds = time_round(federation, repeats)
         num_bytes, operations = needs_of_round(federation)

@@ -116,7 +116,8 @@ FLAGS: dict[str, Flag] = {
     "eval_candidates": Flag(
         ("--eval-candidates",), "drawn entities that these are ranked among (default: all)", OF_TASK["kge"]
     ),
-    "entity_scope": Flag(("--entity-scope",), "entities a client corrupts with and ranks", OF_TASK["kge"]),
+    "negative_scope": Flag(("--negative-scope",), "entities that negatives are drawn from", OF_TASK["kge"]),
+    "rank_scope": Flag(("--rank-scope",), "entities that test answers compete with", OF_TASK["kge"]),
     "draws": Flag(
         ("--draws",),
         "order and negatives from numpy's generators, or by counters, philox, which a GPU's fused step needs; figures "
@@ -243,7 +244,8 @@ SOURCES = {
             "learning_rate",
             "patience",
             "rounds",
-            "entity_scope",
+            "negative_scope",
+            "rank_scope",
         ),
         "FedR's code": ("batch_size", "init_epsilon", "eval_every"),
     },

@@ -151,9 +151,10 @@ def check_apart(options: KgeOptions) -> None:
         raise SpecError(f"algorithm: {options.algorithm} {why} with parties apart; allowed: {', '.join(ALGORITHMS)}")
     if options.has_encoder:
         raise SpecError(f"model: {options.model} has an encoder, which is not supported with parties apart")
-    if options.entity_scope != "own":
+    if options.keeps_all_entities:
         raise SpecError(
-            f"entity_scope must be own with parties apart, who know no vocabulary but theirs; got {options.entity_scope!r}"
+            "negative_scope and rank_scope must be own with parties apart, who know no vocabulary but theirs; got "
+            f"{options.negative_scope!r} and {options.rank_scope!r}"
         )
     if options.protocol_seed is not None:
         raise SpecError("protocol_seed opens every upload to whoever has it: leave it out with parties apart")

@@ -116,14 +116,6 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     forgetting: Forgetting | None = None
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why figures of some cells (as for `select_cells`) are not the paper's, and the records, below results, that show it."""
-
-    cells: str
-    why: str
-    records: tuple[str, ...]
-
-
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file.
 
@@ -141,7 +133,6 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
     also: tuple[Metric, ...] = ()
-    causes: tuple[Cause, ...] = ()
     forget: Literal["published"] | float = "published"
     unlearning: Settings = Settings()
 

@@ -25,7 +25,6 @@ from experiments.papers.document import (
     LEAKAGE,
     RELATIVE,
     Asked,
-    Cause,
     Column,
     Document,
     Forgetting,
@@ -105,7 +104,6 @@ class Experiment(NamedTuple):
 
     Attributes:
         base: the file whose settings these change; empty for one at the paper's own.
-        causes: by the name of a cell, what is known to keep its figures from the paper's.
     """
 
     name: str
@@ -119,7 +117,6 @@ class Experiment(NamedTuple):
     settings: tuple[Stated, ...]
     also: tuple[Metric, ...] = ()
     base: str = ""
-    causes: Mapping[str, Cause] = {}
 
     @property
     def metrics(self) -> list[Metric]:
@@ -178,7 +175,7 @@ def _base(path: Path, name: str) -> Document:
 def _view(path: Path, view: View) -> Experiment:
     """Another file's cells, which keep their runs and settings, with other figures."""
     document = _base(path, view.base)
-    whole = _experiment(path, msgspec.structs.replace(document, title=view.title, table=view.table, causes=()))
+    whole = _experiment(path, msgspec.structs.replace(document, title=view.title, table=view.table))
     try:
         kept = select_cells(whole.cells, view.only)
     except SpecError as error:
@@ -264,7 +261,6 @@ def _experiment(path: Path, document: Document, variant: Variant | None = None) 
         tuple(one for where, level in stated for one in _stated(where, level)),
         document.also,
         variant.base if variant else "",
-        {} if variant else _causes(path, document.causes, cells),
     )
 
 
@@ -314,21 +310,6 @@ def _check_unlearning(path: Path, document: Document) -> None:
         raise SpecError(f"{path}: forget: a share between 0 and 1, or published; got {document.forget}")
     if whose == {True} and (document.attack or any(row.baseline for row in document.rows)):
         raise SpecError(f"{path}: attack, baseline: a table of unlearning has neither")
-
-
-def _causes(path: Path, causes: Sequence[Cause], cells: Sequence[Cell]) -> dict[str, Cause]:
-    """The cause of each cell that has one. Raises `SpecError` for a cell that has two, and for cells that are not there."""
-    found: dict[str, Cause] = {}
-    for number, cause in enumerate(causes):
-        try:
-            names = [cell.name for cell in select_cells(cells, cause.cells)]
-        except SpecError as error:
-            raise SpecError(f"{path}: causes[{number}]: cells: {str(error).removeprefix('only: ')}") from error
-        for name in names:
-            if name in found:
-                raise SpecError(f"{path}: causes[{number}]: {name} has a cause already")
-            found[name] = cause
-    return found
 
 
 def _check_same(place: str, row: Row, rows: Mapping[str, Row]) -> None:

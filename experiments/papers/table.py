@@ -180,7 +180,7 @@ def measure(
     if metric == "bytes":
         return exact((record.bytes.up + record.bytes.down) / 2**20, 1)
     if metric == "clean":
-        found = record.utility_by_leak["clean"][task_of(record.spec).metric]
+        found = record.unseen[task_of(record.spec).metric]
     else:
         found = (record.utility_shared if shown == "shared" else record.utility)[metric]
     return found if found.n else f"no test {task_of(record.spec).items}"
@@ -320,12 +320,10 @@ def _remarks(runs: Mapping[int, Made], metrics: Sequence[Metric]) -> list[str]:
         if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
             remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")
         task = task_of(record.spec)
-        leaked, clean = (record.utility_by_leak[kind][task.metric] for kind in ("leaked", "clean"))
-        if leaked.n and "clean" not in metrics:
-            remarks.append(
-                f"seed {seed}: {leaked.n:,} of {leaked.n + clean.n:,} test {task.items} {task.standing}; "
-                f"{task.label(task.metric)} {leaked.value:.4f} there, {clean.value:.4f} on the others"
-            )
+        parts = {name: figures[task.metric] for name, figures in record.utility_by_leak.items()}
+        if parts["leaked"].n and "clean" not in metrics:
+            said = (f"{part.value:.4f} on {part.n:,} {task.leaked[name]}" for name, part in parts.items() if part.n)
+            remarks.append(f"seed {seed}: {task.label(task.metric)} of test {task.items} {', '.join(said)}")
     return remarks
 
 

@@ -38,6 +38,7 @@ from experiments.runs.record import Record, read_record
 from experiments.tasks.task import task_of
 from experiments.unlearning.summary import audit_lines, quality_lines, read_verification
 from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 
 
@@ -47,12 +48,15 @@ def utility_sheet(records: Mapping[str, Record]) -> Sheet:
     The temperature of negatives has a column where it is not the same in all.
     """
     frame, task = run_frame(records), task_of(next(iter(records.values())).spec)
-    for kind in ("leaked", "clean"):
-        frame[kind] = ["none" if part is None else f"{part.value:.4f} (n = {part.n})" for part in frame[kind]]
+    kinds = [kind for kind in task.leaked if kind in frame]
+    for kind in kinds:
+        frame[kind] = [
+            "none" if not isinstance(part, Estimate) else f"{part.value:.4f} (n = {part.n})" for part in frame[kind]
+        ]
     more = {"hits@10": "Hits@10"} if "hits@10" in task.metrics else {}
     heads = {
         "run": "record", **_temperature(records.values()), task.metric: Column(f"test {task.label(task.metric)}", "score"),
-        **task.leaked, **more, "of_rounds": "kept round", "seconds": "seconds",
+        **{kind: task.leaked[kind] for kind in kinds}, **more, "of_rounds": "kept round", "seconds": "seconds",
     }  # fmt: skip
     return Sheet.of("Utility", frame, heads)
 

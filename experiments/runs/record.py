@@ -26,6 +26,7 @@ from attacks.view import ALL
 from experiments.integrity.origin import Origin
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.tasks.contradictions import check_record
+from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import RunTask, task_of
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -110,7 +111,9 @@ class Record(msgspec.Struct, frozen=True):
         utility_by_client: the same for each client.
         utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
             broadcast; else empty.
-        utility_by_leak: "leaked", of test items that also stand in train; "clean", of the others.
+        utility_by_leak: of test triples that stand in their own client's training ("leaked"), in another client's alone
+            ("elsewhere") and in none ("new"); of clients that sit apart, and in records of before, "clean" in place of the last
+            two. Of test graphs with a twin in any client's training ("leaked") and without ("clean").
         best_round: whose models were evaluated and attacked.
         protection: what the defense protects, in lines; empty without one.
         guarantees: of differential privacy, by the tables that each covers; empty without noise.
@@ -119,6 +122,7 @@ class Record(msgspec.Struct, frozen=True):
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
         whose: by option whose value it is, such as given, a file's or a paper's; all others are at their default. Empty in
             records of before.
+        items: the outcome on each test item; None for clients that sit apart, and in records of before.
         validation: what a sampled validation estimates of the models that are kept, with its interval and how it is biased;
             None where validation is of all triples among all candidates.
         origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
@@ -145,6 +149,12 @@ class Record(msgspec.Struct, frozen=True):
     validation: Estimate | None = None
     origin: Origin | None = None
     whose: dict[str, str] = {}
+    items: TestItems | None = None
+
+    @property
+    def unseen(self) -> dict[str, Estimate]:
+        """Utility on test items that training did not see, as far as the record knows: "new", else "clean"."""
+        return self.utility_by_leak.get("new") or self.utility_by_leak["clean"]
 
     @property
     def attacked(self) -> bool:
@@ -235,6 +245,7 @@ def make_record(
         validation=result.validation,
         origin=origin,
         whose=dict(whose or {}),
+        items=reached.items,
     )
 
 

@@ -101,6 +101,9 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     temperature is refused, so one on disk is of that time and is dropped. Data were divided by `seed`.
     """
     spec = {"split_seed": spec.get("seed", 0)} | spec
+    if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken
+        scope = spec.pop("entity_scope")
+        spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}
     spec = nested({RENAMED.get(name, name): value for name, value in spec.items()})
     name = str(spec.get("algorithm", "fede"))
     recipe = RECIPES[name] if name in RECIPES else None  # noqa: SIM401 (a registry raises for unknown names)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from attacks.registry import ATTACKS
 from attacks.view import ALL, threat_models
 from experiments.tasks.task import RunTask, task_of
+from fkgsec.data.split_leaks import OWN_TRAIN
 from fkgsec.errors import RunError
 
 if TYPE_CHECKING:
     from experiments.runs.record import Record
 
+_ROUNDING = 1e-9
 ABSENT = "apart: utility is without "
 """How a line of a record's statement begins that names a client whose figures are missing."""
 
@@ -41,6 +43,7 @@ def check_record(record: Record) -> None:
     if record.data.sensitive and not task.marked:
         raise RunError(f"data.sensitive: data of {task.about} mark nothing; got {', '.join(record.data.sensitive)}")
     _check_figures(record, task)
+    _check_items(record, task)
 
 
 def _check_figures(record: Record, task: RunTask) -> None:
@@ -76,7 +79,9 @@ def _check_utility(record: Record, task: RunTask) -> None:
     if record.utility_by_client.keys() != due:
         named = ", ".join(record.utility_by_client) or "nobody"
         raise RunError(f"utility_by_client: must be of {', '.join(record.data.clients) or 'nobody'}; got {named}")
-    _check_names("utility_by_leak", record.utility_by_leak, ("leaked", "clean"), ("leaked", "clean"))
+    whole = "clean" in record.utility_by_leak or "new" not in task.leaked
+    parts = ("leaked", "clean") if whole else ("leaked", "elsewhere", "new")
+    _check_names("utility_by_leak", record.utility_by_leak, parts, parts)
     parts = {
         "utility": record.utility,
         **{f"utility_by_client.{name}": figures for name, figures in record.utility_by_client.items()},
@@ -87,6 +92,29 @@ def _check_utility(record: Record, task: RunTask) -> None:
         _check_names(where, figures, (task.metric,), task.metrics)
         if (fewest := min(one.n for one in figures.values())) < 0:
             raise RunError(f"{where}: a figure rests on {fewest} items")
+
+
+def _check_items(record: Record, task: RunTask) -> None:
+    """Items are those of the clients' test splits, and their mean is the figure of utility."""
+    if record.items is None:
+        return
+    tested = [sizes["test"] for sizes in record.data.clients.values()]
+    if record.items.counts != tested:
+        raise RunError(f"items: clients have {tested} test items; got {record.items.counts}")
+    try:
+        outcomes, seen = record.items.values(), record.items.where_seen()
+    except ValueError as error:
+        raise RunError(f"items: {error}") from error
+    scores = (2 / outcomes if task.metric == "mrr" else outcomes).mean(axis=1)
+    for name, rows in zip(record.data.clients, record.items.client_slices(), strict=True):
+        said = record.utility_by_client[name][task.metric]
+        if said.n and abs(scores[rows].mean() - said.value) > _ROUNDING:
+            raise RunError(
+                f"items: {name} has {task.metric} {scores[rows].mean():.6f}; the record says {said.value:.6f}"
+            )
+    leaked = record.utility_by_leak["leaked"][task.metric].n
+    if task.metric == "mrr" and leaked != (seen == OWN_TRAIN).sum():
+        raise RunError(f"items: {(seen == OWN_TRAIN).sum():,} stand in own training; utility_by_leak says {leaked:,}")
 
 
 def _check_names(where: str, found: Mapping[str, object], needed: Iterable[str], allowed: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attacks.graphs.options import GraphAttackOptions
+from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics
 from fkgsec.estimate import Estimate, proportion
@@ -113,7 +114,19 @@ def _reached(result: GnnResult) -> Reached:
             "clean": _accuracy(result.accuracy([~mask for mask in twins])),
         },
         {},
+        _items(result),
     )
+
+
+def _items(result: GnnResult) -> TestItems:
+    """Whether each test graph is classified correctly, and where a twin of it stands in training."""
+    masks = twins_of(result.graph).masks
+    seen = [
+        np.where(masks[place, "test", "twin_own"], 2, masks[place, "test", "twin_other"])
+        for place in range(len(result.test))
+    ]
+    correct = np.concatenate([one.correct for one in result.test])
+    return TestItems.of(correct[:, None], [len(one.classes) for one in result.test], seen)
 
 
 def _accuracy(figure: Estimate | None) -> Figures:

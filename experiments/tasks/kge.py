@@ -12,6 +12,7 @@ from attacks.reconstruction.inference import Inference
 from attacks.reconstruction.options import KgeAttackOptions, Metric
 from attacks.registry import MEMBERSHIP, RECONSTRUCTION
 from defenses.options import parse_defense
+from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics
 from fkgsec.data.catalogue import datasets, load_dataset, shadowed
@@ -19,7 +20,15 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.normalise import normalised
 from fkgsec.data.partition import PARTITIONS, partition
-from fkgsec.data.split_leaks import LEAKS, find_split_leaks, leaked_test_mask, split_leak_warning
+from fkgsec.data.split_leaks import (
+    LEAKS,
+    NEW,
+    OTHER_TRAIN,
+    OWN_TRAIN,
+    find_split_leaks,
+    seen_in_training,
+    split_leak_warning,
+)
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
@@ -152,12 +161,15 @@ def _reached(result: KgeResult) -> Reached:
     graph, seed = result.graph, result.options.seed
     of_all, by_client = result.utility()
     ranks = np.concatenate(result.test_ranks)
-    leaked = np.concatenate([leaked_test_mask(graph, place) for place in range(len(graph.clients))])
+    seen = seen_in_training(graph)
+    where = np.concatenate(seen)
+    parts = {"leaked": OWN_TRAIN, "elsewhere": OTHER_TRAIN, "new": NEW}
     return Reached(
         of_all,
         by_client,
-        {"leaked": utility(ranks[leaked], seed), "clean": utility(ranks[~leaked], seed)},
+        {name: utility(ranks[where == part], seed) for name, part in parts.items()},
         utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
+        TestItems.of_ranks(result.test_ranks, seen),
     )
 
 
@@ -195,9 +207,9 @@ def _few_tests(graph: FederatedGraph) -> list[str]:
 
 def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     """Of each client's rows, taken for as many copies as are held at once."""
-    recipe, model, own = RECIPES[spec.algorithm], spec.kge_model(), spec.entity_scope == "own"
+    recipe, model, wide = RECIPES[spec.algorithm], spec.kge_model(), spec.keeps_all_entities
     counts = {
-        "entities": sum(client.num_entities if own else len(graph.entities) for client in graph.clients),
+        "entities": sum(len(graph.entities) if wide else client.num_entities for client in graph.clients),
         "relations": sum(client.num_relations for client in graph.clients),
     }
     widths = {"entities": model.entity_width, "relations": model.relation_width}
@@ -286,7 +298,12 @@ TASK = RunTask(
     labels={"mrr": "MRR"},
     items="triples",
     utility_title=lambda spec: f"Utility: filtered link prediction on test triples (sides: {spec.eval_sides})",
-    leaked={"leaked": "leaked triples", "clean": "clean triples"},
+    leaked={
+        "leaked": "in own training",
+        "elsewhere": "in another client's training",
+        "new": "new triples",
+        "clean": "not in own training",
+    },
     standing="stand in their own client's train split",
     network=lambda spec: f"{spec.model}, dimension {spec.dim}",
     columns=lambda spec: {"dim": spec.dim, "temperature": spec.sampling_temperature},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
 from fkgsec.estimate import Estimate
 
@@ -24,14 +25,16 @@ class Reached(NamedTuple):
 
     Attributes:
         of_all: over all clients. by_client: of each.
-        by_leak: "leaked", of the items that also stand in train; "clean", of the others.
+        by_leak: of the parts of the test items that `RunTask.parts` names.
         shared: of the shared models where clients keep and use others; else empty.
+        items: the outcome on each test item; None where clients report sums alone.
     """
 
     of_all: Figures
     by_client: dict[str, Figures]
     by_leak: dict[str, Figures]
     shared: Figures
+    items: TestItems | None = None
 
 
 class Listed(NamedTuple):

@@ -31,7 +31,7 @@ FIXED = {
     "protocol_seed": "it is for tests", "device": "it changes no figure",
     "eval_sides": "it changes what validation measures", "eval_sample": "it changes what validation measures",
     "eval_candidates": "it changes what validation measures", "eval_every": "it changes when validation looks",
-    "select": "it changes what validation measures", "entity_scope": "it changes what validation measures",
+    "select": "it changes what validation measures", "rank_scope": "it changes what validation measures",
 }  # fmt: skip
 """Options that are not searched, and why."""
 

@@ -25,6 +25,7 @@ EVALUATION_SPLITS = ("valid", "test")
 LEAKS = ("exact_own", "exact_other", "inverse_own", "inverse_other", "same_pair_own", "same_pair_other")
 # A memorised triple ranks near 1, a clean one at 0.1 to 0.4: from such a share on, the memorised ones make the figure.
 DOMINANT_SHARE = 0.1
+NEW, OTHER_TRAIN, OWN_TRAIN = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +144,23 @@ def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = 
     client = federated.clients[client_index]
     train, evaluated = (_Keys.pack(t, client.num_entities).triple for t in (client.train, getattr(client, split)))
     return np.isin(evaluated, train)
+
+
+def seen_in_training(federated: FederatedGraph) -> list[np.ndarray]:
+    """Where each client's test triples also stand as they are.
+
+    Returns:
+        uint8 `[n]` for each client: `OWN_TRAIN`, in its own train split; `OTHER_TRAIN`, in another client's alone; `NEW`.
+    """
+    size = len(federated.entities)
+    train = [_Keys.pack(client.to_global(client.train), size).triple for client in federated.clients]
+    everywhere = np.concatenate(train)
+    seen = []
+    for client, own in zip(federated.clients, train, strict=True):
+        tested = _Keys.pack(client.to_global(client.test), size).triple
+        where = np.where(np.isin(tested, everywhere), OTHER_TRAIN, NEW)
+        seen.append(np.where(np.isin(tested, own), OWN_TRAIN, where).astype(np.uint8))
+    return seen
 
 
 def split_leak_warning(federated: FederatedGraph) -> str | None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fkgsec.kge.local.evaluation import ClientTables
     from fkgsec.kge.local.result import KgeResult  # noqa: F401 (the base below names it)
 
-EntityScope = Literal["own", "all", "published"]
+NegativeScope = Literal["own", "all", "published"]
+RankScope = Literal["own", "all"]
 NegativeSides = Literal["tail", "both", "each"]
 TrainsFrom = Literal["received", "checks", "own"]
 Draws = Literal["numpy", "philox"]
@@ -45,10 +46,12 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         eval_sample: of each client at most so many validation triples are ranked, drawn once for the run; None: all.
         eval_candidates: they are ranked among so many drawn entities; None: among all. Neither touches test figures. What
             validation then estimates, and with what error, says `fkgsec.kge.local.evaluation.sampled_mrr`.
-        entity_scope: "own", a client trains, corrupts with and ranks its own entities (FedR's code); "all", those of the
-            whole federation; "published", ranks all and corrupts with the global ids 0..n-1, n being the number of the
-            client's own (the FedE beside FedR's code takes local counts for global ids, so a fifth of a client's entities
-            is never drawn and many of another client's are).
+        negative_scope: the entities that replace a head or tail: "own", those of the client's train split (FedR's code);
+            "all", those of the federation (FedE's code); "published", the global IDs 0..n-1, where n counts the client's own
+            (the FedE beside FedR's code takes local counts for global IDs, so it never draws a fifth of a client's entities).
+        rank_scope: the entities that a test triple's answer competes with: the client's "own" (FedE's and FedR's codes), or
+            "all" of the federation (the FedE beside FedR's code). With "own" a client exchanges its own entities alone, so that
+            rows that only serve as negatives stay with it.
         draws: where a client's order of triples and its negatives come from: "numpy", a generator for each epoch, whose numbers
             follow each other, so that they are drawn on the CPU and copied; or "philox", by key and counter
             (`fkgsec.philox`), so that a GPU draws its own and the CPU draws the same. Figures of the two differ as those of
@@ -60,6 +63,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             rounds with a validation ("checks": NoGE's code, whose evaluation writes them into the model), else its own; or
             always its "own" (fedr.txt 4.4: what is aggregated does not influence local training). Models are judged with the
             rows received whatever it is. None: "received".
+
+    Differs: FedE's code sends every client all entity rows, though each ranks its own entities.
 
     Differs: FedLU's code (nju-websoft/FedLU) has the other values of its settings (`fkgsec.algorithms.fedlu`), and "each" for
     `negative_sides`; the specs of its tables set them where the paper is silent. Of what else it does there is no option: it
@@ -80,7 +85,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     eval_sides: Sides = "both"
     eval_sample: int | None = None
     eval_candidates: int | None = None
-    entity_scope: EntityScope = "own"
+    negative_scope: NegativeScope = "own"
+    rank_scope: RankScope = "own"
     draws: Draws = "numpy"
     dropout: float | None = None
     label_smoothing: float | None = None
@@ -144,8 +150,13 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")
         if self.draws != "numpy":
             raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
-        if self.entity_scope == "published":
-            raise SpecError(f"entity_scope must be one of own, all for the model {self.model}; got 'published'")
+        if self.negative_scope == "published":
+            raise SpecError(f"negative_scope must be one of own, all for the model {self.model}; got 'published'")
+
+    @property
+    def keeps_all_entities(self) -> bool:
+        """Whether a client keeps a row for every entity of the federation, and not for its own alone."""
+        return (self.negative_scope, self.rank_scope) != ("own", "own")
 
     @property
     def samples_validation(self) -> bool:
@@ -179,11 +190,14 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     def identity(self) -> dict[str, Any]:
         """As ever; what once stood there for all algorithms stays, and `init_epsilon` goes by its old name.
 
-        Runs from before there were `draws` drew by numpy, which goes unsaid.
+        Runs from before there were `draws` drew by numpy, which goes unsaid. Both scopes were one option, `entity_scope`.
         """
         kept = {"temperature": 1.0, "tau": 0.2} | super().identity()
         if kept["draws"] == "numpy":
             del kept["draws"]
+        scopes = kept.pop("negative_scope"), kept.pop("rank_scope")
+        alike = scopes in (("own", "own"), ("all", "all"), ("published", "all"))
+        kept["entity_scope"] = scopes[0] if alike else scopes
         return {"epsilon" if name == "init_epsilon" else name: value for name, value in kept.items()}
 
     def kge_model(self) -> KgeModel:

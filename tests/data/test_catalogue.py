@@ -118,7 +118,7 @@ def fetch() -> Path:
 class TestCatalogue:
     def test_names(self) -> None:
         assert [dataset.name for dataset in catalogue.datasets()] == [
-            *("FB15k-237", "WN18RR", "DDB14", "DDB14-Fed3", "DDB14-Fed5", "DDB14-Fed10"),
+            *("FB15k-237", "WN18RR", "DDB14", "DDB14-Fed3", "DDB14-Fed5", "DDB14-Fed10", "DDB14-Fed15", "DDB14-Fed20"),
             *("FB15k-237-R3", "FB15k-237-R5", "FB15k-237-R10", "FB15k-237-C3", "FB15k-237-C5", "FB15k-237-C10"),
             *("FB15k237-Fed3", "FB15k237-Fed5", "FB15k237-Fed10", "NELL-995-Fed3", "UMLS", "Nations"),
         ]

@@ -16,8 +16,12 @@ from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.data.split_leaks import (
     EVALUATION_SPLITS,
     LEAKS,
+    NEW,
+    OTHER_TRAIN,
+    OWN_TRAIN,
     find_split_leaks,
     leaked_test_mask,
+    seen_in_training,
     split_leak_warning,
 )
 from fkgsec.errors import DataError, SpecError
@@ -138,3 +142,15 @@ def test_the_released_ddb14_federation_leaks_as_published() -> None:
     assert warning.startswith(
         "40 % of test triples stand in their own client's train split (78/43/33/24/21 % per client)"
     )
+
+
+def test_a_test_triple_is_in_own_training_or_in_anothers_or_new() -> None:
+    def client(name: str, train: list[list[int]], test: list[list[int]]) -> ClientGraph:
+        return ClientGraph.from_global(name, np.array(train), np.zeros((0, 3), np.int64), np.array(test))
+
+    both = [0, 0, 1]
+    first = client("a", [both, [1, 0, 2]], [both, [2, 0, 3], [3, 0, 0]])
+    second = client("b", [both, [2, 0, 3]], [[1, 0, 2], both])
+    federated = FederatedGraph("two", ("a", "b", "c", "d"), ("r",), (first, second))
+    own, other, new = OWN_TRAIN, OTHER_TRAIN, NEW
+    assert [where.tolist() for where in seen_in_training(federated)] == [[own, other, new], [other, own]]

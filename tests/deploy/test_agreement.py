@@ -32,7 +32,7 @@ def test_every_algorithm_that_exchanges_anything_is_supported() -> None:
         ({"algorithm": "single"}, "algorithm: single exchanges nothing with parties apart; allowed: fede,"),
         ({"algorithm": "collective"}, "algorithm: collective exchanges nothing"),
         ({"model": "noge"}, "model: noge has an encoder, which is not supported"),
-        ({"entity_scope": "all"}, "entity_scope must be own with parties apart"),
+        ({"negative_scope": "all"}, "negative_scope and rank_scope must be own with parties apart"),
         ({"defense": "secagg:dropout=0.1"}, "dropout simulates parties that fall silent"),
         ({"protocol_seed": 3}, "protocol_seed opens every upload"),
         ({"defense": "psu,secagg", "algorithm": "feds"}, "needs a server that knows who holds each row"),

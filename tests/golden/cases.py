@@ -80,8 +80,8 @@ VARIANTS = (
     train("fede-distmult", "--algorithm fede --model distmult --temperature 0"),
     train("fede-part", "--algorithm fede --participation 0.67 --seed 3 --split-seed 3 --evaluate before"),
     train("fede-sides", "--algorithm fede --negative-sides both --eval-sides both --local-epochs 1"),
-    train("fede-all", "--algorithm fede --entity-scope all --patience 1"),
-    train("fede-published", "--algorithm fede --entity-scope published"),
+    train("fede-all", "--algorithm fede --negative-scope all --rank-scope all --patience 1"),
+    train("fede-published", "--algorithm fede --negative-scope published --rank-scope all"),
     train("fede-divided", "--data graph --clients 2 --partition clusters", tiny=TINY.replace("--size 300 ", "")),
 )
 DEFENSES = (

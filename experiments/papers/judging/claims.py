@@ -288,10 +288,10 @@ def _together(readings: Collection[Reading]) -> Reading:
 def _remarks(records: Sequence[Record]) -> Iterator[str]:
     """Of one side's seeds: what is reached on test items that do not leak from train, and whether training had ended."""
     task, name = task_of(records[0].spec), records[0].spec.algorithm
-    clean = [record.utility_by_leak["clean"][task.metric] for record in records]
+    clean = [record.unseen[task.metric] for record in records]
     if any(record.utility_by_leak["leaked"][task.metric].n for record in records):
         value = math.fsum(one.value for one in clean) / len(clean)
-        yield f"{name} {value:.4f} on {clean[0].n:,} clean test {task.items}"
+        yield f"{name} {value:.4f} on {clean[0].n:,} test {task.items} outside training"
     if any(record.best_round == record.rounds[-1].round and record.spec.patience for record in records):
         yield f"{name} was still improving"
 

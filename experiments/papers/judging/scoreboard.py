@@ -4,8 +4,7 @@
     print("\\n".join(scoreboard_lines(board)))
 
 A cell is judged by the first metric that the paper gives for it: inside where the paper's figure lies in our interval, else
-outside, explained where its file names a cause, and a record of it has the paper's figure in its interval. An interval that is
-too wide to tell judges nothing.
+outside. An interval that is too wide to tell judges nothing.
 """
 
 from __future__ import annotations
@@ -20,30 +19,27 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from experiments.integrity.origin import seal_of
-from experiments.papers.document import SIZES, Cause, Metric
+from experiments.papers.document import SIZES
 from experiments.papers.forgetting import read_forgotten
 from experiments.papers.judging.admission import LIMITS, PROSE, admit, left_out_lines
-from experiments.papers.runner import Results, run_key, table_of
+from experiments.papers.runner import Results, table_of
 from experiments.papers.spec import Cell, Experiment, read_experiment, shipped_experiments
-from experiments.papers.table import STYLES, Figure, Made, TableCell, measure
+from experiments.papers.table import STYLES, Figure, Made, TableCell
 from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines
 from experiments.runs.record import Record, is_record, read_record
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 
-Standing = Literal[
-    "inside", "outside, explained", "outside, unexplained", "undecided", "no figure", "not at hand", "not run"
-]
-JUDGED: tuple[Standing, ...] = ("inside", "outside, explained", "outside, unexplained", "undecided")
+Standing = Literal["inside", "outside", "undecided", "no figure", "not at hand", "not run"]
+JUDGED: tuple[Standing, ...] = ("inside", "outside", "undecided")
 WIDEST = 0.1
 """How far an interval may reach to either side and still judge a cell, as a share of the paper's figure."""
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 class CellStanding(NamedTuple):
     """A cell of a table at the paper's settings.
 
-    `figure` is what it is judged by, `why` a cause or what is missing, `printed` whether the paper prints a figure for it,
+    `figure` is what it is judged by, `why` what is missing, `printed` whether the paper prints a figure for it,
     `made_at` the commits of its records.
     """
 
@@ -131,7 +127,7 @@ def make_scoreboard(experiments: Sequence[Experiment], records: Sequence[Made]) 
             one.paper,
             one.table,
             tuple(
-                _stand(shown, cell, one, results[one.attack])
+                _stand(shown, cell, results[one.attack])
                 for shown, cell in zip(tables[one.name].cells, one.cells, strict=True)
             ),
             {other.name: reduced[other.name] for other in experiments if other.base == one.name},
@@ -141,7 +137,7 @@ def make_scoreboard(experiments: Sequence[Experiment], records: Sequence[Made]) 
     ]
 
 
-def _stand(shown: TableCell, cell: Cell, experiment: Experiment, results: Results) -> CellStanding:
+def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
     seeds = tuple(shown.seeds)
     figure = next((one for one in shown.figures if one.paper is not None), None)
     printed = figure is not None
@@ -162,11 +158,7 @@ def _stand(shown: TableCell, cell: Cell, experiment: Experiment, results: Result
         return stand("undecided", why)
     else:
         inside = figure.ours.low <= figure.paper <= figure.ours.high
-    if inside:
-        return stand("inside")
-    cause = experiment.causes.get(shown.name)
-    shows = _shows(cause, cell, figure.metric, figure.paper) if cause else ""
-    return stand("outside, explained", f"{cause.why} {shows}") if cause and shows else stand("outside, unexplained")
+    return stand("inside" if inside else "outside")
 
 
 def _cannot_judge(ours: Estimate, paper: float) -> str:
@@ -179,27 +171,6 @@ def _cannot_judge(ours: Estimate, paper: float) -> str:
     )
 
 
-def _shows(cause: Cause, cell: Cell, metric: Metric, paper: float) -> str:
-    """What the records of a cause reach, and in which options their runs differ; empty where none reaches the paper's figure."""
-    parts, reached = [], False
-    for name in cause.records:
-        record = _record_of(RESULTS / name)
-        found = None if record is None or cell.asked else measure(metric, record, None, cell.shown)
-        if record is None or not isinstance(found, Estimate):
-            continue
-        reached |= found.low <= paper <= found.high
-        own, theirs = (run_key(spec, attack=False).document() for spec in (cell.candidates[0], record.spec))
-        changed = ", ".join(f"{option} {value}" for option, value in theirs.items() if own.get(option) != value)
-        parts.append(f"{found} with {changed or 'the same options'} ({name}).")
-    return " ".join(parts) if reached else ""
-
-
-@functools.cache
-def _record_of(path: Path) -> Record | None:
-    """A committed record; None where fkgsec is installed without its results."""
-    return read_record(path) if path.exists() else None
-
-
 def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
     """A line for each table, and one for all."""
     heads = ("paper", "table", "cells", "at full settings", *JUDGED, "not at hand", "reduced")
@@ -208,7 +179,7 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
         reduced = "; ".join(f"{done} of {cells} in {name}" for name, (done, cells) in one.reduced.items())
         shares = [one.count(standing) for standing in (*JUDGED, "not at hand")]
         rows.append((_short(one.paper), one.table, len(one.cells), one.count(*JUDGED, "no figure"), *shares, reduced))
-    totals = [sum(row[place] for row in rows) for place in range(2, 9)]
+    totals = [sum(row[place] for row in rows) for place in range(2, len(heads) - 1)]
     foot = (("all", f"{len(board)} tables and figures", *totals, ""),)
     return Sheet("The papers' tables", tuple(map(Column, heads)), tuple(rows), foot)
 
@@ -237,7 +208,7 @@ def total_line(board: Sequence[TableStanding]) -> str:
     """The scoreboard in a sentence, of cells that the paper prints a figure for: what it only draws judges nothing."""
     counts = Counter(cell.standing for one in board for cell in one.cells if cell.printed)
     done = sum(counts[standing] for standing in (*JUDGED, "no figure"))
-    parts = [f"{counts[standing]} {standing.replace(', ', ' and ')}" for standing in JUDGED]
+    parts = [f"{counts[standing]} {standing}" for standing in JUDGED]
     line = (
         f"{done} of {sum(counts.values())} cells that the papers print a figure for, in {len(board)} tables and figures, "
         f"are run at the papers' own settings: {', '.join(parts)}"
@@ -254,8 +225,7 @@ def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = (
         "95 % interval (over seeds where there are several, else over the test items of the one run). An interval that "
         f"reaches further than {WIDEST:.0%} of the paper's figure to either side, as one over two seeds mostly does, "
         "leaves the cell undecided, and so does a cost of one run, which has none; sizes of data are to agree in the "
-        "second decimal. \"Explained\": the table's file names a cause and a record, and that record has the paper's "
-        "figure in its interval. Of a cell whose paper leaves a setting to validation only the seeds count for which "
+        "second decimal. Of a cell whose paper leaves a setting to validation only the seeds count for which "
         "every value was tried. Files that reduce a table to two cores are counted apart."
     )
     lines += [*wrap(rule, PROSE), "", *wrap(LIMITS, PROSE), ""]

@@ -245,12 +245,12 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
     record, spec = run.record, run.record.spec
     task = task_of(spec)
     label, reached = task.label(task.metric), record.utility[task.metric]
-    leaked, clean = (record.utility_by_leak[kind][task.metric] for kind in ("leaked", "clean"))
+    leaked, unseen = record.utility_by_leak["leaked"][task.metric], record.unseen[task.metric]
     utility = f"Test {label} {score_text(reached)}." if reached.n else f"No test {task.items}."
     if leaked.n:
         utility += (
-            f" {leaked.n:,} of the {reached.n:,} test {task.items} {WORDS[task.name].remembered}; without them the {label} "
-            f"is {score_text(clean)}."
+            f" {leaked.n:,} of the {reached.n:,} test {task.items} {WORDS[task.name].remembered}; on the {unseen.n:,} "
+            f"that no client trains on, as far as is known, the {label} is {score_text(unseen)}."
         )
     if record.utility_shared:
         shared = score_text(record.utility_shared[task.metric])

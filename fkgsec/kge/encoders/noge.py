@@ -8,7 +8,7 @@ A node for each entity and each relation of the client. What it knows of the gra
 Source: Nguyen et al. 2022, as in fedr.txt appendix B.2 and the NoGE folders of FedR's code.
 Differs: their code does not let received rows into training but where an evaluation wrote them into the model (`trains_from`); it
 tests the best round's embeddings with the *last* round's network, ours are of one round; clients of its Local train on and rank
-all entities of the federation, those of its FedR their own (`entity_scope`); it takes entities of the train split as nodes, ours
+all entities of the federation, those of its FedR their own (`rank_scope`); it takes entities of the train split as nodes, ours
 are all the client's, those of valid and test alone without an edge; first rows are `KgeModel.initial_rows` (Xavier normal); it
 asks for tails alone (`negative_sides`, "both": heads and tails in alternate epochs); its FedE variant weighs what stands with
 relation 0 as if that were an entity (its FedR variant, as ours, does not).
@@ -101,7 +101,7 @@ class NogeEncoder(ClientEncoder):
         self._model = options.kge_model()
         self._dropout, self._smoothing = options.encoder_setting("dropout"), options.encoder_setting("label_smoothing")
         # Candidates are what stands in the client's train split, its first rows; in scope "all", every row that it keeps.
-        own = options.entity_scope == "own"
+        own = options.negative_scope == "own"
         self._num_candidates = graph.num_trained_entities if own else graph.num_entities
         sides: tuple[Side, ...] = ("tail",) if options.negative_sides == "tail" else ("tail", "head")
         self._targets: dict[Side, KnownTriples] = {

@@ -53,12 +53,13 @@ class ClientTables:
 class Evaluator:
     """Ranks the valid or test triples of every client of a federation.
 
-    A client's candidates are the rows it keeps: its own entities, or with another `entity_scope` those of the federation.
+    A client's candidates are its own entities, or with `rank_scope` "all" those of the federation.
     Filtered by the client's own train, valid and test triples (a client knows no other). Source: FedE's and FedR's codes.
 
     Args:
         encode: of a place in the stack, its input rows and what else a snapshot holds (None: as things are), the rows that
             its model scores; None where models have no encoder.
+        candidates: number of candidates of each client, the first of its entity rows; None: all of them.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class Evaluator:
         options: KgeOptions,
         pooled: bool,
         encode: Callable[[int, Mapping[str, Tensor], Mapping[str, Tensor] | None], ClientTables] | None = None,
+        candidates: Sequence[int] | None = None,
     ) -> None:
         self._stack = stack
         self._options = options
         self._graph = graph
         self._encode = encode
+        self._candidates = candidates or [client.num_entities for client in graph.clients]
         self._rows: list[tuple[Tensor, Tensor] | None] = [None] * len(graph.clients)
         if pooled:
             whole = stack.graphs[0]
@@ -119,9 +122,8 @@ class Evaluator:
         for client, graph in enumerate(self._graph.clients):
             model, own = self.predictor(client, tables)
             try:
-                ranks.append(
-                    filtered_ranks(model, own.entities, own.relations, getattr(graph, split), self._known[client])
-                )
+                entities = own.entities[: self._candidates[client]]
+                ranks.append(filtered_ranks(model, entities, own.relations, getattr(graph, split), self._known[client]))
             except FloatingPointError as error:
                 raise TrainingError(f"client {graph.name}: {error}") from error
         return ranks
@@ -133,9 +135,10 @@ class Evaluator:
         ranks = []
         for client, graph in enumerate(self._graph.clients):
             model, own = self.predictor(client, tables)
-            sample = Sample.drawn(graph, self._options, self._key(client))
+            entities = own.entities[: self._candidates[client]]
+            sample = Sample.drawn(graph, len(entities), self._options, self._key(client))
             columns = [
-                filtered_ranks(model, own.entities, own.relations, sample.triples, [known], drawn=candidates)
+                filtered_ranks(model, entities, own.relations, sample.triples, [known], drawn=candidates)
                 for known, candidates in zip(self._known[client], sample.candidates, strict=True)
             ]
             ranks.append(np.concatenate(columns, axis=1))
@@ -173,17 +176,17 @@ class Sample(NamedTuple):
     candidates: list[np.ndarray | None]
 
     @classmethod
-    def drawn(cls, graph: ClientGraph, options: KgeOptions, key: int) -> Sample:
+    def drawn(cls, graph: ClientGraph, num_candidates: int, options: KgeOptions, key: int) -> Sample:
         """Without replacement, uniformly, from the run's seed and the client's key."""
         triples, sides = graph.valid, sides_of(options.eval_sides)
         if options.eval_sample is not None and options.eval_sample < len(triples):
             rng = generator(options.seed, "validation triples", key)
             triples = triples[np.sort(rng.choice(len(triples), options.eval_sample, replace=False))]
         count = options.eval_candidates
-        if count is None or count >= graph.num_entities:
+        if count is None or count >= num_candidates:
             return cls(triples, [None] * len(sides))
         draws = (generator(options.seed, "validation candidates", key, side) for side in sides)
-        return cls(triples, [np.sort(rng.choice(graph.num_entities, count, replace=False)) for rng in draws])
+        return cls(triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws])
 
 
 def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: int | None) -> Estimate | None:

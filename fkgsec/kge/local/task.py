@@ -59,12 +59,14 @@ class KgeTask:
         if not isinstance(graph, FederatedGraph):
             raise DataError(f"{type(graph).__name__} has no clients; divide it by fkgsec.partition() first")
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
-        own = options.entity_scope == "own"
-        clients = [client if own else _widen(client, len(graph.entities)) for client in graph.clients]
+        wide = options.keeps_all_entities
+        clients = [_widen(client, len(graph.entities)) if wide else client for client in graph.clients]
         pooled = self.recipe.pooled
         self._wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
         trained = [_pool(clients)] if pooled else clients
         keys = [POOLED_KEY] if pooled else list(range(len(clients)) if keys is None else keys)
+        own = options.rank_scope == "own" and not pooled
+        self._num_exchanged = [client.num_entities for client in (graph.clients if own else trained)]
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
         if remark := options.kge_model().function.remark:
@@ -92,8 +94,12 @@ class KgeTask:
     def evaluators(self, graph: FederatedGraph) -> tuple[Evaluator, Evaluator]:
         """Of the shared models and of those that the recipe judges, on the triples of a graph with the same local ids."""
         encode = self.encoders.encoded if self.encoders else None
-        shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled, encode)
-        return shared, Evaluator(graph, self.private, self.options, self.recipe.pooled) if self.private else shared
+        own = self.options.rank_scope == "own"
+        candidates = [client.num_entities for client in (self.graph if own else graph).clients]
+        shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled, encode, candidates=candidates)
+        if not self.private:
+            return shared, shared
+        return shared, Evaluator(graph, self.private, self.options, self.recipe.pooled, candidates=candidates)
 
     def data(self, place: int) -> ClientGraph:
         return self.stack.graphs[place]
@@ -112,7 +118,7 @@ class KgeTask:
         vocabulary = self.graph.entities if table == "entities" else self.graph.relations
         held = []
         for graph in self.stack.graphs:
-            ids = graph.entity_ids if table == "entities" else graph.relation_ids
+            ids = graph.entity_ids[: self._num_exchanged[len(held)]] if table == "entities" else graph.relation_ids
             # What stands in its training triples is uploaded, whatever the client corrupts with.
             uploaded = graph.num_trained_entities if table == "entities" else graph.num_trained_relations
             held.append(Holding([vocabulary[number] for number in ids], uploaded))
@@ -121,7 +127,8 @@ class KgeTask:
     def rows(self, table: Table, place: int) -> Tensor:
         if self.encoders and table == NETWORK:
             return self.encoders.network(place)
-        return self.stack.rows(table, place).detach()
+        rows = self.stack.rows(table, place).detach()
+        return rows[: self._num_exchanged[place]] if table == "entities" else rows
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
         own, rule = self.rows(table, place), self.trainer.rule
@@ -133,7 +140,7 @@ class KgeTask:
         if rule.takes_over(round):
             own.copy_(rows)
         if rule.starts_private and self.private and round == 0:
-            self.private.rows(table, place).detach().copy_(rows)
+            self.private.rows(table, place).detach()[: len(rows)].copy_(rows)
 
     def begin_round(self) -> None:
         self.trainer.begin_round()

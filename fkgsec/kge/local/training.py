@@ -130,7 +130,7 @@ class LocalTrainer:
         """Remember what a client received; `first`, in round 0."""
         for kept in (self.received, *([self.previous] if first else [])):
             if table in kept:
-                kept[table][self._stack.span(table, client)] = rows
+                kept[table][self._stack.span(table, client)][: len(rows)] = rows
 
     def begin_round(self) -> None:
         """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
@@ -393,9 +393,9 @@ def corrupted_sides(options: KgeOptions, turn: int) -> tuple[Side, ...]:
 
 
 def corrupting_entities(graph: ClientGraph, options: KgeOptions) -> np.ndarray:
-    """The local ids that a client corrupts with, see `KgeOptions.entity_scope`."""
-    if options.entity_scope == "own":
+    """The local ids that a client corrupts with, see `KgeOptions.negative_scope`."""
+    if options.negative_scope == "own":
         return np.arange(graph.num_trained_entities)
-    if options.entity_scope == "all":
+    if options.negative_scope == "all":
         return np.arange(graph.num_entities)
     return np.nonzero(graph.entity_ids < graph.num_trained_entities)[0]

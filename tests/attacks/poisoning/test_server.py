@@ -16,9 +16,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import replace
 
-OPTIONS = FederationOptions(
-    dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, entity_scope="own", device="cpu"
-)
+OPTIONS = FederationOptions(dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, device="cpu")
 KNOWN, PLANTED = np.array([(0, 0, 1), (1, 1, 3)]), np.array([(0, 1, 3)])
 
 

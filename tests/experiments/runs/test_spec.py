@@ -93,7 +93,8 @@ def test_a_wrong_option_is_not_put_on_a_line_of_the_file(tmp_path: Path) -> None
         "metric",
         "negative_sides",
         "eval_sides",
-        "entity_scope",
+        "negative_scope",
+        "rank_scope",
         "draws",
     ],
 )

@@ -104,7 +104,7 @@ def assert_same_rounds(
 CASES: list[dict[str, Any]] = [
     {"algorithm": "fede", "model": "transe", "negative_sides": "each"},
     {"algorithm": "fedr", "model": "rotate", "negative_sides": "both", "local_epochs": 2},
-    {"algorithm": "feds", "model": "distmult", "entity_scope": "own", "temperature": 0.0},
+    {"algorithm": "feds", "model": "distmult", "temperature": 0.0},
     {"algorithm": "single", "model": "complex"},
     {"algorithm": "fedprox", "proximal": "squared"},
     {"algorithm": "fedprox", "proximal": "distance", "model": "rotate"},

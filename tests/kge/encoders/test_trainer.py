@@ -189,7 +189,7 @@ def test_unlearning_runs_by_training_again_alone(model: str, uneven: FederatedGr
         ({"model": "noge", "trains_from": "never"}, "trains_from must be one of received, checks, own; got 'never'"),
         ({"model": "noge", "num_negatives": 5}, "num_negatives does not apply to the model noge"),
         ({"model": "noge", "temperature": 1.0}, "temperature does not apply to fede"),
-        ({"model": "noge", "entity_scope": "published"}, "entity_scope must be one of own, all for the model noge"),
+        ({"model": "noge", "negative_scope": "published"}, "negative_scope must be one of own, all for the model noge"),
         ({"model": "transh"}, "model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'"),
     ],
 )

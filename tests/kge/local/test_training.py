@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
@@ -12,7 +13,8 @@ from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.models import KgeModel
-from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.negatives import KnownTriples, NegativeSampler
+from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
@@ -138,5 +140,27 @@ def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, op
 
 def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGraph, options: FederationOptions) -> None:
     """FedE's code beside FedR takes the client's number of entities for a bound on global ids."""
-    result = run_federation(uneven, replace(options, entity_scope="published", rounds=1, local_epochs=1))
+    result = run_federation(
+        uneven, replace(options, negative_scope="published", rank_scope="all", rounds=1, local_epochs=1)
+    )
     assert {tables.entities.shape[0] for tables in result.tables} == {len(uneven.entities)}
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "feds", "pfedeg"])
+def test_negatives_from_all_entities_and_ranks_among_own(options: FederationOptions, algorithm: str) -> None:
+    """FedE's code (zjukg/FedE) draws negatives from all entities and ranks those of the client's own graph."""
+    graph = generate_consortium(clients=3, size=300, seed=0)
+    wide = replace(options, algorithm=algorithm, negative_scope="all", rank_scope="own", rounds=2, local_epochs=1)
+    result, plain = (run_federation(graph, one) for one in (wide, replace(wide, negative_scope="own")))
+    untrained = run_federation(graph, replace(wide, learning_rate=1e-12))
+    judged = result.trained if wide.evaluates_before_broadcast else result.tables
+    for client, tables, before, ranks in zip(graph.clients, judged, untrained.tables, result.test_ranks, strict=True):
+        own = client.num_entities
+        assert len(tables.entities) == len(graph.entities) > own
+        assert not torch.allclose(tables.entities[own:], before.entities[own:], atol=1e-6)  # they serve as negatives
+        known = [KnownTriples.build(client.triples, side, client.num_relations) for side in ("tail", "head")]
+        rows = tables.entities[:own], tables.relations
+        expected = filtered_ranks(options.kge_model(), *rows, client.test, known)
+        np.testing.assert_array_equal(ranks, expected)
+    for direction in ("up", "down"):  # a client exchanges its own entities alone
+        assert result.transcript.num_bytes(direction) == plain.transcript.num_bytes(direction)

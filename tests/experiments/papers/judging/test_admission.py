@@ -214,7 +214,7 @@ def test_every_value_that_validation_chooses_from_is_to_be_tried(fedr: Record) -
     ]
     only = table._replace(cells=(cell._replace(candidates=candidates),))
     standings = [make_scoreboard([only], runs[:number])[0].cells[0].standing for number in (1, 2, 3)]
-    assert standings == ["not run", "not run", "outside, unexplained"]
+    assert standings == ["not run", "not run", "outside"]
 
 
 def test_a_cost_of_one_run_and_a_size_of_data(table: Experiment, fedr: Record) -> None:
@@ -226,24 +226,8 @@ def test_a_cost_of_one_run_and_a_size_of_data(table: Experiment, fedr: Record) -
     assert standing(of["r@cg"], fedr)[0] == "undecided"
     assert standing(of["entities"], fedr)[0] == "inside"
     other = table._replace(cells=(cell._replace(figures={"entities": 4462.3}),))
-    assert standing(other, fedr)[0] == "outside, unexplained"
+    assert standing(other, fedr)[0] == "outside"
     assert exact(4462.2, 5).low == 4462.2
-
-
-def test_a_cause_explains_only_where_its_record_has_the_papers_figure(table: Experiment) -> None:
-    name = "TransE FedE DDB14 C5"
-    records, _ = all_records([RESULTS / "ddb14-fed5-fede.json"])
-    cause = table.causes[name]
-
-    def stands(names: tuple[str, ...]) -> tuple[str, str]:
-        [board] = make_scoreboard([table._replace(causes={name: replace(cause, records=names)})], records)
-        cell = next(one for one in board.cells if one.name == name)
-        return cell.standing, cell.why
-
-    standing, why = stands(cause.records)
-    assert standing == "outside, explained"
-    assert why.endswith("with entity_scope published (ddb14-fed5-fede-published.json).")
-    assert stands(("ddb14-fed5-fede.json",)) == ("outside, unexplained", "")
 
 
 def test_the_page_says_what_was_left_out(table: Experiment, fedr: Record) -> None:

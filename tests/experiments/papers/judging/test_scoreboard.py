@@ -16,10 +16,10 @@ from experiments.papers.judging.scoreboard import (
     total_line,
 )
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import RunError
 
 RESULTS = Path("experiments/results")
-SINGLE, FEDE, FEDR = (RESULTS / f"ddb14-fed5-{name}.json" for name in ("single", "fede", "fedr"))
+SINGLE, FEDE, FEDR = (RESULTS / f"ddb14-fed5-{name}.json" for name in ("single", "fede-published", "fedr"))
 CELL = "TransE FedE DDB14 C5"
 
 
@@ -43,16 +43,13 @@ def test_the_committed_page_is_what_the_records_say() -> None:
         assert total_line(board) in " ".join(page.read_text().split()), page
 
 
-def test_cells_are_inside_or_outside_the_interval_and_a_cause_explains(table: Experiment) -> None:
+def test_cells_are_inside_or_outside_the_interval(table: Experiment) -> None:
     records, _ = all_records([SINGLE, FEDE, FEDR])
     assert standings(make_scoreboard([table], records)) == {
-        "TransE Local DDB14 C5": "outside, unexplained",
-        CELL: "outside, explained",
+        "TransE Local DDB14 C5": "outside",
+        CELL: "inside",
         "TransE FedR DDB14 C5": "inside",
     }
-    [without] = make_scoreboard([table._replace(causes={})], records)
-    assert without.count("outside, unexplained") == 2
-    assert without.count("not run") == len(table.cells) - 3
 
 
 def test_a_cell_without_the_papers_figure_is_not_judged(table: Experiment) -> None:
@@ -68,13 +65,6 @@ def test_a_reduced_file_counts_apart(table: Experiment) -> None:
     assert board.reduced == {"zhang2022_fedr_table2_small": (3, 3)}
 
 
-def test_records_that_causes_name_are_there() -> None:
-    for experiment in read_experiments():
-        for cause in experiment.causes.values():
-            assert cause.records
-            assert all((RESULTS / name).is_file() for name in cause.records), cause
-
-
 def test_what_is_no_record_counts_for_nothing_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "other.json").write_text('{"schema": "fkgsec/comparison/1"}')
@@ -85,25 +75,6 @@ def test_what_is_no_record_counts_for_nothing_and_a_damaged_one_is_named(tmp_pat
     assert [line.split(":")[0] for line in unreadable] == [str(tmp_path / "damaged.json"), str(tmp_path / "text.json")]
     with pytest.raises(RunError, match="is not there"):
         all_records([tmp_path / "none"])
-
-
-@pytest.mark.parametrize(
-    ("causes", "said"),
-    [
-        ("[{cells: TransL, why: x, records: []}]", r"causes\[0\]: cells: no cell has 'TransL'"),
-        (
-            "[{cells: FedE, why: x, records: []}, {cells: TransE, why: y, records: []}]",
-            r"causes\[1\]: .* has a cause already",
-        ),
-        ("[{cells: FedE, records: []}]", "causes.*missing required field.*why"),
-    ],
-)
-def test_a_wrong_cause_is_refused(tmp_path: Path, causes: str, said: str) -> None:
-    lines = find_experiment("zhang2022_fedr_table2").read_text()
-    before, _, after = lines.partition("causes:")
-    (tmp_path / "table.yaml").write_text(f"{before}causes: {causes}\n\n# {after.partition('# ')[2]}")
-    with pytest.raises(SpecError, match=said):
-        read_experiment(tmp_path / "table.yaml")
 
 
 @pytest.mark.slow
