@@ -43,6 +43,7 @@ from protocols.core.prg import Randomness
 from protocols.core.rounds import NOTHING, Ask, ClientRound, Deliver, Replies, Reply, Result, ServerRound, Silence
 from protocols.secagg import Setting, Stage, Sum
 from protocols.secagg.messages import Survivors, decode, kind_of
+from protocols.secagg.opening import ClosedSecret
 from protocols.secagg.session import STAGES
 
 INNER = ("secagg-", "psu-")  # how the kinds of messages of these protocols begin
@@ -295,14 +296,19 @@ def server_upload(
     """Participants compare what they were sent; then their sum is opened, and nothing else. When too many drop out nothing is
     opened, and the table stays.
 
+    A client whose shares do not open the secret that it committed to ends the session. Nothing is opened in this round, and the
+    client takes part in no later one. The round is not repeated with the same uploads: a server could name an honest client, and
+    read that client's upload off the difference of two sums.
+
     Args:
         note: takes what the server computed from each session.
     """
     seal = Seal(round, table)
     server.begin(table)
     setting = claim_setting(server.terms, round, table, parties)
-    replies = yield Ask(CLAIM, dict.fromkeys(parties, NOTHING))
-    sent, advertised, unread = {}, {}, {}
+    replies = yield Ask(CLAIM, {party: NOTHING for party in parties if party not in server.barred})
+    sent, advertised = {}, {}
+    unread = {party: why for party, why in server.barred.items() if party in parties}
     for party, reply in replies:
         try:
             if isinstance(reply, Silence):
@@ -318,10 +324,15 @@ def server_upload(
         said = {party: (advertised[party],) for party in claims}
         total, crossed = yield from _server_sum(server, seal, parties, said, shown, note)
     except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
+        if isinstance(error, ClosedSecret):
+            server.barred[error.owner] = describe(error)
         outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
     else:
-        note(server.open(round, table, total, crossed))
-        outcome = Uploaded(len(total.survivors), 0, _by_table(table, {**total.excluded, **excluded}))
+        note(server.note(round, table, total))
+        kept = server.open(round, table, total, crossed)
+        outcome = Uploaded(
+            len(total.survivors), 0, _by_table(table, {**total.excluded, **excluded}), num_kept_rows=kept
+        )
     server.end(round, table)
     return outcome
 
@@ -349,11 +360,12 @@ def _server_sum(
     setting = sum_setting(terms, log, "holders", round, table, parties, num_rows)
     silent: set[str] = set()
     counted = yield from _server_side(secagg.server_round(setting), seal, silent=silent, said=said, beside=shown)
-    note(server.note(round, table, counted, np.zeros(0)))
+    note(server.note(round, table, counted))
     if gone := [party for party in counted.survivors if party in silent]:
         # The sum of the others would show, beside the counts, what those who left hold.
         raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
-    sent = counted.vectors["holders"] >= terms.defense.suppress.t
+    holders = counted.vectors["holders"]  # a count beyond the survivors is a lie of one of them
+    sent = (holders >= terms.defense.suppress.t) & (holders <= len(counted.survivors))
     told = np.packbits(sent).tobytes()
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}

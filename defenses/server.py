@@ -40,6 +40,7 @@ class DefendedServer:
         self.crossed: dict[Table, np.ndarray] = {}
         self.opened: dict[Table, bool] = {}
         self.notable: dict[int, np.ndarray] = {}
+        self.barred: dict[str, str] = {}  # by party, why it takes part in no further sum
         self.since_whole: set[int] = set()  # rounds since a sum had all rows: each opened some that the others did not
 
     def content(self, round: int, table: Table) -> Tensor:
@@ -76,23 +77,33 @@ class DefendedServer:
         whole = self.opened[table] and not self.tables[table].codec.partial(round)
         self.since_whole = {round} if whole else {*self.since_whole, round}
 
-    def open(self, round: int, table: Table, total: Sum, crossed: np.ndarray | None = None) -> Opened:
-        """Aggregate what was summed, and say what was seen. `crossed`: the rows that clients were told to send."""
+    def open(self, round: int, table: Table, total: Sum, crossed: np.ndarray | None = None) -> int:
+        """Aggregate what was summed. `crossed`: the rows that clients were told to send.
+
+        Returns how many rows keep their old value, because honest clients cannot have given the sum: the mean is beyond the clip,
+        or the count beyond the survivors' weights. Clients would refuse a broadcast of such a mean.
+        """
         shape = tuple(self.tables[table].shared.rows.shape)
         rows = self.terms.encodings[table].decode(total.vectors["rows"]).reshape(shape)
         weights = total.vectors["holders"].astype(np.int64)
+        most = len(total.survivors) * self.terms.largest_weight[table]
+        beyond = np.abs(rows).max(axis=1, initial=0) > weights * self.terms.largest_value(table)
+        wrong = (weights > most) | (beyond & (weights > 0))
+        sound = np.where(wrong, 0, weights)
         self.crossed[table] = np.ones(shape[0], dtype=bool) if crossed is None else crossed
-        self.tables[table].aggregate_sum(round, Opening(torch.from_numpy(rows), torch.from_numpy(weights)))
+        opening = Opening(torch.from_numpy(np.where(wrong[:, None], 0, rows)), torch.from_numpy(sound))
+        self.tables[table].aggregate_sum(round, opening)
         self.opened[table] = True
-        return self.note(round, table, total, rows)
+        return int(wrong.sum())
 
-    def note(self, round: int, table: Table, total: Sum, rows: np.ndarray) -> Opened:
+    def note(self, round: int, table: Table, total: Sum) -> Opened:
         """What the server computed from a session, for whoever attacks as it."""
+        encoding = self.terms.encodings[table]
+        rows = encoding.decode(total.vectors["rows"]) if "rows" in total.vectors else np.zeros(0)
         survivors = list(total.survivors)
         self.remember_survivors(round, survivors)
         holders = total.vectors["holders"].astype("<i8").tobytes()
-        error = self.terms.encodings[table].bound
-        return Opened(round, table, survivors, rows.astype("<f8").tobytes(), holders, error)
+        return Opened(round, table, survivors, rows.astype("<f8").tobytes(), holders, encoding.bound)
 
     def remember_survivors(self, round: int, survivors: Collection[str]) -> None:
         """Keep the rounds whose survivors are no combination of earlier ones: they tell who holds what."""

@@ -45,6 +45,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -261,7 +262,9 @@ class DefendedTransport(Transport):
         """As in clear; the entropy of the protocols; and what each party was sent so far."""
         entropy = torch.from_numpy(np.frombuffer(self.entropy.value, dtype=np.uint8).copy())
         since = torch.tensor(sorted(self.central.since_whole), dtype=torch.int64)
-        return super().tensors() | {"entropy": entropy, "broadcasts": self._histories(), "since": since}
+        barred = torch.frombuffer(bytearray(msgspec.msgpack.encode(self.central.barred)), dtype=torch.uint8)
+        own = {"entropy": entropy, "broadcasts": self._histories(), "since": since, "barred": barred}
+        return super().tensors() | own
 
     def _histories(self) -> Tensor:
         return packed(self.central.log, {party: client.log for party, client in self.defended.items()})
@@ -290,6 +293,7 @@ class DefendedTransport(Transport):
             self._prepare(table)
         self._load_histories(tensors["broadcasts"])
         self.central.since_whole = {int(round) for round in tensors["since"]}
+        self.central.barred = msgspec.msgpack.decode(tensors["barred"].numpy().tobytes(), type=dict[str, str])
         for number in sorted(transcript.notes):
             for opened in transcript.opened(number):
                 self.central.remember_survivors(number, opened.survivors)

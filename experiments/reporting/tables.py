@@ -149,6 +149,8 @@ def protection_lines(record: Record) -> list[str]:
     void = sum(entry.num_survivors == 0 for entry in trained)
     if record.protection and void:
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
+    if kept := sum(entry.num_kept_rows for entry in trained):
+        lines.append(f"{kept:,} rows kept their old value: a client put more into the secure sum than the clip allows.")
     clipped = sum(entry.num_clipped for entry in trained)
     return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines
 

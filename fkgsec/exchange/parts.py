@@ -202,12 +202,14 @@ class Uploaded(NamedTuple):
         num_clipped: values that the server cut to what a screen lets pass.
         excluded: by party the reason why a message of it was left out.
         cut: by party how many of its rows a screen cut, and of how many; empty where none counts them.
+        num_kept_rows: rows that kept their old value, because honest clients cannot have given the sum that was opened.
     """
 
     num_survivors: int
     num_clipped: int = 0
     excluded: Mapping[str, str] = MappingProxyType({})
     cut: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    num_kept_rows: int = 0
 
 
 def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:

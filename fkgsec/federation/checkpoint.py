@@ -42,6 +42,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
         num_clipped: uploaded values that the server cut to what a screen lets pass (`robust`).
         excluded: by party the reason why the secure aggregation left out a message of it.
         cut_rows: by party, where a server screens single uploads: how many of its rows were cut, and of how many.
+        num_kept_rows: rows that kept their old value, because honest clients cannot have given the secure sum that was opened.
     """
 
     round: int
@@ -54,6 +55,7 @@ class RoundEntry(msgspec.Struct, frozen=True):
     num_clipped: int = 0
     excluded: dict[str, str] = {}
     cut_rows: dict[str, tuple[int, int]] = {}
+    num_kept_rows: int = 0
 
 
 class Progress(msgspec.Struct):

@@ -161,4 +161,5 @@ def round_entry(
         num_clipped=sum(outcome.num_clipped for outcome in outcomes),
         excluded=all_excluded(outcomes),
         cut_rows=all_cut(outcomes),
+        num_kept_rows=sum(outcome.num_kept_rows for outcome in outcomes),
     )

@@ -29,7 +29,15 @@ class Opened(NamedTuple):
 
 
 class ClosedSecret(ReconstructionMismatch):
-    """A secret that its shares do not open: its owner dealt wrong ones, or more were altered than can be decoded around."""
+    """A secret that its shares do not open: its owner dealt wrong ones, or more were altered than can be decoded around.
+
+    Attributes:
+        owner: the party whose secret it is.
+    """
+
+    def __init__(self, message: str, owner: str) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 def open_secret(
@@ -59,13 +67,14 @@ def open_secret(
         if fits(secret):
             return Opened(secret, frozenset())
         if len(shares) > threshold:  # on one polynomial, by all holders: the one who dealt them chose another secret
-            raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised")
+            raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised", owner)
     for wrong, secret in _guesses(at, threshold):
         if fits(secret):
             return Opened(secret, frozenset(party_at[place] for place in wrong))
     raise ClosedSecret(
         f"{what}: the shares of {came_from} do not give what {owner} advertised (threshold {threshold}); {owner} dealt wrong "
-        "ones, or too many of the others altered theirs"
+        "ones, or too many of the others altered theirs",
+        owner,
     )
 
 

@@ -300,7 +300,16 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
     assert lines[-1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
     assert "figures, counts and the digest of the data in the record are of the clear data" in lines[0]
     lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
-    starts = ["psu: ", "secagg: ", "active server: ", "suppress: ", "dp covers", "protocol randomness", *SERVERS, "dp, entities: "]
+    starts = [
+        "psu: ",
+        "secagg: ",
+        "active server: ",
+        "suppress: ",
+        "dp covers",
+        "protocol randomness",
+        *SERVERS,
+        "dp, entities: ",
+    ]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
     assert "with up to 2 colluders, clients that it runs included (threshold 4 of 5)" in lines[7]
     assert "fewer than 2 holders" in lines[3]

@@ -109,7 +109,9 @@ def test_what_parties_score_themselves_is_agreed_on(tmp_path: Path) -> None:
     status, said = run("init", "--size", "600", "--dim", "8", "--attack", "membership", "--out", str(tmp_path / "out"))
     assert status == 0, said
     assert Agreement.read(tmp_path / "out/server/agreement.json").audit == ("membership",)
-    assert json.loads((tmp_path / "out/parties/hospital-2/party.json").read_text())["policy"]["terms"]["audit"] == ["membership"]
+    assert json.loads((tmp_path / "out/parties/hospital-2/party.json").read_text())["policy"]["terms"]["audit"] == [
+        "membership"
+    ]
 
 
 @pytest.mark.parametrize(

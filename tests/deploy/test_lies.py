@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from defenses.client import DefendedClient
 from experiments.deploy.core.audit import Audited
 from experiments.deploy.core.conversation import LONGEST_REASON
 from experiments.deploy.core.measure import Measured
@@ -279,3 +280,22 @@ def test_a_federation_of_which_nothing_could_be_told_is_not_begun(consortium: Ca
     with pytest.raises(RunError, match="every party has fewer than 10 test triples"):
         apart.serve()
     assert not (apart.root / "server" / "record.json").exists()
+
+
+def test_parties_go_on_beside_one_that_overflows_the_ring(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = consortium(clients=5, size=400, defense="psu,secagg", rounds=3)
+    begin, bad = DefendedClient.begin, apart.terms.addresses[1]
+
+    def overflowing(self: DefendedClient, round: int, table: str, rows: Any) -> Any:
+        part = begin(self, round, table, rows)
+        if self.party == bad and round == 1:
+            self.parts[table] = part._replace(elements=part.elements + part.elements.dtype.type(2**30))
+        return self.parts[table]
+
+    monkeypatch.setattr(DefendedClient, "begin", overflowing)
+    _, progress = apart.train()
+    assert [entry.num_survivors for entry in progress.rounds] == [0, 5, 5, 5]
+    assert [entry.num_kept_rows > 0 for entry in progress.rounds] == [False, True, False, False]
+    assert not any(entry.excluded for entry in progress.rounds)

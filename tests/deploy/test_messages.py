@@ -196,7 +196,7 @@ def test_a_party_tells_nothing_of_values_that_it_cut(
             yield party, reply
 
     apart.ask = listening
-    server, progress = apart.train()
+    _, progress = apart.train()
     assert len([record for record in caplog.records if "were cut to the secagg clip of 0.76" in record.message]) == 3
     assert progress.rounds[1].num_survivors == 3
     assert len(answers) > 20

@@ -1,0 +1,149 @@
+"""One client that strays costs the others at most one round."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from defenses.client import DefendedClient
+from defenses.transport import make_transport
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import client_party
+from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.steps import Observer
+from protocols.secagg import client as secagg_client
+
+PARTIES = [f"client {number}" for number in range(10)]
+BAD = PARTIES[3]
+HELD = {party: ["common", f"own {number}"] for number, party in enumerate(PARTIES)}
+
+
+def rows_of(value: float) -> dict[str, torch.Tensor]:
+    return {party: torch.full((2, 3), value + number / 10) for number, party in enumerate(PARTIES)}
+
+
+def table(exchange: Any) -> dict[str, torch.Tensor]:
+    shared = exchange.server["entities"]
+    return dict(zip(shared.names, shared.rows.clone(), strict=True))
+
+
+@pytest.fixture
+def wrong_dealer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From here on a party deals well-sealed shares of another self mask than it committed to."""
+    share = secagg_client.share
+
+    def deal(bad: str) -> None:
+        def dealing(state: Any, *args: Any, **more: Any) -> Any:
+            if state.own.party != bad:
+                return share(state, *args, **more)
+            own = dataclasses.replace(state.own, self_seed=bytes(len(state.own.self_seed)))
+            return share(dataclasses.replace(state, own=own), *args, **more)
+
+        monkeypatch.setattr(secagg_client, "share", dealing)
+
+    return deal
+
+
+@pytest.fixture
+def overflowing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From here on a party adds 2^30 to each ring element of its upload."""
+    begin = DefendedClient.begin
+
+    def overflow(bad: str) -> None:
+        def beginning(self: DefendedClient, round: int, name: str, rows: torch.Tensor) -> Any:
+            part = begin(self, round, name, rows)
+            if self.party == bad:
+                part = part._replace(elements=part.elements + part.elements.dtype.type(2**30))
+                self.parts[name] = part
+            return part
+
+        monkeypatch.setattr(DefendedClient, "begin", beginning)
+
+    return overflow
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_a_dealer_of_wrong_shares_costs_one_round(
+    defense: str, by_hand: Callable[..., Any], wrong_dealer: Callable[[str], None]
+) -> None:
+    exchange = by_hand(defense, HELD)
+    wrong_dealer(BAD)
+    survivors, before = [], table(exchange)
+    for number in (1, 2, 3, 4):
+        outcome = exchange.upload(number, "entities", rows_of(float(number)))
+        survivors.append(outcome.num_survivors)
+        assert "ClosedSecret" in outcome.excluded[BAD]
+        exchange.broadcast(number, "entities", PARTIES)
+    assert survivors == [0, 9, 9, 9]
+    after = table(exchange)
+    others = [4 + number / 10 for number in range(10) if PARTIES[number] != BAD]
+    assert after["common"].numpy() == pytest.approx(np.mean(others), abs=1e-5)
+    assert torch.equal(after["own 3"], before["own 3"])
+
+
+def test_a_run_that_is_resumed_keeps_the_dealer_out(
+    graph: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    wrong_dealer: Callable[[str], None],
+    tmp_path: Path,
+) -> None:
+    options = replace(options, defense="secagg", rounds=3, eval_every=3)
+    bad = client_party(graph(5).clients[1].name)
+    wrong_dealer(bad)
+
+    class Stopped(Exception):
+        """In place of a kill."""
+
+    class Stopping(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 2:
+                raise Stopped
+
+    with pytest.raises(Stopped):
+        run_federation(graph(5), options, tmp_path, Stopping(), 0.0, make_transport=make_transport)
+    resumed = run_federation(graph(5), options, tmp_path, make_transport=make_transport)
+    assert [entry.num_survivors for entry in resumed.rounds] == [0, 0, 4, 4]
+    assert all("ClosedSecret" in entry.excluded[bad] for entry in resumed.rounds[1:])
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_rows_beyond_what_clients_can_give_keep_their_old_value(
+    defense: str, by_hand: Callable[..., Any], overflowing: Callable[[str], None]
+) -> None:
+    """Else every client would refuse the broadcast, and no later round would open."""
+    exchange = by_hand(defense, HELD)
+    before = table(exchange)
+    overflowing(BAD)
+    outcome = exchange.upload(1, "entities", rows_of(1.0))
+    exchange.broadcast(1, "entities", PARTIES)
+    after = table(exchange)
+    assert outcome.num_kept_rows > 0
+    assert torch.equal(after["own 3"], before["own 3"])
+    assert after["own 4"].numpy() == pytest.approx(1.4, abs=1e-5)
+    overflowing("nobody")
+    assert exchange.upload(2, "entities", rows_of(2.0)).num_survivors == 10
+    assert exchange.broadcast(2, "entities", PARTIES).keys() == set(PARTIES)
+    assert table(exchange)["common"].numpy() == pytest.approx(2.45, abs=1e-5)
+
+
+def test_a_federation_goes_on_beside_a_client_that_overflows(
+    graph: Callable[[int], FederatedGraph], options: FederationOptions, overflowing: Callable[[str], None]
+) -> None:
+    options = replace(options, defense="psu,secagg", rounds=3, eval_every=1)
+    overflowing(client_party(graph(5).clients[1].name))
+    result = run_federation(graph(5), options, make_transport=make_transport)
+    assert [entry.num_survivors for entry in result.rounds] == [0, 5, 5, 5]
+    assert all(entry.num_kept_rows > 0 for entry in result.rounds[1:])
+
+
+def test_honest_rows_up_to_the_clip_are_aggregated(by_hand: Callable[..., Any]) -> None:
+    exchange = by_hand("psu,secagg:clip=16", HELD)
+    largest = {party: torch.full((2, 3), 16.0) for party in PARTIES}
+    assert exchange.upload(1, "entities", largest).num_kept_rows == 0
+    exchange.broadcast(1, "entities", PARTIES)
+    assert all(row.numpy() == pytest.approx(16.0, abs=1e-4) for row in table(exchange).values())
