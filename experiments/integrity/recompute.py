@@ -26,7 +26,7 @@ from fkgsec.federation.loop import run_federation
 
 _FIELDS = (
     "data", "utility", "utility_by_client", "utility_by_leak", "utility_shared", "bytes", "rounds", "best_round", "protection",
-    "guarantees", "withstands", "metric", "valid", "items",
+    "guarantees", "withstands", "metric", "valid", "items", "items_shared",
 )  # fmt: skip
 _UTILITY = ("utility", "utility_by_client", "utility_by_leak", "utility_shared")
 _SAME = ("vector_level", "device", "versions")

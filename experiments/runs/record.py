@@ -122,7 +122,8 @@ class Record(msgspec.Struct, frozen=True):
         metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
         whose: by option whose value it is, such as given, a file's or a paper's; all others are at their default. Empty in
             records of before.
-        items: the outcome on each test item; None for clients that sit apart, and in records of before.
+        items: the outcome on each test item; None for clients that sit apart, and in records of before. items_shared: of the
+            shared models, where `utility_shared` is.
         validation: what a sampled validation estimates of the models that are kept, with its interval and how it is biased;
             None where validation is of all triples among all candidates.
         origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
@@ -150,6 +151,7 @@ class Record(msgspec.Struct, frozen=True):
     origin: Origin | None = None
     whose: dict[str, str] = {}
     items: TestItems | None = None
+    items_shared: TestItems | None = None
 
     @property
     def unseen(self) -> dict[str, Estimate]:
@@ -246,6 +248,7 @@ def make_record(
         origin=origin,
         whose=dict(whose or {}),
         items=reached.items,
+        items_shared=reached.items_shared,
     )
 
 

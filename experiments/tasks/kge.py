@@ -170,6 +170,7 @@ def _reached(result: KgeResult) -> Reached:
         {name: utility(ranks[where == part], seed) for name, part in parts.items()},
         utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
         TestItems.of_ranks(result.test_ranks, seen),
+        TestItems.of_ranks(result.shared_test_ranks, seen) if result.shared_test_ranks else None,
     )
 
 

@@ -27,7 +27,7 @@ class Reached(NamedTuple):
         of_all: over all clients. by_client: of each.
         by_leak: of the parts of the test items that `RunTask.parts` names.
         shared: of the shared models where clients keep and use others; else empty.
-        items: the outcome on each test item; None where clients report sums alone.
+        items: the outcome on each test item; None where clients report sums alone. items_shared: of the shared models.
     """
 
     of_all: Figures
@@ -35,6 +35,7 @@ class Reached(NamedTuple):
     by_leak: dict[str, Figures]
     shared: Figures
     items: TestItems | None = None
+    items_shared: TestItems | None = None
 
 
 class Listed(NamedTuple):

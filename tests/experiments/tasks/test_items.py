@@ -90,3 +90,10 @@ def test_ranks_that_are_not_those_of_the_figures_are_refused(
     (tmp_path / "record.json").write_text(json.dumps(changed))
     with pytest.raises(RunError, match=r"items: .* has mrr"):
         read_record(tmp_path / "record.json")
+
+
+def test_the_shared_models_ranks_are_kept_beside(tmp_path: Path) -> None:
+    run_of(TINY.replace(algorithm="fedlu"), tmp_path)
+    items, (_, result) = read_record(tmp_path / RECORD_FILE).items_shared, load_run(tmp_path)
+    assert items is not None
+    np.testing.assert_array_equal(items.ranks(), np.concatenate(result.shared_test_ranks))
