@@ -11,7 +11,7 @@ from attacks.poisoning import server as server_poison
 from attacks.poisoning import untargeted
 from attacks.reconstruction.evaluation import reconstruction
 from attacks.registry import ATTACKS, MEMBERSHIP, RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.sums import disaggregation, inconsistent
+from attacks.sums import differences, disaggregation, inconsistent, misordered
 from attacks.uploads import attributes, auxiliary, degrees, edges, patterns, rounds, structure
 
 ATTACKS.register(RECONSTRUCTION, reconstruction())
@@ -34,6 +34,9 @@ for one in (
     untargeted.ATTACK,
     inconsistent.ATTACK,
     disaggregation.ATTACK,
+    misordered.ATTACK,
+    differences.DROPOUT,
+    differences.LIES,
 ):
     ATTACKS.register(one.name, one)
 for one in (

@@ -315,6 +315,9 @@ def sum_setting(
     vectors = (Vector("holders", num_rows, Ring.UINT32),)
     if purpose == "rows":
         vectors = (Vector("rows", num_rows * terms.widths[table], terms.encodings[table].ring), *vectors)
+    assert terms.defense.secagg is not None
+    if terms.defense.secagg.complete and min_survivors is None:
+        min_survivors = len(parties)
     session = bound_session(terms, purpose, table, context, log)
     return terms.setting(session, round, tuple(parties), vectors, threshold, min_survivors)
 

@@ -94,6 +94,8 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
             follows the protocol. Refused where `protocols.secagg.bounds` finds the graph too thin.
         colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
             None: 1.
+        complete: whether clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
+            client that fell silent; a client that falls silent costs the round. Take it with participation 1.
         cipher: of the masks.
         dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
     """
@@ -103,6 +105,7 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     threshold: int | None = None
     neighbours: int | None = None
     colluders: int | None = None
+    complete: bool = False
     cipher: CipherName = "aes-256-ctr"
     dropout: float = 0.0
 

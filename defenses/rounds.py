@@ -366,6 +366,8 @@ def _server_sum(
         raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
     holders = counted.vectors["holders"]  # a count beyond the survivors is a lie of one of them
     sent = (holders >= terms.defense.suppress.t) & (holders <= len(counted.survivors))
+    if server.rows_to_send is not None:
+        sent = server.rows_to_send(round, table, sent)
     told = np.packbits(sent).tobytes()
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}

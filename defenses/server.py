@@ -9,7 +9,7 @@ No object of a client is kept here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class DefendedServer:
         self.crossed: dict[Table, np.ndarray] = {}
         self.opened: dict[Table, bool] = {}
         self.notable: dict[int, np.ndarray] = {}
+        self.rows_to_send: Callable[[int, Table, np.ndarray], np.ndarray] | None = None  # an adversary's
         self.barred: dict[str, str] = {}  # by party, why it takes part in no further sum
         self.since_whole: set[int] = set()  # rounds since a sum had all rows: each opened some that the others did not
 

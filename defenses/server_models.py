@@ -96,6 +96,8 @@ def _local(num_clients: int) -> Withstands:
 def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool, sampled: bool) -> Withstands:
     assert defense.secagg is not None
     limits = [] if defense.suppress else ["a row with one holder in the sum beside the colluders is opened as it is"]
+    if not defense.secagg.complete:
+        limits.append("one that drops a client from a sum reads which rows it holds off the difference to another sum")
     when = "rounds have other participants, and" if sampled else "where other clients survive from round to round,"
     limits.append(f"{when} the sums of many rounds give each client's mean change of a row")
     neighbours = defense.secagg.neighbours

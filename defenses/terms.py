@@ -215,6 +215,8 @@ class Terms:
 
     def fewest_survivors(self, num_parties: int) -> int:
         """The least that a sum of so many participants is opened for."""
+        if self.defense.secagg and self.defense.secagg.complete:
+            return num_parties
         if self.defense.secagg and self.defense.secagg.neighbours is not None:
             return safe_threshold(num_parties)
         return self.threshold(num_parties)

@@ -61,6 +61,7 @@ from defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.exchange.parts import FilledRows, FilledTables
+from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
@@ -104,6 +105,11 @@ class DefendedTransport(Transport):
             party: DefendedClient(party, self.terms, entropy.of(place), self.received_log)
             for place, party in enumerate(self.parties)
         }
+
+    def tamper_with(self, adversary: Adversary) -> None:
+        """Let an adversary run the server, under suppression also the rows that it tells clients to send."""
+        super().tamper_with(adversary)
+        self.central.rows_to_send = adversary.rows_to_send
 
     # Alignment.
 
@@ -218,6 +224,8 @@ class DefendedTransport(Transport):
         for party, own in rows.items():
             self.defended[party].begin(round, table, own)
         dropouts = self.terms.dropouts(round, participants)
+        if (server := self.malicious_server) is not None:
+            dropouts |= {party: Stage.MASK for party in participants if server.drops(round, party)}
         speaking = [party for party in rows if dropouts.get(party) is not Stage.ADVERTISE]
         clients = {
             party: rounds.client_upload(client, round, table, participants)

@@ -64,6 +64,10 @@ class UnprotectedTransport(DefendedTransport):
 
     sent_log, received_log = Forgetful, UncheckedBroadcasts
 
+    def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
+        """Aggregate the uploads, also those that clients should refuse."""
+        return super().upload(round, table, rows)
+
 
 def active_server(
     target: str, *, at: int, value: float = FAR, unprotected: bool = False, withheld: bool = False
@@ -94,7 +98,7 @@ def active_server(
 
         def upload(self, round: int, table: Table, rows: Mapping[str, Tensor], **refusals: Any) -> Uploaded:
             """Afterwards it knows what those it sent `value` put in."""
-            outcome = super().upload(round, table, rows, **({} if unprotected else refusals))
+            outcome = super().upload(round, table, rows, **refusals)
             if round == at + 1:
                 encoding, shape = self.terms.encodings[table], tuple(self.server[table].rows.shape)
                 part = torch.from_numpy(encoding.decode(encoding.encode(np.full(shape, value)).values))

@@ -22,8 +22,9 @@ from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
 from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded
-from fkgsec.exchange.server import TableServer, Tamper, below
+from fkgsec.exchange.server import TableServer, below
 from fkgsec.exchange.table import SharedTable
+from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Alignment, Channel
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
@@ -73,14 +74,16 @@ class Transport:
         self.inputs: dict[Table, Mapping[str, Tensor]] = {}
         self.known: dict[Table, dict[str, Tensor]] = {}
         self.unguarded: set[str] = set()
+        self.malicious_server: Adversary | None = None
 
     def _check_fit(self) -> None:
         check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")
 
-    def tamper_with(self, tamper: Tamper) -> None:
-        """Let an adversary run the server's broadcasts."""
+    def tamper_with(self, adversary: Adversary) -> None:
+        """Let an adversary run the server."""
+        self.malicious_server = adversary
         for server in self.servers.values():
-            server.tamper = tamper
+            server.tamper = adversary.broadcast
 
     def align(self, table: Table, held: Mapping[str, Holding]) -> None:
         """Round 0: afterwards `server[table].names` is the union of what clients hold."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fkgsec.federation.messages import SERVER
@@ -27,11 +28,13 @@ class Adversary:
     """One party with these hooks.
 
     Args:
-        party: the name of a client, or `SERVER`. A client's hooks are called for a client, `broadcast` for the server.
+        party: the name of a client, or `SERVER`. A client's hooks are `training_subset` and `upload`, the server's all others.
 
     Attributes:
         guarded: whether the client then does to what `upload` returns what its defenses ask of it (clipping its changes, adding
             its noise). Nobody can make a malicious client do so.
+        checks_order: whether the run's clients check the order of requests (`fkgsec.federation.order`). False shows what a design
+            without that check costs.
         begins: the first round in which its hooks are called; the rounds before are those of the run without it. 0: from
             alignment on.
         watches: for so many rounds from there on it does what an honest party does. The run keeps the best round of those after
@@ -39,6 +42,7 @@ class Adversary:
     """
 
     guarded: bool = True
+    checks_order: bool = True
     begins: int = 0
     watches: int = 0
 
@@ -78,6 +82,18 @@ class Adversary:
         other rows for each client open no sum, the same for all are accepted within the clip.
         """
         return rows
+
+    def asks_to_train(self, round: int, party: str) -> bool:
+        """Whether the server asks a participant to train in a round, before it asks all participants to upload."""
+        return True
+
+    def drops(self, round: int, party: str) -> bool:
+        """Whether the server leaves a participant out of a secure sum, as if it had fallen silent before its masked upload."""
+        return False
+
+    def rows_to_send(self, round: int, table: Table, enough: np.ndarray) -> np.ndarray:
+        """The rows that the server tells clients to send under suppression, bool `[N]`. `enough`: rows with enough holders."""
+        return enough
 
     def rounds_needed(self) -> Collection[int]:
         """Rounds whose messages the transcript is to keep, beside those that it keeps anyway."""

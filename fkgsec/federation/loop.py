@@ -106,7 +106,7 @@ class Federation:
     def _seat(self, adversary: Adversary) -> None:
         """Give the adversary its party. Raises `SpecError` for a party that is not there."""
         if adversary.party == SERVER:
-            self.exchange.tamper_with(adversary.broadcast)
+            self.exchange.tamper_with(adversary)
             return
         if adversary.party not in self.task.names:
             raise SpecError(
@@ -162,6 +162,8 @@ class Federation:
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
         """These clients train; remembers their shared rows from before, and all clients' from after."""
+        if (server := self.exchange.malicious_server) is not None:
+            places = [client for client in places if server.asks_to_train(round, self.parties[client])]
         self.task.begin_round()
         self._started = self.shared_rows()
         losses = self.task.train(round, places, on_step)
@@ -186,7 +188,8 @@ class Federation:
                 if self.adversary and client == self._corrupt and self._started:
                     own = self.adversary.upload(round, table, self._started[table][party][: len(own)], own.clone())
                 rows[party] = own
-            refusals = self.orders.refusals(round, table, list(rows))
+            checked = self.adversary is None or self.adversary.checks_order
+            refusals = self.orders.refusals(round, table, list(rows)) if checked else {}
             outcomes.append(self.exchange.upload(round, table, rows, refusals=refusals))
         return outcomes
 

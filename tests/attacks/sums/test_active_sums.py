@@ -1,0 +1,76 @@
+"""Servers that misorder requests, drop a client from a sum, or lie about counts: what they read, and what stops them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from attacks import AttackOptions, Figure, run_attacks
+from defenses import make_transport
+from fkgsec import FederationResult
+from fkgsec.federation.loop import run_federation
+
+train = functools.partial(run_federation, make_transport=make_transport)
+VICTIMS = ("hospital-2", "hospital-3")
+
+
+def figures(result: FederationResult, attack: str) -> dict[tuple[str, str], Figure]:
+    found = run_attacks(result, AttackOptions(attack=(attack,)), train=train).figures
+    return {(one.victim, one.metric): one for one in found}
+
+
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_misordered_requests_read_an_upload_of_clients_that_check_no_order(federate: Callable, defense: str) -> None:
+    found = figures(federate(defense), "server-order")
+    for victim in VICTIMS:
+        assert found[victim, "cosine_unchecked"].estimate.value > 0.999
+        assert found[victim, "relative_error_unchecked"].estimate.value < 0.01
+        for metric, nothing in (("cosine", 0), ("relative_error", 1)):
+            one = found[victim, metric]
+            assert one.estimate.value == one.baseline.value == nothing
+            assert "2 clients refused" in one.remark
+            assert "in which this client did not train" in one.remark
+            assert found[victim, f"{metric}_unchecked"].baseline.value == nothing
+
+
+def test_misordered_requests_and_shuffled_truth_are_chance(federate: Callable, shuffled_changes: None) -> None:
+    found = figures(federate("secagg"), "server-order")
+    for victim in VICTIMS:
+        assert abs(found[victim, "cosine_unchecked"].estimate.value) < 0.1
+
+
+def test_a_dropped_client_shows_what_it_holds(federate: Callable) -> None:
+    found = figures(federate("psu,secagg:threshold=2"), "dropout-difference")
+    for victim in VICTIMS:
+        assert found[victim, "holders"].estimate.value == 1 > found[victim, "holders"].baseline.value
+        assert found[victim, "cosine"].estimate.low > 0 == found[victim, "cosine"].baseline.value
+
+
+def test_complete_sums_show_nothing_by_dropping_a_client(federate: Callable) -> None:
+    found = figures(federate("psu,secagg:threshold=2,complete=true"), "dropout-difference")
+    for one in found.values():
+        assert one.estimate == one.baseline
+        assert "no sum without the victim was opened" in one.remark
+
+
+def test_complete_sums_open_if_nobody_is_dropped(federate: Callable) -> None:
+    result = federate("psu,secagg:threshold=2,complete=true")
+    assert {entry.num_survivors for entry in result.rounds[1:]} == {3}
+
+
+def test_lies_about_counts_open_rows_with_few_holders(federate: Callable) -> None:
+    found = figures(federate("psu,secagg,suppress:t=3"), "count-lies")
+    for victim in VICTIMS:
+        one = found[victim, "rare_rows"]
+        assert one.estimate.value == 1
+        assert one.baseline.value == 0
+    for one in figures(federate("psu,secagg"), "count-lies").values():
+        assert "no rows are suppressed" in (one.reason or "")
+
+
+@pytest.mark.parametrize("attack", ["server-order", "dropout-difference", "count-lies"])
+def test_plaintext_uploads_are_no_sums(federate: Callable, attack: str) -> None:
+    for one in figures(federate(""), attack).values():
+        assert one.reason
