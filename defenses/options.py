@@ -70,8 +70,8 @@ class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
     """Alignment by private set union: the server learns the union of names, not who holds what.
 
     Attributes:
-        cap: the union's size that the first table is made for; a larger union takes another, four times larger table.
-            None: 1,024. See `protocols.psu.Plan`.
+        cap: the union's size that the first table is made for; a larger union takes another, four times larger table, and no
+            third. None: starts at 1,024, without that limit. See `protocols.psu.Plan`.
         max_attempts: tables to try, each four times as large as the one before (a damaged one is tried at its size once more).
     """
 

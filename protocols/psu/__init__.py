@@ -7,8 +7,8 @@
 
 Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu.table`). Secure aggregation
 (`protocols.secagg`) opens the sum of the tables and nothing else, from which the server peels U. When the table was too small,
-the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when it was damaged, once more with
-the same number of cells. Finally every client receives U and checks that it contains the client's own identifiers.
+the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when few cells were damaged, once more
+with the same number of cells. Finally every client receives U and checks that it contains the client's own identifiers.
 
 What each party sees, when all follow the protocol:
 
@@ -30,12 +30,19 @@ What each party sees, when all follow the protocol:
 What is assumed: a server that follows the protocol and may collude with clients, fewer of them than the threshold of secure
 aggregation. Against parties that deviate:
 
-- A malicious client can add identifiers that nobody holds, or make every attempt fail. Wrong values in a few cells count as
-  damage: no larger table is tried, the same cohort tries once more at the same size, and then the union ends with
-  `DamagedTable`. With two or more other honest clients nobody learns which client it was, from however many attempts, since
-  only sums are opened; excluding clients to find it makes a union of a smaller cohort, which can be subtracted as above.
-  A client that fills much of the table or adds many items makes it grow: a `cap` with a small `max_attempts` bounds what
-  that costs. It cannot remove what another client holds without knowing that client's multiplier.
+- A malicious client can add identifiers that nobody holds, or make every attempt fail. It cannot remove what another client
+  holds without knowing that client's multiplier. The union ends early in these cases:
+  - Wrong values in a few cells: the same cohort tries once more at the same size, then `DamagedTable`.
+  - Random values in many cells: `DamagedTable` after one table. Every item adds the same to one cell of each segment, so that
+    a sum of items has segments of equal sums, whatever its size. Random values do not.
+  - As many items as overflow the table, or values that imitate them: `UnionTooLarge`. They look like a large union. A stated
+    `cap` lets the table grow once, so that all tables together have at most nine times the cells of the first. Without a `cap`
+    they cost as much as the largest union that `max_attempts` allows (115 MB for each client): state a cap.
+- Sums do not tell which client did it. `Plan.retry_without` plans another union without a group of at least two clients. The
+  server can read a table with a few wrong cells, and any damaged table once a malicious client tells it what it added. The
+  server then subtracts the two unions and learns what the group alone holds, but not who in the group holds it. A group of one
+  honest and one malicious client hides nothing of the honest one. Clients decide whether they agree to a retry: none runs by
+  itself.
 - A lying server: the salt and the number of cells are part of the session of secure aggregation, so clients that were told
   different ones open nothing together; whoever was told another one than the server's own is left out. A server that omits
   an identifier from U meets the objection of whoever holds it, and learns from the objection who does
@@ -66,7 +73,7 @@ from protocols.psu.cost import Cost, measure
 from protocols.psu.messages import Announcement, UnionList, decode_message
 from protocols.psu.plan import MAX_ATTEMPTS, NothingToHideBehind, Plan
 from protocols.psu.rounds import Union, client_round, server_round
-from protocols.psu.server import CohortChanged, DamagedTable, announce, open_union
+from protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
 from protocols.psu.session import union
 
 __all__ = [
@@ -81,6 +88,7 @@ __all__ = [
     "Plan",
     "Union",
     "UnionList",
+    "UnionTooLarge",
     "accept",
     "announce",
     "client_round",

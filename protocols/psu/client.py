@@ -74,9 +74,10 @@ def contribute(
     if attempt >= plan.max_attempts:
         raise SettingError(f"announcement of attempt {attempt}; the plan has {plan.max_attempts} attempts")
     repeated = [client.growths] if 0 < attempt <= client.growths + MAX_REPEATS else []
-    sizes = {plan.num_cells(growths): growths for growths in (client.growths + min(attempt, 1), *repeated)}
+    growths = (client.growths + min(attempt, 1), *repeated)
+    sizes = {plan.num_cells(times): times for times in growths if times <= plan.max_growths}
     if told.num_cells not in sizes:
-        allowed = " or ".join(str(size) for size in sorted(sizes))
+        allowed = " or ".join(str(size) for size in sorted(sizes)) or "none"
         raise SettingError(f"announcement of attempt {attempt} with {told.num_cells} cells; the plan has {allowed}")
     if told.salt in client.salts:
         raise ReplayedMessage(f"the salt of attempt {attempt} was used before")

@@ -17,7 +17,9 @@ from protocols.secagg.setting import Setting, Vector
 START_CAP = 1024
 GROWTH = 4
 MAX_ATTEMPTS = 6  # up to a million items from `START_CAP`
+MAX_CAP_GROWTHS = 1  # beyond a stated cap: up to about four times as many items
 MAX_REPEATS = 1  # attempts at a size that was tried before; by chance one or two tables in a hundred fail
+MIN_GROUP = 2  # clients that a retry leaves out together
 TABLE = "table"  # the name of the one vector that is summed
 
 
@@ -33,9 +35,10 @@ class Plan:
         session: names this union; public, never used twice.
         parties, threshold, identities: as in `secagg.Setting`, over the complete graph: the order of a regular one follows
             from the session, and with it from a salt that the server chooses.
-        cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A union beyond it
-            takes more attempts. None: starts at 1,024. The tables before the last add a third to it, and it may be four
-            times larger than one for the right cap.
+        cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A larger union takes
+            a second table, four times as large, and no third: a client that makes tables overflow costs the others no more.
+            None: starts at 1,024 and grows up to `max_attempts`. The tables before the last add a third to it, and it may be
+            four times larger than one for the right cap.
         max_attempts: tables to try, each four times the one before, or of its size where that was damaged (`MAX_REPEATS`).
 
     Raises `NothingToHideBehind` for fewer than two parties, `SettingError` for other values that are not allowed.
@@ -53,8 +56,13 @@ class Plan:
             raise NothingToHideBehind(f"a union of {len(self.parties)} clients would show the server who holds it all")
         if self.max_attempts < 1:
             raise SettingError(f"max_attempts {self.max_attempts}: at least one is needed")
-        self.num_cells(self.max_attempts - 1)
+        self.num_cells(self.max_growths)
         self.setting(Parameters(self.session, bytes(SALT_BYTES), self.num_cells(0)), 0)
+
+    @property
+    def max_growths(self) -> int:
+        """How often the table may grow: clients refuse a larger one."""
+        return self.max_attempts - 1 if self.cap is None else min(self.max_attempts - 1, MAX_CAP_GROWTHS)
 
     def num_cells(self, growths: int) -> int:
         """Cells of a table after it grew so many times. Raises `SettingError` past what a table can have."""
@@ -75,11 +83,33 @@ class Plan:
             min_survivors=len(self.parties),
         )
 
-    def without(self, excluded: Collection[str]) -> Plan:
+    def without(self, excluded: Collection[str], *, threshold: int | None = None) -> Plan:
         """The plan of a new session of the others, who take the same one up by themselves once they know whom it leaves out."""
         return replace(
             self,
+            threshold=self.threshold if threshold is None else threshold,
             session=digest("private set union without", self.session, *sorted(excluded)),
             parties=tuple(party for party in self.parties if party not in excluded),
             identities={party: key for party, key in self.identities.items() if party not in excluded},
         )
+
+    def retry_without(self, group: Collection[str]) -> Plan:
+        """Plan of another union without a group of clients, after one that ended with `DamagedTable` or `UnionTooLarge`.
+
+        The threshold stays as it is while enough clients are left; below, all of them are needed.
+
+        Privacy: when a client tells the server what it added to the damaged table, the server has the union of the others, and
+        learns from the difference what the group alone holds. This is the reason why a group has at least two clients. Leave
+        out disjoint groups in turn, and keep a group out once the union succeeds without it.
+
+        Raises:
+            NothingToHideBehind: fewer than two clients are left out, or left.
+            SettingError: a name outside the plan.
+        """
+        if unknown := set(group) - set(self.parties):
+            raise SettingError(f"clients to leave out: {sorted(unknown)} are not parties of this union: {self.parties}")
+        if (size := len(set(group))) < MIN_GROUP:
+            raise NothingToHideBehind(
+                f"a retry without {size} clients could show what one client alone holds; leave out at least {MIN_GROUP}"
+            )
+        return self.without(group, threshold=min(self.threshold, len(self.parties) - size))

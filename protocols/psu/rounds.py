@@ -22,7 +22,7 @@ from protocols.core.rounds import NOTHING, Ask, ClientRound, Result, ServerRound
 from protocols.psu.client import Client, accept, contribute
 from protocols.psu.messages import Announcement, UnionList, decode_message
 from protocols.psu.plan import MAX_REPEATS, Plan
-from protocols.psu.server import CohortChanged, DamagedTable, announce, open_union
+from protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
 from protocols.psu.table import InconsistentItems, MalformedTable, Parameters, PeelingError
 from protocols.secagg import rounds as secagg_rounds
 from protocols.secagg.messages import encode
@@ -48,14 +48,15 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
 
     Raises:
         CohortChanged: a client left, or a message of it was at fault.
-        PeelingError: no attempt was large enough. DamagedTable: a client added something else than items.
+        UnionTooLarge: no table of the plan was large enough. DamagedTable: a client added something else than items. After
+            either, all may begin anew under `Plan.retry_without` a group of clients.
         Other `ProtocolError`: as secure aggregation raises them.
     """
-    too_small: PeelingError | None = None
     damages: list[Exception] = []
     stages: set[str] = set()
     for attempt in range(plan.max_attempts):
         announcement = announce(plan, attempt, randomness, attempt - len(damages))
+        is_last = attempt + 1 == plan.max_attempts
         try:
             total = yield from _noting(stages, _summing(plan, announcement))
         except (TooFewParties, DisconnectedGraph) as error:
@@ -64,10 +65,12 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
             found = open_union(plan, announcement, total)
         except (PeelingError, MalformedTable, InconsistentItems) as error:
             if isinstance(error, PeelingError) and not error.damaged:
-                too_small = error
+                if is_last or attempt - len(damages) == plan.max_growths:
+                    raise UnionTooLarge(announcement.num_cells, plan.cap, error) from error
                 continue
             damages.append(error)
-            if len(damages) > MAX_REPEATS or attempt + 1 == plan.max_attempts:
+            is_filled = isinstance(error, PeelingError) and error.filled  # another salt would not help
+            if is_filled or len(damages) > MAX_REPEATS or is_last:
                 raise DamagedTable(len(damages), error) from error
             continue
         replies = yield Ask("union", dict.fromkeys(plan.parties, encode(found)))
@@ -75,8 +78,7 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
             if isinstance(reply, Silence):
                 raise MalformedMessage(f"the union did not reach {party}: {reply.reason}")
         return Union(found.identifiers, attempt + 1, announcement.num_cells)
-    assert too_small is not None  # max_attempts is at least 1
-    raise too_small
+    raise AssertionError("the last attempt returns or raises")
 
 
 def client_round(client: Client, identity: Ed25519PrivateKey, randomness: Randomness) -> ClientRound[tuple[str, ...]]:

@@ -16,6 +16,8 @@ from protocols.psu.plan import TABLE, Plan
 from protocols.psu.table import SALT_BYTES, Parameters, peel
 from protocols.secagg.server import Sum
 
+RETRY = "Start another union without some of the clients, at least two at a time: a difference could show what one alone holds"
+
 
 class CohortChanged(ProtocolError):
     """A client left in the middle. `opened` says whether a table of the whole cohort may have been opened before.
@@ -38,12 +40,23 @@ class CohortChanged(ProtocolError):
 
 
 class DamagedTable(ProtocolError):
-    """Tables of a whole cohort that hold something else than items, each time anew. Who put it there cannot be told."""
+    """Tables of a whole cohort that hold something else than items. Sums do not tell which client put it there."""
 
     def __init__(self, attempts: int, cause: Exception) -> None:
         super().__init__(
-            f"{attempts} tables of the union were damaged (the last: {cause}); a client added something else than items (which "
-            "one cannot be told from sums), or chance did; try again"
+            f"damaged tables of the union: {attempts} (the last: {cause}). A client added something else than items. {RETRY}"
+        )
+
+
+class UnionTooLarge(ProtocolError):
+    """A union that did not fit the largest table of its plan: it has too many items, or a client made it overflow."""
+
+    def __init__(self, num_cells: int, cap: int | None, cause: Exception) -> None:
+        largest = f"{num_cells // 1.4:,.0f} items at the most"
+        limit = f"the cap is {cap:,}" if cap is not None else "no cap is set"
+        super().__init__(
+            f"the union does not fit the largest table of its plan ({cause}), which holds {largest}; {limit}. Raise the cap if "
+            f"the union is larger. Otherwise a client made the table overflow. {RETRY}"
         )
 
 

@@ -71,21 +71,29 @@ class DuplicateIdentifier(ProtocolError):
 
 
 class PeelingError(ProtocolError):
-    """Cells that peeling could not empty: the table is too small for its items, or damaged. `remaining` says how many.
+    """Cells that peeling could not empty: the table is too small for its items, or damaged.
 
     Attributes:
-        damaged: at most `DAMAGE_SHARE` of the cells remain. What peeling leaves of items alone is either a few that met in the
-            same cells by chance, or at once much of the table: 0.3 of it and more at 600 cells, 0.4 and more at 3,000, from
-            about 0.8 items a cell on (measured; Molloy 2005 on the 2-core of a random 3-uniform hypergraph). So a small residue
-            is a cell that somebody filled with no item, or such a chance: another salt tells them apart, a larger table does not.
+        remaining: number of these cells.
+        damaged: whether the table is damaged rather than too small: `filled`, or at most `DAMAGE_SHARE` of the cells remain. What
+            peeling leaves of items alone is either a few that met in the same cells by chance, or at once much of the table: 0.3
+            of it and more at 600 cells, 0.4 and more at 3,000, from about 0.8 items a cell on (measured; Molloy 2005 on the
+            2-core of a random 3-uniform hypergraph). A small residue is a cell that somebody filled with no item, or such a
+            chance: another salt tells them apart, a larger table does not.
+        filled: whether more cells remain, and their segments have different sums: a client filled much of the table at random.
     """
 
-    def __init__(self, remaining: int, num_cells: int) -> None:
+    def __init__(self, remaining: int, num_cells: int, *, balanced: bool) -> None:
+        few = remaining <= DAMAGE_SHARE * num_cells
         self.remaining = remaining
-        self.damaged = remaining <= DAMAGE_SHARE * num_cells
-        advice = (
-            "so few that the table is damaged, not too small" if self.damaged else "a larger table may hold the union"
-        )
+        self.filled = not few and not balanced
+        self.damaged = few or self.filled
+        if self.filled:
+            advice = "no items leave these, since the segments have different sums; a larger table would not help"
+        elif few:
+            advice = "so few that the table is damaged, or items met by chance; it is not too small"
+        else:
+            advice = "a larger table may hold the union"
         super().__init__(f"{remaining} of {num_cells} cells remain after peeling; {advice}")
 
 
@@ -399,8 +407,23 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
         cells[candidates] = field.add(cells[candidates], taken)
     remaining = int(cells.any(axis=1).sum())
     if remaining:
-        raise PeelingError(remaining, parameters.num_cells)
+        raise PeelingError(remaining, parameters.num_cells, balanced=is_balanced(cells))
     return identifiers_of(found)
+
+
+def is_balanced(cells: np.ndarray) -> bool:
+    """Whether all segments have the same sum, as in every sum of items: each item adds the same to one cell of each segment.
+
+    Independent random values in the cells pass with probability p^-14.
+
+    Args:
+        cells: uint64 `[num_cells, 7]`, elements below 2^61-1.
+    """
+    segments = np.arange(len(cells)) * NUM_SEGMENTS // len(cells)
+    columns = segments[:, None] * CELL_WIDTH + np.arange(CELL_WIDTH)
+    sums = MERSENNE61.scatter_sum(columns.ravel(), cells.ravel(), NUM_SEGMENTS * CELL_WIDTH)
+    sums = sums.reshape(NUM_SEGMENTS, CELL_WIDTH)
+    return bool((sums == sums[0]).all())
 
 
 def _pure_cells(

@@ -130,15 +130,23 @@ def test_a_client_answers_one_list() -> None:
 
 
 def test_a_client_takes_part_in_one_repetition_of_a_size() -> None:
-    client = joined(max_attempts=4)
+    client = joined(cap=None, max_attempts=4)
     for attempt, growths in ((0, 0), (1, 0)):
         told = announce(client.plan, attempt, seeded(bytes([attempt])), growths)
         client, _, _ = contribute(client, told, seeded(b""))
-    with pytest.raises(SettingError, match="attempt 2 with 600 cells; the plan has 2400"):
+    with pytest.raises(SettingError, match="attempt 2 with 1500 cells; the plan has 6000"):
         contribute(client, announce(client.plan, 2, seeded(b"c"), 0), seeded(b""))
     client, _, _ = contribute(client, announce(client.plan, 2, seeded(b"c"), 1), seeded(b""))
-    with pytest.raises(SettingError, match="attempt 3 with 2400 cells; the plan has 9600"):
+    with pytest.raises(SettingError, match="attempt 3 with 6000 cells; the plan has 24000"):
         contribute(client, announce(client.plan, 3, seeded(b"d"), 1), seeded(b""))
+
+
+def test_a_client_refuses_a_second_growth_beyond_a_stated_cap() -> None:
+    client = joined(cap=100)
+    for attempt in (0, 1):
+        client, _, _ = contribute(client, announce(client.plan, attempt, seeded(bytes([attempt]))), seeded(b""))
+    with pytest.raises(SettingError, match="attempt 2 with 9600 cells; the plan has 2400"):
+        contribute(client, announce(client.plan, 2, seeded(b"c")), seeded(b""))
 
 
 def test_a_multiplier_that_sums_to_zero_is_noticed_by_the_holder() -> None:

@@ -17,25 +17,32 @@ from protocols.core.errors import (
     SettingError,
 )
 from protocols.core.prg import Ring, derive, seeded
+from protocols.core.rounds import run as run_round
 from protocols.psu import (
     Announcement,
     CohortChanged,
     DamagedTable,
     MissingIdentifiers,
     NothingToHideBehind,
+    Plan,
     Union,
     UnionList,
+    UnionTooLarge,
+    client_round,
     decode_message,
+    join,
     measure,
+    server_round,
     union,
 )
 from protocols.psu import client as psu_module
 from protocols.psu.table import (
     CELL_WIDTH,
+    MERSENNE61,
+    NUM_SEGMENTS,
     BadIdentifier,
     DuplicateIdentifier,
     Parameters,
-    PeelingError,
     cells_for,
 )
 from protocols.secagg import SERVER, Message, Stage
@@ -165,9 +172,10 @@ def test_same_randomness_same_messages() -> None:
 
 def test_retries_with_larger_tables_fresh_salts_and_the_same_cohort() -> None:
     wire = PsuWire()
-    assert run(many(2000), cap=1, deliver=wire) == Union(tuple(sorted(f"/m/{i}" for i in range(2000))), 3, 9600)
+    names = tuple(sorted(f"/m/{i}" for i in range(6000)))
+    assert run(many(6000), cap=None, deliver=wire) == Union(names, 3, 24_000)
     announced = wire.of_kind(Announcement)
-    assert [(told.round, told.num_cells) for told in announced] == [(0, 600)] * 4 + [(1, 2400)] * 4 + [(2, 9600)] * 4
+    assert [(told.round, told.num_cells) for told in announced] == [(0, 1500)] * 4 + [(1, 6000)] * 4 + [(2, 24_000)] * 4
     assert len({told.salt for told in announced}) == 3
     assert len({message.session for message in wire.of_kind(MaskedUpload)}) == 3
     assert [message.sender for message in wire.of_kind(MaskedUpload)] == list(many(1)) * 3
@@ -183,8 +191,11 @@ def test_a_client_beyond_the_cap_behaves_like_the_others() -> None:
 
 
 def test_out_of_attempts() -> None:
-    with pytest.raises(PeelingError, match="of 2400 cells remain"):
-        run(many(3000), cap=1, max_attempts=2)
+    for max_attempts in (2, 6):
+        with pytest.raises(UnionTooLarge, match=r"of 2400 cells remain .* 1,714 items at the most; the cap is 1\."):
+            run(many(3000), cap=1, max_attempts=max_attempts)
+    with pytest.raises(UnionTooLarge, match=r"of 1500 cells remain .* no cap is set"):
+        run(many(3000), cap=None, max_attempts=1)
 
 
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK])
@@ -262,19 +273,31 @@ def test_clients_that_were_told_different_salts_open_nothing() -> None:
     assert (found.identifiers, list(found.excluded)) == (tuple(sorted(set().union(*rest.values()))), ["client1"])
 
 
-def damaging(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """The first client adds a five to one cell of its first so many tables."""
-    left = [times]
+def altering(monkeypatch: pytest.MonkeyPatch, alter: Callable[[np.ndarray], np.ndarray]) -> None:
+    """The client that holds "mark" uploads altered tables."""
     honest = psu_module.encode_with
 
     def encode(parameters: Parameters, identifiers: Collection[str], multipliers: np.ndarray) -> np.ndarray:
         table = honest(parameters, identifiers, multipliers)
-        if "mark" in identifiers and left[0]:
-            left[0] -= 1
-            table = Ring.MERSENNE61.add(table, np.eye(1, len(table), 3, dtype=np.uint64)[0] * np.uint64(5))
-        return table
+        return alter(table) if "mark" in identifiers else table
 
     monkeypatch.setattr(psu_module, "encode_with", encode)
+
+
+def damaging(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """One client adds a five to one cell of its first so many tables."""
+    left = [times]
+
+    def alter(table: np.ndarray) -> np.ndarray:
+        left[0] -= 1
+        wrong = np.eye(1, len(table), 3, dtype=np.uint64)[0] * np.uint64(5 if left[0] >= 0 else 0)
+        return Ring.MERSENNE61.add(table, wrong)
+
+    altering(monkeypatch, alter)
+
+
+def sent_bytes(wire: PsuWire, party: str) -> int:
+    return sum(len(encode_message(message)) for message in wire.of_kind(MaskedUpload) if message.sender == party)
 
 
 def test_one_wrong_cell_is_damage_and_makes_no_table_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,21 +309,101 @@ def test_one_wrong_cell_is_damage_and_makes_no_table_grow(monkeypatch: pytest.Mo
         if times == 1:
             assert run(sets, cap=100, deliver=wire) == Union(("mark", "x", "y", "z"), 2, 600)
         else:
-            with pytest.raises(
-                DamagedTable, match=r"2 tables .* 1 of 600 cells remain .* one cannot be told from sums"
-            ):
+            with pytest.raises(DamagedTable, match=r"tables of the union: 2 .* 1 of 600 cells remain"):
                 run(sets, cap=100, deliver=wire)
         assert [told.num_cells for told in wire.of_kind(Announcement)] == [600] * 3 * 2
         assert len({told.salt for told in wire.of_kind(Announcement)}) == 2
-        sent = [len(encode_message(message)) for message in wire.of_kind(MaskedUpload) if message.sender == "client0"]
-        assert sum(sent) < 80_000
+        assert sent_bytes(wire, "client0") < 80_000
         monkeypatch.undo()
 
 
 def test_the_last_attempt_says_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
     damaging(monkeypatch, 10)
-    with pytest.raises(DamagedTable, match="1 tables of the union were damaged"):
+    with pytest.raises(DamagedTable, match="damaged tables of the union: 1 "):
         run({"a": ["mark"], "b": ["y"]}, cap=100, max_attempts=1)
+
+
+def random_fill(share: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Random elements in all seven fields of a share of the cells."""
+    generator = np.random.default_rng(7)
+
+    def alter(table: np.ndarray) -> np.ndarray:
+        cells = table.reshape(-1, CELL_WIDTH).copy()
+        chosen = generator.permutation(len(cells))[: int(share * len(cells))]
+        cells[chosen] = generator.integers(0, MERSENNE61.prime, (len(chosen), CELL_WIDTH), dtype=np.uint64)
+        return cells.ravel()
+
+    return alter
+
+
+def balanced_fill(table: np.ndarray) -> np.ndarray:
+    """Random elements in all cells, of which the last of each segment makes up for the others: as many items would."""
+    cells = random_fill(1.0)(table).reshape(NUM_SEGMENTS, -1, CELL_WIDTH)
+    for segment in cells:
+        for column in range(CELL_WIDTH):
+            segment[-1, column] = -sum(map(int, segment[:-1, column])) % MERSENNE61.prime
+    return cells.ravel()
+
+
+FILLED = {"client0": ["mark", "x"], "client1": ["x", "y"], "client2": ["z"], "client3": ["y"], "client4": ["w"]}
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize(("cap", "table_bytes"), [(100, 33_600), (None, 84_000)])
+def test_a_client_that_fills_cells_at_random_costs_one_table(
+    monkeypatch: pytest.MonkeyPatch, share: float, cap: int | None, table_bytes: int
+) -> None:
+    altering(monkeypatch, random_fill(share))
+    wire = PsuWire()
+    with pytest.raises(DamagedTable, match=r"tables of the union: 1 .* different sums.* without some of the clients"):
+        run(FILLED, cap=cap, deliver=wire)
+    assert table_bytes < sent_bytes(wire, "client1") < table_bytes + 1000
+
+
+def test_a_client_that_imitates_a_large_union_costs_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    altering(monkeypatch, balanced_fill)
+    wire = PsuWire()
+    with pytest.raises(UnionTooLarge, match=r"the cap is 100\. .* without some of the clients"):
+        run(FILLED, cap=100, deliver=wire)
+    assert 5 * 33_600 < sent_bytes(wire, "client1") < 5 * 33_600 + 2000
+
+
+def test_a_retry_without_a_group_finds_the_union_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    altering(monkeypatch, random_fill(1.0))
+    keys = keys_of(FILLED)
+    public = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
+    whole = Plan(b"s", tuple(FILLED), 4, public, cap=100)
+
+    def attempt(plan: Plan) -> Union:
+        clients = {
+            name: client_round(join(plan, name, FILLED[name]), keys[name], seeded(derive(plan.session, name)))
+            for name in plan.parties
+        }
+        return run_round(server_round(plan, seeded(plan.session)), clients).result
+
+    for group in ((), ("client1", "client2")):
+        with pytest.raises(DamagedTable):
+            attempt(whole.retry_without(group) if group else whole)
+    rest = whole.retry_without(("client0", "client3"))
+    assert (rest.threshold, rest.parties) == (3, ("client1", "client2", "client4"))
+    assert attempt(rest).identifiers == ("w", "x", "y", "z")
+    assert len({plan.session for plan in (whole, rest, whole.retry_without(("client1", "client2")))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("group", "error", "message"),
+    [
+        (["client1"], NothingToHideBehind, "without 1 clients could show what one client alone holds"),
+        (["client1", "client1"], NothingToHideBehind, "without 1 clients"),
+        ([], NothingToHideBehind, "without 0 clients"),
+        (["client0", "client1", "client2", "client3"], NothingToHideBehind, "a union of 1 clients"),
+        (["client1", "stranger"], SettingError, r"\['stranger'\] are not parties"),
+    ],
+)
+def test_groups_that_a_retry_cannot_leave_out(group: list[str], error: type[Exception], message: str) -> None:
+    public = {name: key.public_key().public_bytes_raw() for name, key in keys_of(FILLED).items()}
+    with pytest.raises(error, match=message):
+        Plan(b"s", tuple(FILLED), 4, public, cap=100).retry_without(group)
 
 
 def test_a_lying_server_is_noticed_by_the_holder() -> None:
