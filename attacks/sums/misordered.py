@@ -13,6 +13,8 @@ with clients as they are, and once with clients that check no order. The second 
 
 `cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`. They end in `_unchecked` for
 clients that check no order. Baseline: no change, which a server claims without any message.
+
+Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
 
 from __future__ import annotations

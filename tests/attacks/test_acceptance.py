@@ -215,6 +215,27 @@ TRIALS: dict[str, tuple[str, str, str, str, str]] = {
         f"{GRAPHS}::test_sums_do_not_stop_a_backdoor_and_noise_does",
         "graphs/test_backdoor::test_what_cannot_be_attacked_says_why",
     ),
+    "server-order": (
+        "sums/test_active_sums::test_misordered_requests_read_an_upload_of_clients_that_check_no_order",
+        "sums/test_active_sums::test_misordered_requests_and_shuffled_truth_are_chance",
+        "sums/test_active_sums::test_misordered_requests_read_an_upload_of_clients_that_check_no_order",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+    ),
+    "dropout-difference": (
+        "sums/test_active_sums::test_a_dropped_client_shows_what_it_holds",
+        "sums/test_active_sums::test_complete_sums_show_nothing_by_dropping_a_client",
+        "sums/test_active_sums::test_complete_sums_show_nothing_by_dropping_a_client",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+    ),
+    "count-lies": (
+        "sums/test_active_sums::test_lies_about_counts_open_rows_with_few_holders",
+        "sums/test_active_sums::test_lies_about_counts_open_rows_with_few_holders",
+        "sums/test_active_sums::test_lies_about_counts_open_rows_with_few_holders",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+        "sums/test_active_sums::test_plaintext_uploads_are_no_sums",
+    ),
 }
 
 
