@@ -275,14 +275,11 @@ def claims(
     overwrite: Overwrite = False,
 ) -> None:
     """Whether the papers' headline claims hold, do not, or are open, by one rule."""
-    from experiments.papers.judging.claims import judge_claims, read_claims, read_verifications
+    from experiments.papers.judging.claims import judge_claims, read_claims
     from experiments.papers.judging.claims_page import page_lines, summary_sheet
 
     records, left_out = _admitted(places)
-    verifications, unread = read_verifications(places)
-    for line in unread:
-        say(f"warning: {line}")
-    judged = judge_claims(read_claims(), read_experiments(), records, verifications)
+    judged = judge_claims(read_claims(), read_experiments(), records)
     print_tables(make_console(), [terminal_table(summary_sheet(judged))])
     if markdown:
         write_new(markdown, "\n".join([*page_lines(judged, left_out), ""]).encode(), overwrite=overwrite)

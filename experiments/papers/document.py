@@ -18,6 +18,7 @@ Metric = Literal[
     "rounds@0.2", "rounds@0.4", "loss", "valid", "entities", "relations",
 ]  # fmt: skip
 Shown = Literal["own", "shared"]
+Average = Literal["items", "clients"]
 Level = Literal["", "local", "global"]
 Triples = Literal["forget", "test"]
 Role = Literal["raw", "retrained", "unlearned"]
@@ -96,6 +97,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         baseline: the row that P@CG, P@99 and P@98 are relative to.
         exceptions: settings of this row in one column.
         shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
+        average: over clients, where the row's differs from the document's.
         missing: why the row cannot be run.
         same_as: another row, whose runs are this one's too, since the two algorithms are one here; `why` says why they are.
         choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
@@ -108,6 +110,7 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     baseline: str = ""
     exceptions: dict[str, Settings] = {}
     shown: Shown = "own"
+    average: Average | None = None
     missing: str = ""
     same_as: str = ""
     why: str = ""
@@ -120,6 +123,8 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file.
 
     Attributes:
+        average: over clients, as the paper's code has it: "items" weighs each client by its test items, "clients" weighs all
+            alike; None: as records have it.
         attack: attack every cell after its training. seeds: ours. also: metrics beside the paper's.
         forget: which triples are forgotten: "published" ones, or a share of each client's. unlearning: settings of all rows.
     """
@@ -130,6 +135,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    average: Average | None = None
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
     also: tuple[Metric, ...] = ()

@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from experiments.cli.options import DATA_FIELDS
 from experiments.papers.document import (
     LEAKAGE,
     RELATIVE,
     Asked,
+    Average,
     Column,
     Document,
     Forgetting,
@@ -54,7 +56,7 @@ class Cell(NamedTuple):
         stated: the options that the file states for this cell, with why if the value is ours (None: the paper's).
         figures: the paper's.
         baseline: name of the cell that relative figures refer to; empty without one.
-        shown: which model's utility, see `Row`.
+        shown: which model's utility, see `Row`. average: over clients, see `Document`.
         chosen: the option whose value validation decides; empty where there is one candidate.
         same_as: whose runs these are, and why, where they are another row's. trained: the row that has the settings.
         victim, leak: which of an attack's figures, see `Row` and `Column`.
@@ -78,6 +80,12 @@ class Cell(NamedTuple):
     level: str = ""
     triples: str = ""
     trained: str = ""
+    average: Average = "items"
+
+    @property
+    def other_data(self) -> bool:
+        """Whether its data, or their division, are not the paper's, so that its figures are no figures of that cell."""
+        return any(self.stated.get(option) is not None for option in DATA_FIELDS)
 
     @property
     def spec(self) -> RunSpec | None:
@@ -363,9 +371,11 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
     figures = row.figures.get(column.name, {})
     same = f"trained as {trained.name}: {row.why}" if row.same_as else ""
     asked = _asked(f"{path}: {name}", row.forgetting, document)
+    average = row.average or (document.average if isinstance(document, Document) else None)
     return Cell(
         name, row.name, column.name, candidates, stated, figures, baseline, missing, row.shown, chosen, same, row.victim,
         column.leak, asked, column.level, column.triples, trained.name,
+        average or ("clients" if candidates and candidates[0].task == "graph" else "items"),
     )  # fmt: skip
 
 

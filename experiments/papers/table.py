@@ -18,7 +18,7 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from attacks.reconstruction.leakage import paper_rows
-from experiments.papers.document import RELATIVE, SIZES, Metric, Shown
+from experiments.papers.document import RELATIVE, SIZES, Average, Metric, Shown
 from experiments.papers.forgetting import Forgotten
 from experiments.papers.spec import Cell, Experiment, Stated
 from experiments.reporting.convergence import convergence, relative_cost, round_reaching
@@ -144,8 +144,9 @@ def measure(
     leak: float | None = None,
     level: str = "",
     triples: str = "",
+    average: Average = "items",
 ) -> Estimate | str:
-    """A figure of one run, or why there is none.
+    """A figure of one run, or why there is none; utility is averaged over clients as `average` says.
 
     Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact"); seeds give
     them one.
@@ -182,8 +183,25 @@ def measure(
     if metric == "clean":
         found = record.unseen[task_of(record.spec).metric]
     else:
-        found = (record.utility_shared if shown == "shared" else record.utility)[metric]
+        found = record.utility_shared[metric] if shown == "shared" else utility_of(record, metric, average)
     return found if found.n else f"no test {task_of(record.spec).items}"
+
+
+def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
+    """A figure of utility over clients: each weighs by its test items, or all weigh alike."""
+    if average == ("clients" if task_of(record.spec).name == "graph" else "items"):
+        return record.utility[metric]
+    found = [figures[metric] for figures in record.utility_by_client.values() if figures[metric].n]
+    if not found:
+        return record.utility[metric]
+    counts = np.array([one.n for one in found], dtype=np.float64)
+    weights = counts / counts.sum() if average == "items" else np.full(len(found), 1 / len(found))
+    value = float(weights @ [one.value for one in found])
+    below, above = (
+        math.sqrt(float(weights**2 @ [(one.value - getattr(one, end)) ** 2 for one in found]))
+        for end in ("low", "high")
+    )
+    return Estimate(value, value - below, value + above, int(counts.sum()), f"mean over {average}")
 
 
 def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) -> Estimate | str:
@@ -278,6 +296,7 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Map
             leak=cell.leak,
             level=cell.level,
             triples=cell.triples,
+            average=cell.average,
         )
         for seed, record in runs.items()
     }

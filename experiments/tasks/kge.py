@@ -25,6 +25,7 @@ from fkgsec.data.split_leaks import (
     NEW,
     OTHER_TRAIN,
     OWN_TRAIN,
+    SplitLeaks,
     find_split_leaks,
     seen_in_training,
     split_leak_warning,
@@ -279,10 +280,22 @@ def _statistics(graph: FederatedGraph) -> Statistics:
             kind, _, where = leak.rpartition("_")
             whose = "in its own train" if where == "own" else "in another client's"
             rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{share:.3f}" for share in found[f"{leak}_share"])))
+        rows.append(
+            ("in no client's train (new)", *(f"{share:.3f}" for share in _new_shares(graph, leaks, str(split))))
+        )
         title = f"Of the {split} triples of a client, in train (share)"
         tables.append(Listed(title, ("", *(client.name for client in graph.clients)), tuple(rows)))
     document = {"statistics": statistics.to_dict("records"), "split_leaks": leaks.table.to_dict("records")}
     return Statistics(tuple(tables), document)
+
+
+def _new_shares(graph: FederatedGraph, leaks: SplitLeaks, split: str) -> list[float]:
+    """Of each client's triples of a split the share that no client trains on; NaN for an empty split."""
+    found = []
+    for place in range(len(graph.clients)):
+        seen = leaks.masks[place, split, "exact_own"] | leaks.masks[place, split, "exact_other"]
+        found.append(1 - float(seen.mean()) if len(seen) else float("nan"))
+    return found
 
 
 def _cell(value: float) -> str:

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from experiments.papers.judging.admission import LIMITS, PROSE, left_out_lines
-from experiments.papers.judging.claims import LEAST, MIN_TESTS, MOST, Claim, Judged, Pair
+from experiments.papers.judging.claims import (
+    LEAST,
+    MIN_TESTS,
+    MOST,
+    OTHER_DEVIATION,
+    PRIOR_SEEDS,
+    SEED_DEVIATION,
+    Claim,
+    Judged,
+    Pair,
+)
 from experiments.papers.table import STYLES
 from experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.text import printable
@@ -21,10 +31,11 @@ def rule_lines() -> list[str]:
         "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is "
         "**for** it where the whole 95 % interval of the difference lies on the claim's side, **against** it where it "
         "lies on the other, else undecided. Of a row that is to be near another, the difference is to that row's figure "
-        "less the margin. Intervals are over seeds, by the differences of each seed, where a pair has several; else "
-        "over the test items of the one run, both figures taken as independent, which is wider than a paired interval. "
-        "Pairs with the same second cell share its run: they are **one test**, which is for the claim where all of them "
-        "are, and against it where all of them are."
+        "less the margin. Two runs are compared test item by test item, and training varies as the seeds of all pairs of "
+        f"the claim do, pooled with {PRIOR_SEEDS} further seeds of a standard deviation of {OTHER_DEVIATION} (accuracy: "
+        f"{SEED_DEVIATION['accuracy']}). Records of before have no outcomes by item; their figures are taken as independent, "
+        "which is wider. The averages over clients are those of the first row's code. Pairs that share a run "
+        "are **one test**, which is for the claim where all of them are, and against it where all of them are."
     )
     decides = (
         f"**Only tests at the paper's own settings decide.** A claim *holds* where at least {MIN_TESTS} of them, and at "
@@ -32,8 +43,8 @@ def rule_lines() -> list[str]:
         "where as many are against it; else it is *open*. What is run first is what is cheapest: small data and small "
         "models, which need not speak for the others; and nothing is corrected for looking more than once. Pairs at "
         "reduced settings (smaller dimension, fewer rounds, fewer data) stand below the others and decide nothing: "
-        "small models that were trained less may order methods otherwise. The last column applies the same comparison "
-        "to the figures that the paper prints, which have no intervals there."
+        "small models that were trained less may order methods otherwise. So do pairs on data that are not the paper's. The "
+        "last column applies the same comparison to the figures that the paper prints, which have no intervals there."
     )
     return [*wrap(rule, PROSE), "", *wrap(decides, PROSE), "", *wrap(LIMITS, PROSE)]
 
@@ -52,10 +63,10 @@ def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[s
             f'{one.claim.paper}, {one.claim.where}: "{one.claim.words}".',
             "",
         ]
-        lines += [_test_line(one), ""]
+        lines += [_test_line(one), "", *_printed_lines(one), *_column_lines(one)]
         for title, pairs in (
             ("At the paper's own settings", one.full),
-            ("Reduced", [p for p in one.pairs if not p.full]),
+            ("Reduced, or on other data", [p for p in one.pairs if not p.full]),
         ):
             if pairs:
                 lines += [f"{title}:", "", *markdown_lines(pairs_sheet(one.claim, pairs)), ""]
@@ -69,8 +80,9 @@ def summary_sheet(judged: Sequence[Judged]) -> Sheet:
     for one in judged:
         counts = [str(one.readings.count(reading)) for reading in ("for", "against", "undecided")]
         run, printed = str(len(one.readings)), ""
-        if one.num_wanted:
-            run, printed = f"{run} of {one.num_wanted}", f"{one.num_printed_for} of {one.num_wanted}"
+        if one.printed:
+            run = f"{run} of {len(one.printed)}"
+            printed = f"{sum(one.printed.values())} of {len(one.printed)}"
         rows.append((one.claim.claim, one.claim.paper, one.outcome, run, *counts, printed))
     heads = (
         "claim", "paper", "outcome", "tests run at full settings", "for", "against", "undecided", "for it in the paper's figures",
@@ -89,11 +101,31 @@ def _test_line(one: Judged) -> str:
         )
     elif claim.margin:
         line = f"For it: {what} above {1 - claim.margin:.0%} of the second row's."
+    elif claim.within:
+        line = f"For it: {what} above the second row's less {claim.within:g}."
     else:
         line = f"For it: {what} above the second row's."
     if claim.most_bytes is not None:
         line += f" And at most {claim.most_bytes:.2f} of its bytes until convergence."
     return line + (f" ({claim.why}.)" if claim.why else "")
+
+
+def _printed_lines(one: Judged) -> list[str]:
+    """The tests whose printed figures do not meet the paper's own claim."""
+    against = [test.partition(": ")[2] for test, is_for in one.printed.items() if not is_for]
+    if not against:
+        return []
+    said = f"The paper's own figures do not meet the claim in {len(against)} of {len(one.printed)} tests: {', '.join(against)}."
+    return [*wrap(said, PROSE), ""]
+
+
+def _column_lines(one: Judged) -> list[str]:
+    """How the pairs at full settings read, by column: cheap columns come first, and need not speak for the others."""
+    by_column = dict[str, list[str]]()
+    for pair in one.full:
+        by_column.setdefault(pair.column, []).append(pair.reading)
+    parts = (f"{column} {len(found)} ({found.count('for')} for)" for column, found in by_column.items())
+    return [*wrap(f"Pairs run by column: {', '.join(parts)}.", PROSE), ""] if by_column else []
 
 
 def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
@@ -102,6 +134,7 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
         (
             pair.name,
             *map(str, (pair.first, pair.second, pair.excess)),
+            pair.excess.method,
             ", ".join(map(str, pair.seeds)),
             pair.reading,
             pair.remark,
@@ -109,7 +142,7 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
         for pair in pairs
     ]
     first, second = ("unlearned", "re-trained") if claim.unlearning else ("the first", "the second")
-    heads = ("pair", first, second, "difference", "seeds", "reading", "beside")
+    heads = ("pair", first, second, "difference", "unit of variation", "seeds", "reading", "beside")
     return Sheet(claim.claim, tuple(map(Column, heads)), tuple(rows))
 
 
@@ -118,7 +151,7 @@ def _command_lines(one: Judged) -> list[str]:
     if commands := list(dict.fromkeys(command for pair in one.pairs for command in pair.commands)):
         folded = (printable(" ".join(command.split())).replace("```", "` ` `") for command in commands)
         lines += ["These records are of", "", "```", *folded, "```"]
-    if len(one.readings) < one.num_wanted:
+    if len(one.readings) < len(one.printed):
         rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
         words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
         lines += ["", "What is missing is trained, the cheapest run first, by", "", "```"]

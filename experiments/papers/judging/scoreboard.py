@@ -30,7 +30,7 @@ from experiments.runs.record import Record, is_record, read_record
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 
-Standing = Literal["inside", "outside", "undecided", "no figure", "not at hand", "not run"]
+Standing = Literal["inside", "outside", "undecided", "no figure", "other data", "not at hand", "not run"]
 JUDGED: tuple[Standing, ...] = ("inside", "outside", "undecided")
 WIDEST = 0.1
 """How far an interval may reach to either side and still judge a cell, as a share of the paper's figure."""
@@ -39,8 +39,9 @@ WIDEST = 0.1
 class CellStanding(NamedTuple):
     """A cell of a table at the paper's settings.
 
-    `figure` is what it is judged by, `why` what is missing, `printed` whether the paper prints a figure for it,
-    `made_at` the commits of its records.
+    `figure` is what it is judged by, `why` what is missing, `printed` whether the paper prints a figure for it. A cell of "other
+    data" repeats a figure of another cell, and is run, if at all, on data that are not the paper's: it counts nowhere. `made_at`:
+    the commits of its records.
     """
 
     name: str
@@ -61,9 +62,14 @@ class TableStanding(NamedTuple):
     cells: tuple[CellStanding, ...]
     reduced: Mapping[str, tuple[int, int]]
 
+    @property
+    def printed(self) -> list[CellStanding]:
+        """The cells that count: those that the paper prints a figure for, each figure once."""
+        return [cell for cell in self.cells if cell.printed and cell.standing != "other data"]
+
     def count(self, *standings: Standing) -> int:
-        """Cells that stand so."""
-        return sum(cell.standing in standings for cell in self.cells)
+        """Cells that count and stand so."""
+        return sum(cell.standing in standings for cell in self.printed)
 
 
 @functools.cache
@@ -141,6 +147,8 @@ def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
     seeds = tuple(shown.seeds)
     figure = next((one for one in shown.figures if one.paper is not None), None)
     printed = figure is not None
+    if cell.other_data:
+        return CellStanding(shown.name, "other data", figure, seeds, shown.reason, printed)
     if shown.status != "done":
         standing: Standing = "not at hand" if shown.status == "not at hand" else "not run"
         return CellStanding(shown.name, standing, None, seeds, shown.reason, printed)
@@ -175,12 +183,12 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
     """A line for each table, and one for all."""
     heads = ("paper", "table", "cells", "at full settings", *JUDGED, "not at hand", "reduced")
     rows = []
-    for one in board:
+    for one in (one for one in board if one.printed):
         reduced = "; ".join(f"{done} of {cells} in {name}" for name, (done, cells) in one.reduced.items())
         shares = [one.count(standing) for standing in (*JUDGED, "not at hand")]
-        rows.append((_short(one.paper), one.table, len(one.cells), one.count(*JUDGED, "no figure"), *shares, reduced))
+        rows.append((_short(one.paper), one.table, len(one.printed), one.count(*JUDGED, "no figure"), *shares, reduced))
     totals = [sum(row[place] for row in rows) for place in range(2, len(heads) - 1)]
-    foot = (("all", f"{len(board)} tables and figures", *totals, ""),)
+    foot = (("all", f"{len(rows)} tables and figures", *totals, ""),)
     return Sheet("The papers' tables", tuple(map(Column, heads)), tuple(rows), foot)
 
 
@@ -188,8 +196,8 @@ def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
     """Every cell that is done at full settings, and that the paper prints a figure for."""
     rows = []
     for one in board:
-        for cell in one.cells:
-            if cell.standing not in (*JUDGED, "no figure") or not cell.printed:
+        for cell in one.printed:
+            if cell.standing not in (*JUDGED, "no figure"):
                 continue
             paper = ours = NONE
             if cell.figure and cell.figure.ours and cell.figure.paper is not None:
@@ -206,11 +214,11 @@ def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
 
 def total_line(board: Sequence[TableStanding]) -> str:
     """The scoreboard in a sentence, of cells that the paper prints a figure for: what it only draws judges nothing."""
-    counts = Counter(cell.standing for one in board for cell in one.cells if cell.printed)
-    done = sum(counts[standing] for standing in (*JUDGED, "no figure"))
+    counts = Counter(cell.standing for one in board for cell in one.printed)
+    done, tables = sum(counts[standing] for standing in (*JUDGED, "no figure")), sum(bool(one.printed) for one in board)
     parts = [f"{counts[standing]} {standing}" for standing in JUDGED]
     line = (
-        f"{done} of {sum(counts.values())} cells that the papers print a figure for, in {len(board)} tables and figures, "
+        f"{done} of {sum(counts.values())} cells that the papers print a figure for, in {tables} tables and figures, "
         f"are run at the papers' own settings: {', '.join(parts)}"
     )
     lost = counts["not at hand"]
@@ -226,7 +234,8 @@ def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = (
         f"reaches further than {WIDEST:.0%} of the paper's figure to either side, as one over two seeds mostly does, "
         "leaves the cell undecided, and so does a cost of one run, which has none; sizes of data are to agree in the "
         "second decimal. Of a cell whose paper leaves a setting to validation only the seeds count for which "
-        "every value was tried. Files that reduce a table to two cores are counted apart."
+        "every value was tried. Files that reduce a table to two cores are counted apart. Each printed figure counts once: "
+        "cells on data that are not the paper's count nowhere. Figures that a paper draws without numbers count nowhere either."
     )
     lines += [*wrap(rule, PROSE), "", *wrap(LIMITS, PROSE), ""]
     return [
@@ -237,7 +246,23 @@ def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = (
         "## Cells at full settings",
         "",
         *markdown_lines(cells_sheet(board)),
+        *_other_data_lines(board),
     ]
+
+
+def _other_data_lines(board: Sequence[TableStanding]) -> list[str]:
+    """The cells on data that are not the paper's, which count nowhere."""
+    number = sum(cell.standing == "other data" and cell.printed for one in board for cell in one.cells)
+    run = list[str]()
+    for one in board:
+        for cell in (cell for cell in one.cells if cell.standing == "other data" and cell.figure):
+            if cell.figure and cell.figure.ours and cell.figure.paper is not None:
+                ours, paper = map(STYLES[cell.figure.metric].format, (cell.figure.ours.value, cell.figure.paper))
+                run.append(f"* {_short(one.paper)}, {one.table}: {cell.name}, {ours} beside the paper's {paper}")
+    lines = [
+        f"{number} cells repeat printed figures beside data that stand in for the paper's; {len(run)} of them are run."
+    ]
+    return ["", "## Cells on other data", "", *lines, *([""] if run else []), *run] if number else []
 
 
 def _short(paper: str) -> str:

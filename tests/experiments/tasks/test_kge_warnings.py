@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from experiments.runs.spec import make_spec
 from experiments.tasks.kge import TASK
 from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.split_leaks import NEW, seen_in_training
 from fkgsec.errors import SpecError
 
 
@@ -36,3 +38,15 @@ def test_clients_with_two_test_triples_or_fewer_are_named() -> None:
 def test_columns_are_three_names_of_a_table(given: dict[str, str], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         make_spec(None, given).load_graph()
+
+
+def test_statistics_say_how_many_test_triples_no_client_trains_on() -> None:
+    graph = generate_consortium(clients=3, size=600, seed=0)
+    first, second, third = graph.clients
+    leaky = dataclasses.replace(first, test=np.concatenate([first.test, first.train[: len(first.test)]]))
+    graph = dataclasses.replace(graph, clients=(leaky, second, dataclasses.replace(third, test=third.test[:0])))
+    table = next(one for one in TASK.statistics(graph).tables if one.title.startswith("Of the test"))
+    (row,) = [row for row in table.rows if "new" in row[0]]
+    shares = [(where == NEW).mean() for where in seen_in_training(graph)[:2]]
+    assert row[1:] == (f"{shares[0]:.3f}", f"{shares[1]:.3f}", "nan")
+    assert shares[0] <= 0.5

@@ -178,8 +178,9 @@ def test_words_of_a_record_stay_on_their_line_of_a_page(table: Experiment, fedr:
         "",
         ("fkgsec x\n```\n\n# Certified ```",),
         "t",
+        "c",
     )
-    page = _command_lines(Judged(read_claims()[0], "open", (pair,), 0, 0))
+    page = _command_lines(Judged(read_claims()[0], "open", (pair,), {}))
     assert page[2:] == ["```", "fkgsec x ` ` ` # Certified ` ` `", "```"]
 
 

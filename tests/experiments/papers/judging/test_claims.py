@@ -1,28 +1,37 @@
 """Claims of papers: pairs of cells by hand, the rule, and the committed page."""
 
+import os
+import re
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from experiments.papers.document import Average
 from experiments.papers.judging.claims import (
+    OTHER_DEVIATION,
     Claim,
+    Compared,
     Reading,
     judge_claims,
     outcome_of,
     read_claims,
-    read_verifications,
     reading_of,
+    with_intervals,
 )
 from experiments.papers.judging.claims_page import page_lines
 from experiments.papers.judging.scoreboard import all_records, read_experiments
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.reporting.summary import __file__ as summary_file
 from experiments.runs.record import Record, read_record
+from experiments.tasks.items import TestItems
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.kge.local.evaluation import utility
 
 RESULTS = Path(summary_file).parents[1] / "results"
+PAPERS = os.environ.get("FKGSEC_PAPERS")
 FOR: list[Reading] = ["for"]
 ROWS = ("TransE FedR", "TransE FedE")
 CELL = "TransE FedR, TransE FedE, DDB14 C5"
@@ -47,25 +56,76 @@ def records() -> dict[str, Record]:
 
 
 def with_mrr(record: Record, value: float, half: float, seed: int = 0) -> Record:
+    """The record with this figure, without outcomes by item."""
     mrr = Estimate(value, value - half, value + half, 100, "bootstrap")
     rounds = [msgspec.structs.replace(one, loss=one.loss and one.loss + seed) for one in record.rounds]
     by_client = {name: {"mrr": mrr} for name in record.utility_by_client}
-    return msgspec.structs.replace(record, utility={"mrr": mrr}, utility_by_client=by_client, seed=seed, rounds=rounds)
+    return msgspec.structs.replace(
+        record, utility={"mrr": mrr}, utility_by_client=by_client, seed=seed, rounds=rounds, items=None
+    )
 
 
-def test_a_pair_of_one_seed_is_judged_over_test_items(table: Experiment, records: dict[str, Record]) -> None:
+def with_ranks(record: Record, ranks: np.ndarray, seed: int = 0) -> Record:
+    """The record with these ranks of all its test triples, `[n, 1]`."""
+    counts = [sizes["test"] for sizes in record.data.clients.values()]
+    parts = np.split(ranks, np.cumsum(counts)[:-1])
+    found = [utility(one, 0) for one in parts]
+    made = with_mrr(record, 0.5, 0.1, seed)
+    return msgspec.structs.replace(
+        made,
+        utility=utility(ranks, 0),
+        utility_by_client=dict(zip(record.utility_by_client, found, strict=True)),
+        items=TestItems.of_ranks(parts, [np.zeros(len(one)) for one in parts]),
+    )
+
+
+def drawn_ranks(correlation: float, better: float, rng: np.random.Generator, n: int = 4460) -> list[np.ndarray]:
+    """Ranks of two methods `[n, 1]`, whose scores are normal and so correlated, before they become ranks 1 to 2,000."""
+    shared, *own = rng.normal(size=(3, n))
+    scores = (correlation**0.5 * shared + (1 - correlation) ** 0.5 * one for one in own)
+    found = [np.clip(np.rint(np.exp(3 + 2.5 * one)), 1, 2000)[:, None] for one in scores]
+    return [np.maximum(1, np.rint(found[0] * (1 - better))), found[1]]
+
+
+def test_a_pair_without_items_is_judged_as_two_independent_figures(
+    table: Experiment, records: dict[str, Record]
+) -> None:
     made = [with_mrr(records["fedr"], 0.50, 0.03), with_mrr(records["fede"], 0.40, 0.04)]
-    (judged,) = judge_claims([claim_of()], [table], made, {})
+    (judged,) = judge_claims([claim_of()], [table], made)
     (pair,) = judged.pairs
     assert pair.name == f"zhang2022_fedr_table2: {CELL}"
     assert pair.full
-    # 0.5 - 0.4, half-widths 0.03 and 0.04: 0.1 +- 0.05.
-    assert (pair.excess.value, pair.excess.low, pair.excess.high) == pytest.approx((0.10, 0.05, 0.15))
+    # 0.5 - 0.4, half-widths 0.03 and 0.04, and over seeds that of the prior: 0.1 +- 0.05.
+    assert (pair.excess.value, pair.excess.low, pair.excess.high) == pytest.approx((0.10, 0.05, 0.15), abs=1e-3)
+    assert pair.excess.method == "test items, not paired; 1 seed"
     assert pair.reading == "for"
-    assert "test triples outside training" in pair.remark
-    assert judged.num_wanted == 12
-    assert judged.num_printed_for == 0  # the paper's FedR is below its FedE in every column
+    assert "not in own training" in pair.remark
+    assert (len(judged.printed), sum(judged.printed.values())) == (12, 0)  # FedR is below FedE in every column
     assert judged.outcome == "open"  # one pair of twelve
+
+
+@pytest.mark.parametrize("average", ["items", "clients"])
+def test_runs_are_compared_item_by_item(table: Experiment, records: dict[str, Record], average: Average) -> None:
+    """Two runs whose scores correlate at .93 differ by far less than their own intervals (defect 2)."""
+    ranks = drawn_ranks(0.93, 0.02, np.random.default_rng(0))
+    made = [with_ranks(records[name], one) for name, one in zip(("fedr", "fede"), ranks, strict=True)]
+    cells = tuple(cell._replace(average=average) for cell in table.cells)
+    (judged,) = judge_claims([claim_of()], [table._replace(cells=cells)], made)
+    (pair,) = judged.pairs
+    difference = (1 / ranks[0] - 1 / ranks[1])[:, 0]
+    counts = [sizes["test"] for sizes in records["fedr"].data.clients.values()]
+    parts = np.split(difference, np.cumsum(counts)[:-1])
+    weights = np.array(counts) / sum(counts) if average == "items" else np.full(5, 1 / 5)
+    assert pair.excess.value == pytest.approx(weights @ [part.mean() for part in parts])
+    variance = weights**2 @ [part.var(ddof=1) / len(part) for part in parts]
+    assert (pair.excess.high - pair.excess.low) / 2 == pytest.approx(
+        1.96 * (variance + OTHER_DEVIATION**2) ** 0.5, rel=0.02
+    )
+    assert pair.excess.method == "4,460 test items, paired; 1 seed"
+    without = [msgspec.structs.replace(one, items=None) for one in made]
+    (plain,) = judge_claims([claim_of()], [table._replace(cells=cells)], without)
+    widths = [one.excess.high - one.excess.low for one in (plain.pairs[0], pair)]
+    assert widths[0] > 2 * widths[1]
 
 
 @pytest.mark.parametrize(("margin", "reading"), [(0.0, "against"), (0.2, "undecided"), (0.5, "for")])
@@ -73,21 +133,65 @@ def test_near_is_above_what_the_margin_leaves(
     table: Experiment, records: dict[str, Record], margin: float, reading: str
 ) -> None:
     made = [with_mrr(records["fedr"], 0.30, 0.01), with_mrr(records["fede"], 0.38, 0.02)]
-    (judged,) = judge_claims([claim_of(margin=margin)], [table], made, {})
+    (judged,) = judge_claims([claim_of(margin=margin)], [table], made)
     assert [pair.reading for pair in judged.pairs] == [reading]
     assert judged.pairs[0].excess.value == pytest.approx(0.30 - (1 - margin) * 0.38)
 
 
-def test_several_seeds_are_judged_by_their_differences(table: Experiment, records: dict[str, Record]) -> None:
-    made = [with_mrr(records[name], value, 0.2, seed) for name, by_seed in (("fedr", (0.50, 0.62)), ("fede", (0.40, 0.50)))
-            for seed, value in enumerate(by_seed)]  # fmt: skip
-    (judged,) = judge_claims([claim_of()], [table], [*made, with_mrr(records["fede"], 0.9, 0.2, 7)], {})
-    (pair,) = judged.pairs
-    # Differences 0.10 and 0.12: mean 0.11, standard deviation 0.01414, t 12.706, over the root of 2.
-    assert pair.seeds == (0, 1)
-    assert pair.excess.value == pytest.approx(0.11)
-    assert pair.excess.high - pair.excess.value == pytest.approx(12.706 * 0.0141421 / 2**0.5, rel=1e-4)
-    assert pair.reading == "undecided"
+def test_a_second_seed_undoes_no_decision(table: Experiment, records: dict[str, Record]) -> None:
+    """Differences of .010 and .012, each +-.003, are for the claim together as they are alone (defect 3)."""
+    alone = [with_mrr(records["fedr"], 0.410, 0.003), with_mrr(records["fede"], 0.400, 1e-9)]
+    both = [*alone, with_mrr(records["fedr"], 0.412, 0.003, 1), with_mrr(records["fede"], 0.400, 1e-9, 1)]
+    for made, seeds in ((alone, (0,)), (both, (0, 1))):
+        (judged,) = judge_claims([claim_of()], [table], [*made, with_mrr(records["fede"], 0.9, 0.2, 7)])
+        (pair,) = judged.pairs
+        assert (pair.seeds, pair.reading) == (seeds, "for")
+
+
+def test_seeds_that_differ_much_widen_all_pairs_of_a_claim() -> None:
+    one = Estimate(0.4, 0.39, 0.41, 9, "x")
+    quiet = Compared(one, one, np.array([0.01]), 1e-6, "items")
+    loud = Compared(one, one, np.array([0.03, -0.03, 0.05]), 1e-6, "items")
+    alone, beside = with_intervals([quiet], "mrr")[0], with_intervals([quiet, loud], "mrr")[0]
+    assert reading_of(alone) == "for"
+    assert reading_of(beside) == "undecided"
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_true_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(seeds: int) -> None:
+    """1,000 draws of twelve tests that are true by a hair, whose training varies three times as much as the prior has it.
+
+    Tests share the difficulty of their items, and items are skewed as reciprocal ranks are. The same claim with the other sign is
+    false, and holds as rarely.
+    """
+    rng = np.random.default_rng(seeds)
+    num_tests, num_items, truth, deviation = 12, 400, 1e-5, 3 * OTHER_DEVIATION
+    wrong = {"does not hold": 0, "holds": 0}
+    for _ in range(1000):
+        shared = rng.exponential(0.05, num_items) - 0.05
+        found = []
+        for _ in range(num_tests):
+            items = 0.5 * shared + 0.5 * (rng.exponential(0.05, num_items) - 0.05)
+            by_seed = truth + items.mean() + rng.normal(0, deviation, seeds)
+            figure = Estimate(0.4, 0.4, 0.4, num_items, "x")
+            found.append(Compared(figure, figure, by_seed, float(items.var(ddof=1)) / num_items, "items"))
+        for sign, outcome in ((1, "does not hold"), (-1, "holds")):
+            signed = [one._replace(by_seed=sign * one.by_seed) for one in found]
+            readings = [reading_of(excess) for excess in with_intervals(signed, "mrr")]
+            wrong[outcome] += outcome_of(readings, num_wanted=num_tests) == outcome
+    assert max(wrong.values()) <= 50
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_pair_that_is_true_reads_against_in_at_most_5_percent_of_draws(seeds: int) -> None:
+    rng, against = np.random.default_rng(seeds), 0
+    for _ in range(1000):
+        items = rng.exponential(0.1, 400) - 0.1
+        by_seed = items.mean() + rng.normal(0, OTHER_DEVIATION, seeds)
+        figure = Estimate(0.4, 0.4, 0.4, 400, "x")
+        (excess,) = with_intervals([Compared(figure, figure, by_seed, float(items.var(ddof=1)) / 400, "items")], "mrr")
+        against += reading_of(excess) == "against"
+    assert against <= 50
 
 
 def test_bytes_count_where_the_claim_is_of_them(table: Experiment, records: dict[str, Record]) -> None:
@@ -95,17 +199,15 @@ def test_bytes_count_where_the_claim_is_of_them(table: Experiment, records: dict
     sent = [sum(one.bytes_up + one.bytes_down for one in record.rounds[: record.best_round + 1]) for record in made]
     share = sent[0] / sent[1]
     for most, reading in ((share * 1.01, "for"), (share * 0.99, "against")):
-        (judged,) = judge_claims([claim_of(most_bytes=most)], [table], made, {})
+        (judged,) = judge_claims([claim_of(most_bytes=most)], [table], made)
         assert judged.pairs[0].reading == reading
         assert f"{share:.2f} of the bytes" in judged.pairs[0].remark
 
 
-def test_bytes_of_seeds_that_differ_too_much_leave_a_claim_undecided(
-    table: Experiment, records: dict[str, Record]
-) -> None:
-    """Two seeds send .40 and .60 of the bytes: the mean is within two thirds, its interval is not, and not above either."""
+def test_bytes_of_seeds_on_both_sides_leave_a_claim_undecided(table: Experiment, records: dict[str, Record]) -> None:
+    """Two seeds send .40 and .80 of the bytes, of which two thirds are allowed."""
     made = []
-    for seed, share in enumerate((0.4, 0.6)):
+    for seed, share in enumerate((0.4, 0.8)):
         for name, mrr, sent in (("fedr", 0.50, share), ("fede", 0.40, 1.0)):
             one = with_mrr(records[name], mrr + seed / 1e4, 0.01, seed)
             rounds = [
@@ -115,44 +217,79 @@ def test_bytes_of_seeds_that_differ_too_much_leave_a_claim_undecided(
     cells = tuple(
         cell._replace(candidates=tuple(spec.replace(rounds=5) for spec in cell.candidates)) for cell in table.cells
     )
-    (judged,) = judge_claims([claim_of(most_bytes=0.67)], [table._replace(cells=cells)], made, {})
+    (judged,) = judge_claims([claim_of(most_bytes=0.67)], [table._replace(cells=cells)], made)
     assert (judged.pairs[0].reading, judged.pairs[0].excess.low > 0) == ("undecided", True)
 
 
 def test_pairs_with_one_second_run_are_one_test(table: Experiment, records: dict[str, Record]) -> None:
     made = [with_mrr(records[name], mrr, 0.01) for name, mrr in (("fede", 0.40), ("fedr", 0.50), ("single", 0.30))]
     both = claim_of(pairs=(ROWS, ("TransE Local", "TransE FedE")))
-    (judged,) = judge_claims([both], [table], made, {})
+    (judged,) = judge_claims([both], [table], made)
     assert [pair.reading for pair in judged.pairs] == ["for", "against"]
     assert judged.readings == ["undecided"]
-    assert judged.num_wanted == 12
 
 
 def test_reduced_runs_decide_nothing() -> None:
     experiments = [read_experiment(find_experiment(f"zhang2024_feds_table2{end}")) for end in ("", "_cpu")]
     found = [read_record(RESULTS / f"recipes/r3-{name}.json") for name in ("feds", "fedep")]
     claim = claim_of(tables=("zhang2024_feds_table2",), pairs=(("TransE FedS", "TransE FedEP"),), margin=0.01)
-    (judged,) = judge_claims([claim], experiments, found, {})
+    (judged,) = judge_claims([claim], experiments, found)
     assert [(pair.full, pair.name.partition(":")[0]) for pair in judged.pairs] == [(False, "zhang2024_feds_table2_cpu")]
     assert judged.outcome == "open"
-    assert (judged.num_wanted, judged.num_printed_for) == (3, 3)
+    assert (len(judged.printed), sum(judged.printed.values())) == (3, 3)
 
 
-UNLEARNED = ("TransE unlearned", "TransE re-trained", "TransE raw")
+def test_the_papers_own_figures_are_counted_once_and_by_their_own_claims() -> None:
+    """Defects 1, 4 and 5: FedR's claims are those of its text, P@CG of .7642 is no "fewer", stand-in columns are no tests."""
+    judged = judge_claims(read_claims(), read_experiments(), [])
+    assert [(one.claim.claim.partition(",")[0], sum(one.printed.values()), len(one.printed)) for one in judged] == [
+        ("FedR is above Local", 60, 60),
+        ("FedR is within .03 of FedE", 12, 16),
+        ("FedS is near FedEP with fewer bytes", 7, 8),
+        ("FedEPL", 8, 8),
+        ("PFedEG is above FedE", 12, 12),
+        ("FedLU is above FedE", 17, 18),
+        ("Unlearning brings forget scores below re-training's", 8, 9),
+        ("CEFGL is above FedAvg", 18, 18),
+        ("CEFGL is above FedAvg", 9, 9),
+    ]
+    page = "\n".join(page_lines(judged))
+    assert "do not meet the claim in 1 of 8 tests: ComplEx FedEP R5" in page
 
 
-def test_audits_of_unlearning_decide_nothing_and_the_papers_figures_are_counted_by_run() -> None:
-    table = read_experiment(find_experiment("zhu2023_fedlu_table2"))
-    made = read_verifications([RESULTS / "unlearning/c3-published.json"])[0]
-    claim = claim_of(metric="hits@1", margin=0.08, unlearning=(UNLEARNED,), tables=(table.name,), pairs=())
-    (judged,) = judge_claims([claim], [table], [], made)
-    assert [pair.full for pair in judged.pairs] == [False, False]
-    assert (judged.num_wanted, judged.num_printed_for, judged.outcome) == (1, 1, "open")
-    lost = claim_of(
-        unlearning=(("TransE unlearned", "TransE re-trained", "TransE rare"),), tables=(table.name,), pairs=()
+@pytest.mark.skipif(not PAPERS, reason="FKGSEC_PAPERS is not set")
+def test_the_words_of_a_claim_stand_in_its_paper() -> None:
+    for claim in read_claims():
+        name = claim.paper.partition("(")[2].rstrip(")").lower()
+        text = (Path(PAPERS or "") / f"{name}.txt").read_text()
+        text = re.sub(r"-\n|\*\*|<[^>]*>|\n", lambda found: " " if found.group() == "\n" else "", text)
+        text = " ".join(text.split())
+        for part in claim.words.split(" ... "):
+            assert part in text, (claim.claim, part)
+
+
+def test_runs_on_data_that_stand_in_for_the_papers_decide_nothing() -> None:
+    """Defect 5: a column whose data are not the paper's is no test, whatever is run on it."""
+    table = read_experiment(find_experiment("zhang2024_pfedeg_table2"))
+    cells = [next(cell for cell in table.cells if cell.name == f"TransE {row} Fed3") for row in ("PFedEG*", "FedE")]
+    plain = read_record(RESULTS / "recipes/r3-fedep.json")
+    made = [
+        msgspec.structs.replace(
+            with_mrr(plain, mrr, 0.001),
+            spec=cell.candidates[0].replace(rounds=plain.rounds[-1].round),
+            rounds=plain.rounds,
+        )
+        for cell, mrr in zip(cells, (0.45, 0.40), strict=True)
+    ]
+    made[1] = msgspec.structs.replace(
+        made[1], rounds=[msgspec.structs.replace(one, loss=one.loss and one.loss + 1) for one in plain.rounds]
     )
-    with pytest.raises(SpecError, match="rows TransE unlearned, TransE re-trained, TransE rare are not all in"):
-        judge_claims([lost], [table], [], {})
+    short = [cell._replace(candidates=(record.spec,)) for cell, record in zip(cells, made, strict=True)]
+    claim = claim_of(tables=(table.name,), pairs=(("TransE PFedEG*", "TransE FedE"),))
+    (judged,) = judge_claims([claim], [table._replace(cells=tuple(short))], made)
+    assert [(pair.full, pair.reading) for pair in judged.pairs] == [(False, "for")]
+    assert "other data: a stand-in" in judged.pairs[0].remark
+    assert not judged.printed
 
 
 @pytest.mark.parametrize(
@@ -180,9 +317,9 @@ def test_a_reading_is_where_the_whole_interval_is() -> None:
 
 def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="tables: no file 'x'"):
-        judge_claims([claim_of(tables=("x",))], [table], [], {})
+        judge_claims([claim_of(tables=("x",))], [table], [])
     with pytest.raises(SpecError, match="no row 'TransE FedX' in zhang2022_fedr_table2"):
-        judge_claims([claim_of(pairs=(("TransE FedX", "TransE FedE"),))], [table], [], {})
+        judge_claims([claim_of(pairs=(("TransE FedX", "TransE FedE"),))], [table], [])
     (tmp_path / "claims.yaml").write_text("- {claim: c, near: 1}")
     with pytest.raises(SpecError, match=r"claims\.yaml: "):
         read_claims(tmp_path / "claims.yaml")
@@ -190,16 +327,8 @@ def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> Non
 
 def test_the_committed_page_is_what_the_records_say() -> None:
     records, unreadable = all_records([RESULTS])
-    verifications, unread = read_verifications([RESULTS])
-    assert not [*unreadable, *unread]
-    judged = judge_claims(read_claims(), read_experiments(), records, verifications)
-    assert len(judged) == 7
+    assert not unreadable
+    judged = judge_claims(read_claims(), read_experiments(), records)
     made = "\n".join([*page_lines(judged), ""])
     command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
     assert Path("docs/reproduction.md").read_text() == made, f"a record or a claim changed: {command}"
-    unlearned = {pair.name: pair for pair in judged[5].pairs}
-    # By hand from experiments/results/unlearning/README.md: .0677 below .1312, test .1910 beside .1899.
-    pair = unlearned["c3-at-once-unlearned (local, 30 + 2 epochs)"]
-    assert (round(pair.first.value, 4), round(pair.second.value, 4)) == (0.0677, 0.1312)
-    assert pair.excess.low > 0
-    assert pair.remark.startswith("test 0.1910, raw 0.1899")

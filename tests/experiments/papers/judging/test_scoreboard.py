@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,9 +14,11 @@ from experiments.papers.judging.scoreboard import (
     make_scoreboard,
     read_experiments,
     scoreboard_lines,
+    tables_sheet,
     total_line,
 )
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.runs.record import Record
 from fkgsec.errors import RunError
 
 RESULTS = Path("experiments/results")
@@ -55,6 +58,39 @@ def test_cells_are_inside_or_outside_the_interval(table: Experiment) -> None:
 def test_a_cell_without_the_papers_figure_is_not_judged(table: Experiment) -> None:
     cells = tuple(cell._replace(figures={}) if cell.name == CELL else cell for cell in table.cells)
     assert standings(make_scoreboard([table._replace(cells=cells)], all_records([FEDE])[0])) == {CELL: "no figure"}
+
+
+def test_every_printed_figure_counts_once_and_in_every_place_alike() -> None:
+    """Defects 5 and 6: 81 cells of stand-in columns count nowhere, and the total of the table is that of the sentence."""
+    board = make_scoreboard(read_experiments(), [])
+    assert total_line(board).startswith("0 of 934 cells that the papers print a figure for, in 26 tables and figures")
+    assert tables_sheet(board).foot[0][1:4] == ("26 tables and figures", 934, 0)
+    assert "81 cells repeat printed figures" in "\n".join(scoreboard_lines(board))
+
+
+def test_data_that_are_not_the_papers_are_never_at_full_settings(table: Experiment) -> None:
+    own, other = (
+        tuple(cell._replace(stated=cell.stated | {"data": why}) if cell.name == CELL else cell for cell in table.cells)
+        for why in (None, "the file of this federation is not at hand")
+    )
+    for cells, standing in ((own, "inside"), (other, "other data")):
+        board = make_scoreboard([table._replace(cells=cells)], all_records([FEDE])[0])
+        assert next(cell.standing for cell in board[0].cells if cell.name == CELL) == standing
+    assert "0 of 179 cells" in total_line(board)
+
+
+def test_a_figure_is_judged_by_the_average_that_the_papers_code_uses(table: Experiment) -> None:
+    (record,) = all_records([RESULTS / "tables/kge/fedr-table2-transe-local-ddb14-c10-seed0.json"])[0]
+    assert isinstance(record, Record)
+    plain = np.mean([figures["mrr"].value for figures in record.utility_by_client.values()])
+    for average, value in (("clients", plain), ("items", record.utility["mrr"].value)):
+        cells = tuple(cell._replace(average=average) for cell in table.cells)
+        [board] = make_scoreboard([table._replace(cells=cells)], [record])
+        cell = next(one for one in board.cells if one.figure and one.figure.ours)
+        assert cell.figure
+        assert cell.figure.ours
+        assert cell.figure.ours.value == pytest.approx(value)
+    assert abs(plain - record.utility["mrr"].value) > 1e-5
 
 
 def test_a_reduced_file_counts_apart(table: Experiment) -> None:
