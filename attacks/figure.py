@@ -34,8 +34,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         threat_model: one of `attacks.view.THREAT_MODELS`; of unlearning see `attacks.forgetting.figures`.
         victim: a client, or "all" together.
         estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
-        baseline: the same figure of an adversary that knows as much and has nothing of what crossed in the rounds; of several
-            such adversaries the best; None: unknown.
+        baseline: the same figure of an adversary with the same knowledge that has no message of the rounds; of several such
+            adversaries the best; None: unknown.
         attainable: the worst that the figure can be; None: unknown.
         leak, colluder: of a threat model with a colluder, else None; of several their names, with `TOGETHER` in between.
         round: the attacked one.
@@ -48,6 +48,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         num_attacked: of "all", how many victims could be attacked and are counted.
         remark: why the figure is zero by construction, or of what nothing could be learnt, whatever was attacked.
         less_is_worse: whether the figure is an error, of which less is worse for the victim.
+        exposed: the same figure of an adversary that reads what the protocol shows as it is, whatever was trained; None where
+            the protocol shows nothing of it.
     """
 
     attack: str
@@ -69,6 +71,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     remark: str | None = None
     colluder: str | None = None
     less_is_worse: bool = False
+    exposed: Estimate | None = None
 
     @property
     def key(self) -> str:
@@ -95,6 +98,14 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
             return False
         base = 0.0 if self.baseline is None else self.baseline.value
         return self.estimate.high < base if self.less_is_worse else self.estimate.low > base
+
+    @property
+    def by_protocol(self) -> bool:
+        """Whether the figure beats its baseline, and the interval includes what the protocol exposes without inference."""
+        if not self.beyond or self.exposed is None:
+            return False
+        shown = self.exposed.value
+        return self.estimate.high >= shown if self.less_is_worse else self.estimate.low <= shown
 
     @property
     def given(self) -> bool:

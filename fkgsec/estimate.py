@@ -66,11 +66,13 @@ def at_level(found: Estimate, compared: int = 1, least: float = -1.0) -> Estimat
     return Estimate(found.value, max(least, low), min(1.0, high), found.n, f"{found.method}, best of {compared}")
 
 
-def proportion(successes: float, n: int, *, compared: int = 1) -> Estimate:
+def proportion(successes: float, n: int, *, compared: int = 1, attainable: float = 1.0) -> Estimate:
     """Wilson score interval of a share. An empty sample gives value 0 with interval [0, 1].
 
     Args:
         compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
+        attainable: the share of the items that can be successes at all. The others are known to fail, so the interval is Wilson's
+            of the attainable items, scaled: it never exceeds `attainable`.
 
     Source: Wilson 1927.
 
@@ -78,16 +80,22 @@ def proportion(successes: float, n: int, *, compared: int = 1) -> Estimate:
     '0.5000 [0.4038, 0.5962]'
     >>> proportion(50, 100, compared=5).method
     'wilson, best of 5'
+    >>> str(proportion(50, 100, attainable=0.5))
+    '0.5000 [0.4643, 0.5000]'
     """
     z, method = critical_value(compared), "wilson" if compared == 1 else f"wilson, best of {compared}"
     if not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..{n}; got {successes}")
     if n == 0:
         return Estimate(0.0, 0.0, 1.0, 0, method)
-    share = successes / n
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)), n, method)
+    able = max(attainable * n, successes)
+    if not able:
+        return Estimate(0.0, 0.0, 0.0, n, method)
+    share, rate = successes / n, successes / able
+    centre = (rate + z**2 / (2 * able)) / (1 + z**2 / able)
+    half = z / (1 + z**2 / able) * math.sqrt(rate * (1 - rate) / able + z**2 / (4 * able**2))
+    low, high = max(0.0, centre - half) * able / n, min(1.0, centre + half) * able / n
+    return Estimate(share, min(share, low), max(share, high), n, method)
 
 
 def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
@@ -123,12 +131,12 @@ def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generato
     )
 
 
-def over_draws(figure: Estimate, others: Sequence[float], drawn: str) -> Estimate:
+def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable: float = 1.0) -> Estimate:
     """The interval of a figure that rests on a random draw beside its sample: both errors, added as independent ones.
 
     Args:
         figure: with the interval of its sample. others: the same figure for further draws; without any it stays as it is.
-        drawn: what was drawn, in the plural, for the name of the method.
+        drawn: what was drawn, in the plural, for the name of the method. attainable: the upper bound of a share.
 
     The draw's part is 1.96 standard deviations over all draws, and the interval is for their mean. The draw that is shown is
     among them and widens the interval where it lies apart, so that few suffice: of normal draws 93 % are covered with four,
@@ -143,7 +151,8 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str) -> Estimat
     low = figure.value - math.hypot(figure.value - figure.low, half)
     high = figure.value + math.hypot(figure.high - figure.value, half)
     method = f"{figure.method}, {len(others) + 1} {drawn}"
-    return Estimate(figure.value, max(low, 0.0), min(high, 1.0) if figure.high <= 1 else high, figure.n, method)
+    high = max(figure.value, min(high, attainable)) if figure.high <= 1 else high
+    return Estimate(figure.value, max(low, 0.0), high, figure.n, method)
 
 
 def exact(value: float, n: int) -> Estimate:

@@ -42,6 +42,16 @@ class TestProportion:
         assert every.high == 1.0
         assert none.high == pytest.approx(1 - every.low) != 0.0
 
+    @pytest.mark.parametrize("successes", [0, 7, 99, 100])
+    def test_it_stays_within_what_is_attainable(self, successes: int) -> None:
+        """Half of the items cannot be successes: once .500 had the interval [.433, .567]."""
+        half, all_of_them = estimate.proportion(successes, 200, attainable=0.5), estimate.proportion(successes, 100)
+        assert (half.value, half.low, half.high) == pytest.approx(
+            (all_of_them.value / 2, all_of_them.low / 2, all_of_them.high / 2)
+        )
+        assert 0 <= half.low <= half.value <= half.high <= 0.5
+        assert estimate.over_draws(half, [0.6, 0.4], "leaks", 0.5).high <= 0.5
+
     def test_empty_sample_says_nothing(self) -> None:
         assert estimate.proportion(0, 0) == Estimate(0.0, 0.0, 1.0, 0, "wilson")
 

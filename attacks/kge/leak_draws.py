@@ -40,6 +40,7 @@ def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list
 
     def widened(one: Figure) -> Figure:
         same = [again[one.question, one.victim] for again in drawn if (one.question, one.victim) in again]
-        return msgspec.structs.replace(one, estimate=over_draws(one.estimate, same, "leaks"))
+        most = 1.0 if one.attainable is None or one.less_is_worse else one.attainable
+        return msgspec.structs.replace(one, estimate=over_draws(one.estimate, same, "leaks", most))
 
     return [one if one.reason else widened(one) for one in figures]

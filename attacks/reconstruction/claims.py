@@ -25,10 +25,10 @@ from attacks.reconstruction.inference import (
     nothing_to_attack,
     rank_pairs,
 )
+from attacks.reconstruction.knowledge import NO_NAME
 from attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
 
 WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
-NO_NAME = ""  # where the adversary makes no guess
 
 
 @dataclass(frozen=True, eq=False)

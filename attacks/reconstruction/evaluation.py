@@ -21,9 +21,16 @@ from attacks.figure import Figure
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.kge.view import KgeView, VictimView
 from attacks.reconstruction import published
-from attacks.reconstruction.claims import NO_NAME, Claims, claim
+from attacks.reconstruction.claims import Claims, claim
 from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
-from attacks.reconstruction.knowledge import attainable, chance_of_name, chance_of_pair, why_no_triple
+from attacks.reconstruction.knowledge import (
+    NO_NAME,
+    attainable,
+    chance_of_name,
+    chance_of_pair,
+    exposed_names,
+    why_no_triple,
+)
 from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION, Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
@@ -112,6 +119,9 @@ class Reconstruction:
                 _count_published(count, found, held)
             else:
                 self._count(count, found, held)
+                _count_exposed(
+                    count, found, held, exposed_names(truth.view, victim, held.entity_names[: held.num_entities])
+                )
             counts.append(count)
             truth.scores.append(count.items)
         learned = any(not count.reason for count in counts) and "learned" in inferences
@@ -237,6 +247,20 @@ def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
     counts.entities, counts.entities_baseline = {PAPER: found.entities}, found.entities_baseline
     counts.triples, counts.triples_baseline = {PAPER: found.triples}, found.triples_baseline
     counts.triples_prior = found.triples_baseline
+
+
+def _count_exposed(counts: Counts, claims: Claims, held: _Held, shown: np.ndarray) -> None:
+    """Count what is right by the names that the protocol shows, and relations guessed from names alone.
+
+    Args:
+        shown: name of each entity `[n]`, see `exposed_names`.
+    """
+    assert claims.view.colluder is not None
+    named = shown == held.entity_names[: held.num_entities]
+    both = named[held.pairs].all(axis=1)
+    guesses = (claims.view.colluder.majority_relation, claims.guesser.names.predict(*shown[held.pairs].T))
+    counts.entities_exposed = float(named.sum())
+    counts.triples_exposed = float(max((both & (relation == held.relations)).sum() for relation in guesses))
 
 
 def _guess(counts: Counts, claims: Claims, held: _Held, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:

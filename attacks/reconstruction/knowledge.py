@@ -1,6 +1,8 @@
-"""What an adversary's knowledge gives without any embedding: the chance of a drawn name, and the most that it can output.
+"""What an adversary's knowledge gives without any embedding: the chance of a drawn name, and the most that it can output; and the
+names that the protocol exposes whatever was trained.
 
     named, rebuilt = attainable(view, victim, names, pairs, relations)   # bool [entities], bool [triples]
+    shown = exposed_names(view, victim, names)                           # object [entities], "" where there is none
 
 The evaluator computes these from the truth, beside what an attack got (`attacks.reconstruction.evaluation`).
 
@@ -14,6 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from attacks.kge.view import KgeView, VictimView
+
+NO_NAME = ""  # where the adversary makes no guess
 
 
 def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
@@ -42,6 +46,16 @@ def chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     return np.where(pairs[:, 0] == pairs[:, 1], chance[pairs[:, 0]], chance[pairs].prod(axis=1))
 
 
+def attainable_names(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
+    """Whether each name `[n]` of a victim's entities is among those that the adversary can output."""
+    assert view.colluder is not None
+    if "entities" in victim.claims:
+        return among(names, [name for name in view.secure["entities"].names if name is not None])
+    return (
+        np.ones(len(names), dtype=bool) if victim.entity_names is not None else among(names, view.colluder.entity_names)
+    )
+
+
 def attainable(
     view: KgeView, victim: VictimView, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -51,12 +65,7 @@ def attainable(
         names: true names of the victim's entities `[n]`. pairs: int64 `[P, 2]`, its triples' ends; relations: their names `[P]`.
     """
     assert view.colluder is not None
-    if "entities" in victim.claims:
-        named = among(names, [name for name in view.secure["entities"].names if name is not None])
-    elif victim.entity_names is not None:
-        named = np.ones(len(names), dtype=bool)
-    else:
-        named = among(names, view.colluder.entity_names)
+    named = attainable_names(view, victim, names)
     known = list(view.colluder.relation_names)
     if "relations" in victim.claims:
         known += [name for name in victim.claims["relations"].names if name is not None]
@@ -73,3 +82,21 @@ def why_no_triple(named: np.ndarray, *, shares_relation: bool) -> str:
     if not named.any():
         return "none of its entities is among the names that the adversary knows, so TRR is 0 by construction"
     return "none of its triples has both ends and its relation among those that the adversary knows, so TRR is 0 by construction"
+
+
+def exposed_names(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
+    """Names of a victim's entities that the protocol shows, whatever was trained: object `[n]`, `NO_NAME` where it shows none.
+
+    A server that averages rows knows which rows of its clients are of the same entity, so that the colluder's leaked names are
+    those of the victim's rows, too. Where names cross with alignment, or counts of holders name rows of a sum, it reads these.
+
+    Args:
+        names: true names of the entities `[n]`.
+    """
+    assert view.colluder is not None
+    known = np.empty(0, dtype=object)
+    if victim.entity_names is not None:
+        known = names if "entities" not in victim.claims else victim.entity_names
+    elif victim.origin == "uploaded":
+        known = view.colluder.entity_names
+    return np.where(among(names, known), names, NO_NAME)

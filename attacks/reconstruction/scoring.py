@@ -44,10 +44,12 @@ class Counts(msgspec.Struct):
     entities: dict[str, float] = {}
     entities_baseline: float = 0
     entities_attainable: float = 0
+    entities_exposed: float = 0
     triples: dict[str, float] = {}
     triples_baseline: float = 0
     triples_prior: float = 0
     triples_attainable: float = 0
+    triples_exposed: float = 0
     remark: str | None = None
     unlinked: list[Unlinked] = []
     reason: str | None = None
@@ -105,18 +107,20 @@ def strongest(variants: Sequence[Figure]) -> Figure:
     if first.guesses:
         values |= {name: guess.value for name, guess in first.guesses.items()}
         by = max(values, key=lambda name: values[name])
-        found = _share(values[by], first.estimate.n, len(values))
+        found = _share(values[by], first, len(values))
         return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(values))
     ways = set(values.values())
-    found = first.estimate if len(ways) == 1 else _share(max(ways), first.estimate.n, len(ways))
+    found = first.estimate if len(ways) == 1 else _share(max(ways), first, len(ways))
     by = "attack"
     if first.baseline is not None and first.baseline.value > found.value:
-        found, by = _share(first.baseline.value, first.estimate.n, 1), "baseline"
+        found, by = _share(first.baseline.value, first, 1), "baseline"
     return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(ways))
 
 
-def _share(value: float, n: int, compared: int) -> Estimate:
-    found = estimate.proportion(min(value * n, n), n, compared=compared)
+def _share(value: float, figure: Figure, compared: int) -> Estimate:
+    """The share `value` of the items of a figure, with an interval within what is attainable of them."""
+    n, most = figure.estimate.n, 1.0 if figure.attainable is None else figure.attainable
+    found = estimate.proportion(min(value * n, n), n, compared=compared, attainable=most)
     return msgspec.structs.replace(found, value=value, low=min(value, found.low), high=max(value, found.high))
 
 
@@ -131,7 +135,10 @@ def _err_and_trr(
     reasons = [] if attacked else _distinct(count.reason for count in counts)
     counts = attacked or counts
     known = not reasons and not published
-    reachable = share("triples_attainable", triples).value
+    named, rebuilt = (
+        share(f"{kind}_attainable", num).value if known else None
+        for kind, num in (("entities", entities), ("triples", triples))
+    )
     guesses = {"majority": share("triples_baseline", triples), "prior": share("triples_prior", triples)}
     both = {
         "variant": PUBLISHED if published else inference,
@@ -141,31 +148,35 @@ def _err_and_trr(
     err = truth.figure(
         "err",
         victim,
-        _measured(sum(count.entities.get(inference, 0.0) for count in counts), entities, reasons),
+        _measured(sum(count.entities.get(inference, 0.0) for count in counts), entities, reasons, named),
         baseline=share("entities_baseline", entities),
-        attainable=share("entities_attainable", entities).value if known else None,
+        attainable=named,
+        exposed=share("entities_exposed", entities) if known else None,
         counts=count_sources([count.sources for count in counts]),
         **both,
     )
     trr = truth.figure(
         "trr",
         victim,
-        _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons),
+        _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons, rebuilt),
         baseline=max(guesses.values(), key=lambda one: one.value),
-        attainable=reachable if known else None,
+        attainable=rebuilt,
+        exposed=share("triples_exposed", triples) if known else None,
         guesses=guesses,
-        remark="; ".join(_distinct(count.remark for count in counts)) if known and not reachable else None,
+        remark="; ".join(_distinct(count.remark for count in counts)) if rebuilt == 0 else None,
         **both,
     )
     return err, trr
 
 
-def _measured(right: float, n: int, reasons: list[str]) -> Estimate:
+def _measured(right: float, n: int, reasons: list[str], attainable: float | None) -> Estimate:
     """The share with its interval. A figure that was not measured is zero with no certainty at all."""
     if reasons:
         return Estimate(0.0, 0.0, 1.0, n, "not attacked")
     # FedR's notebooks divide a number of entities by a number of triples: a ratio that can pass 1, without an interval.
-    return estimate.proportion(right, n) if right <= n else estimate.exact(right / n, n)
+    if right > n:
+        return estimate.exact(right / n, n)
+    return estimate.proportion(right, n, attainable=1.0 if attainable is None else attainable)
 
 
 def _distinct(reasons: Iterable[str | None]) -> list[str]:

@@ -12,8 +12,8 @@ same way, from the counts. Where the same clients are in every sum, there is not
 The transcript of a run keeps few sums, the server all: so the run is trained once more with the same seed and options, which
 gives the same sums (under a defense from a script, by `run_attacks(..., train=...)` with its transport).
 
-`cosine`, `relative_error`: of a victim's change in the kept round, as in `attacks.update_recovery`, with what the server has
-of it without other rounds for the baseline.
+`cosine`, `relative_error`: of a victim's change in the best round, as in `attacks.update_recovery`, with the same baseline: no
+change. Ways: `rounds`, by the sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
 
 Source: Lam et al. 2021, "Gradient disaggregation: breaking privacy in federated learning by reconstructing the user participant
 matrix"; here the participants are known. Differs: row by row, since not every client holds every row; with a ridge penalty and
@@ -33,7 +33,6 @@ from attacks import update_recovery
 from attacks.figure import Figure
 from attacks.registry import Attack, Needs, Truth
 from attacks.sums.plan import Plan, obstacle, plan
-from fkgsec.estimate import mean
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import RECIPES
@@ -41,6 +40,7 @@ from fkgsec.randomness import generator
 
 DISAGGREGATION = "disaggregation"
 METRICS = {name: update_recovery.METRICS[name] for name in ("cosine", "relative_error")}
+ROUNDS = "rounds"
 SUMS_PER_CLIENT = 2
 RIDGE, HALF_LIFE = 1.0, 3.0
 
@@ -107,37 +107,26 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
     if reason:
         return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
     found = disaggregate(sums, parties)
-    known = update_recovery.by_the_server(truth, again)
     return [
         figure
         for victim in plan.victims
-        for figure in _figures(truth, again, victim, found[parties.index(client_party(victim))], known)
+        for figure in _figures(truth, again, victim, found[parties.index(client_party(victim))])
     ]
 
 
-def _figures(
-    truth: Truth, again: FederationResult, victim: str, estimated: np.ndarray, known: dict[tuple[str, str], Figure]
-) -> list[Figure]:
+def _figures(truth: Truth, again: FederationResult, victim: str, estimated: np.ndarray) -> list[Figure]:
     table = RECIPES[again.options.algorithm].shared[0]
-    suffix = "" if table == "entities" else f"_{table}"
-    base = {name: known[victim, f"{name}{suffix}"] for name in METRICS}
-    if base["cosine"].reason:
-        return truth.not_attacked(victim, base["cosine"].reason)
+    by_last_sum = update_recovery.by_the_server(truth, again, victim, table)
+    if isinstance(by_last_sum, str):
+        return truth.not_attacked(victim, by_last_sum)
     place = next(place for place, client in enumerate(again.graph.clients) if client.name == victim)
     names, start, end = update_recovery.client_rows(again, place, table)
     row_of = {name: row for row, name in enumerate(again.row_names[table])}
-    moved = np.abs(end - start).max(axis=1) > 0
-    true, claimed = (end - start)[moved], estimated[[row_of[name] for name in names]][moved]
-    rng = generator(truth.seed, "disaggregation", victim)
-    estimates = {
-        "cosine": mean(update_recovery.cosines(true, claimed), rng),
-        "relative_error": update_recovery.relative_error(true, claimed, rng),
-    }
-    best = {"cosine": 1.0, "relative_error": 0.0}
-    return [
-        truth.figure(name, victim, one, baseline=base[name].estimate, attainable=best[name])
-        for name, one in estimates.items()
+    changed = [
+        row_of[name] for name, moved in zip(names, update_recovery.changed_rows(start, end), strict=True) if moved
     ]
+    changes = by_last_sum._replace(inferred={ROUNDS: estimated[changed], **by_last_sum.inferred})
+    return update_recovery.figures_of(truth, victim, changes, generator(truth.seed, "disaggregation", victim))
 
 
 ATTACK = Attack(

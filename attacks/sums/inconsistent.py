@@ -12,8 +12,9 @@ An active attack changes the run: so its first two rounds are trained once more 
 (under a defense from a script by `run_attacks(..., train=...)` with its transport), and once without the attack. Where clients
 refuse the broadcast or the sum, the server has what it has without the attack, and a remark says who refused.
 
-`cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`; baseline: what a server that
-follows the protocol has of it. `holders`: the share of the table's rows of which the server tells whether the victim holds them;
+`cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`, with the same baseline: no change.
+Ways: `subtraction`, from the sum of the attacked run; `aggregate`, where the attack is refused, from the sum of the run without
+it, which the protocol exposes. `holders`: the share of the table's rows of which the server tells whether the victim holds them;
 baseline: the commoner answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
@@ -32,15 +33,16 @@ from attacks import update_recovery
 from attacks.figure import Figure
 from attacks.registry import Attack, Needs, Truth
 from attacks.sums.plan import Plan, obstacle, plan
+from attacks.update_recovery import Changes
 from fkgsec.errors import FkgsecError, TrainingError
-from fkgsec.estimate import mean, proportion
+from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Opened, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 
-SERVER_ACTIVE = "server-active"
+SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
 FAR = 1e9  # a value that no training brings back within what a sum can hold
 METRICS = {
     "cosine": update_recovery.METRICS["cosine"],
@@ -98,67 +100,48 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
         return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
     options = msgspec.structs.replace(result.options, rounds=2, eval_every=2, patience=0)
     honest: FederationResult = truth.view.train(result.graph, options)
-    known = update_recovery.by_the_server(truth, honest)
-    return [figure for victim in plan.victims for figure in _attack(truth, honest, known, victim)]
+    return [figure for victim in plan.victims for figure in _attack(truth, honest, victim)]
 
 
-def _attack(truth: Truth, honest: FederationResult, known: dict[tuple[str, str], Figure], victim: str) -> list[Figure]:
+def _attack(truth: Truth, honest: FederationResult, victim: str) -> list[Figure]:
     """Figures of one victim: of a run in which the server attacks it, or of the honest one where that is refused."""
     table = RECIPES[honest.options.algorithm].shared[0]
-    suffix = "" if table == "entities" else f"_{table}"
-    cosine, error = (known[victim, f"{name}{suffix}"] for name in ("cosine", "relative_error"))
+    by_sum = update_recovery.by_the_server(truth, honest, victim, table)
+    if isinstance(by_sum, str):
+        return truth.not_attacked(victim, by_sum)
     place = next(place for place, client in enumerate(honest.graph.clients) if client.name == victim)
     names, rows = set(update_recovery.client_rows(honest, place, table)[0]), honest.row_names[table]
     holds = np.array([name in names for name in rows])
     guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
-    if cosine.reason:
-        return truth.not_attacked(victim, cosine.reason)
-    server = InconsistentServer(client_party(victim))
+    server, rng = InconsistentServer(client_party(victim)), generator(truth.seed, "inconsistent broadcast", victim)
     try:
         attacked: FederationResult = truth.view.train(honest.graph, honest.options, adversary=server)
     except TrainingError as error:
         return truth.not_attacked(victim, f"the run broke down with the attack in it: {error}")
     except FkgsecError as refusal:
-        bases = {"cosine": cosine.estimate, "relative_error": error.estimate, "holders": guess}
-        return [
-            truth.figure(metric, victim, base, baseline=base, remark=f"refused, which ends the run: {refusal}")
-            for metric, base in bases.items()
-        ]
+        remark = f"refused, which ends the run: {refusal}"
+        holders = truth.figure("holders", victim, guess, baseline=guess, attainable=1.0, remark=remark)
+        return [*update_recovery.figures_of(truth, victim, by_sum, rng, remark=remark), holders]
     sums = [one for one in attacked.transcript.opened(2) if one.table == table]
     if not sums:
         return truth.not_attacked(victim, "too many fell silent: no sum of round 2 was opened")
     taken = left_of_sum(sums[0])
-    true, claimed = _changes(attacked, place, table, taken)
-    rng = generator(truth.seed, "inconsistent broadcast", victim)
+    told = proportion(int((taken.held == holds).sum()), len(holds))
     return [
-        truth.figure(
-            "cosine",
-            victim,
-            mean(update_recovery.cosines(true, claimed), rng),
-            baseline=cosine.estimate,
-            attainable=1.0,
-        ),
-        truth.figure(
-            "relative_error",
-            victim,
-            update_recovery.relative_error(true, claimed, rng),
-            baseline=error.estimate,
-            attainable=0.0,
-        ),
-        truth.figure(
-            "holders", victim, proportion(int((taken.held == holds).sum()), len(holds)), baseline=guess, attainable=1.0
-        ),
+        *update_recovery.figures_of(truth, victim, _changes(attacked, place, table, taken), rng),
+        truth.figure("holders", victim, told, baseline=guess, attainable=1.0),
     ]
 
 
-def _changes(result: FederationResult, place: int, table: Table, taken: Taken) -> tuple[np.ndarray, np.ndarray]:
-    """True and claimed changes of the client's rows that training changed, float64 `[n, W]`; no claim is no change."""
+def _changes(result: FederationResult, place: int, table: Table, taken: Taken) -> Changes:
+    """True and claimed changes of the client's rows that training changed; no claim is no change."""
     names, start, end = update_recovery.client_rows(result, place, table)
     row_of = {name: row for row, name in enumerate(result.row_names[table])}
     claimed = taken.rows[[row_of[name] for name in names]]
-    claimed = np.where(np.isnan(claimed), start, claimed)
-    moved = np.abs(end - start).max(axis=1) > 0
-    return (end - start)[moved], (claimed - start)[moved]
+    known = np.asarray(~np.isnan(claimed).any(axis=1))
+    moved = update_recovery.changed_rows(start, end)
+    inferred = np.where(known[:, None], claimed - start, 0.0)
+    return Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(known[moved].sum()))
 
 
 ATTACK = Attack(

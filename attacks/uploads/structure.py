@@ -33,7 +33,7 @@ from torch.nn.functional import normalize
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
-from attacks.reconstruction.knowledge import among, chance_of_name
+from attacks.reconstruction.knowledge import attainable_names, chance_of_name, exposed_names
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import local_ids
 from attacks.uploads.ways import Measure, by_ways
@@ -109,18 +109,19 @@ def score(claims: Mapping[str, Named | str], truth: Truth) -> list[Figure]:
         names = entities[client.entity_ids[: client.num_trained_entities]]
         ids = local_ids(truth, victim)
         held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
+        most = float(attainable_names(truth.view, victim, names).mean())
         ways: dict[str, Measure] = {
-            way: partial(_share, int((named[held] == names[ids[held]]).sum()), len(names))
+            way: partial(_share, int((named[held] == names[ids[held]]).sum()), len(names), most)
             for way, named in claim.items()
         }
         chance = exact(float(chance_of_name(truth.view, victim, names).mean()), len(names))
-        most = float(among(names, truth.view.colluder.entity_names).mean())
-        figures += by_ways(truth, "err", victim.name, ways, {"chance": chance}, attainable=most)
+        shown = exact(float((exposed_names(truth.view, victim, names) == names).mean()), len(names))
+        figures += by_ways(truth, "err", victim.name, ways, {"chance": chance}, attainable=most, exposed=shown)
     return figures
 
 
-def _share(right: int, count: int, compared: int) -> Estimate:
-    return proportion(right, count, compared=compared)
+def _share(right: int, count: int, attainable: float, compared: int) -> Estimate:
+    return proportion(right, count, compared=compared, attainable=attainable)
 
 
 ATTACK = Attack(

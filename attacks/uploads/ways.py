@@ -36,16 +36,17 @@ def by_ways(
         ways: at least one. guesses: adversaries without what crossed, by name; the best one is the baseline.
         details: further fields of `Figure`.
     """
-    baseline = max(guesses.values(), key=lambda one: one.value)
+    worse = -1 if metric in truth.attack.errors else 1
+    baseline = max(guesses.values(), key=lambda one: worse * one.value)
     made = [
         truth.figure(metric, victim, measure(1), baseline=baseline, variant=way, guesses=dict(guesses), **details)
         for way, measure in ways.items()
     ]
-    best = max(made, key=lambda one: one.estimate.value)
+    best = max(made, key=lambda one: worse * one.estimate.value)
     compared = len(ways) + sum(name != "chance" for name in guesses)  # chance needs no choosing
     found = ways[best.variant](compared)
     by = best.variant
-    if baseline.value > found.value:
+    if worse * baseline.value > worse * found.value:
         by = next(name for name, one in guesses.items() if one is baseline)
         found = Estimate(
             baseline.value, min(found.low, baseline.value), max(found.high, baseline.value), found.n, found.method

@@ -136,6 +136,13 @@ def _within_reach(verdict: Verdict, least: float, most: Reach | None, limit: Lim
     attainable = None if most is None else most.most
     verdict = msgspec.structs.replace(verdict, attainable=attainable)
     allowed = show(limit.allowed, verdict.kind)
+    figure = verdict.measured
+    if verdict.status == "inconclusive" and figure and attainable is not None and figure.value > attainable - _NEAREST:
+        message = (
+            f"{show_figure(figure, verdict.kind)} is the most that this adversary can reach and lies above {allowed}; a larger "
+            "sample does not change that"
+        )
+        return msgspec.structs.replace(verdict, status="fail", message=message)
     if verdict.status != "fail" and least > limit.allowed:
         message = (
             f"{show_figure(verdict.measured, verdict.kind)} by the attack, but without embeddings the same adversary guesses "

@@ -25,7 +25,12 @@ from fkgsec.text import printable, shown
 FILTERED = ("algorithm", "data", "defense")
 RESCORED = ("attack", "threat", "leak", "colluder", "inference", "shadows", "attack_seed")
 """Options of `fkgsec attack --run` that the page offers."""
-BEYOND, GIVEN, OPEN = "beyond its base", "base is max already", "not beyond its base"
+BEYOND, EXPOSED, GIVEN, OPEN = (
+    "beats its baseline",
+    "exposed by the protocol",
+    "baseline is at the upper bound",
+    "not shown",
+)
 
 
 class Order(NamedTuple):
@@ -165,20 +170,25 @@ def verdict_sentence(one: Summary) -> str:
     """What attacks found, as the command line says it."""
     asked = [figure for figure in one.leading if not figure.reason]
     if not one.figures:
-        return "Nobody knows what leaks: the run was not attacked."
+        return "No attack was run, so nobody knows what leaks."
     if not asked:
-        return "Nothing to attack: what the adversaries asked for get is nothing to work on."
-    beyond = sum(status_of(figure) == BEYOND for figure in asked)
-    lie = "lies beyond its base" if beyond == 1 else "lie beyond their base"
+        return "Nothing to attack: the adversaries have nothing to work on."
+    beyond, exposed = (sum(status_of(figure) == status for figure in asked) for status in (BEYOND, EXPOSED))
+    beat = "beats its baseline" if beyond == 1 else "beat their baseline"
+    leading = count(len(asked), "leading figure")
+    if exposed and not beyond:
+        return f"It is exposed: the protocol shows {exposed} of {leading}, whatever was trained."
     return (
-        f"{'It leaks' if beyond else 'No leak is shown'}: {beyond} of {count(len(asked), 'leading figure')} {lie} with the whole "
-        "95 % interval."
+        f"{'It leaks' if beyond else 'No leak is shown'}: {beyond} of {leading} {beat} (95 % CI excludes it)."
+        f"{f' The protocol exposes {exposed} more, whatever was trained.' * (exposed > 0)}"
     )
 
 
 def status_of(figure: Figure) -> str:
-    """What the interval of a measured figure says of its base."""
-    return GIVEN if figure.given else BEYOND if figure.beyond else OPEN
+    """How the interval of a measured figure compares with its baseline."""
+    if figure.given or not figure.beyond:
+        return GIVEN if figure.given else OPEN
+    return EXPOSED if figure.by_protocol else BEYOND
 
 
 def whose(figure: Figure) -> str:

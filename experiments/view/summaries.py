@@ -104,14 +104,15 @@ class Summary(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def leading(self) -> list[Figure]:
-        """The figures that stand for each attack: beyond their base first, of these what adds most to it."""
+        """The figures that stand for each attack: those that leak first, then those that are exposed, each by what it adds."""
         order = {name: number for number, name in enumerate(leads())}
         found = leading(self.figures, leads())
         places = sorted(
             found, key=lambda one: (order.get(one[0], len(order)), *map(str, one))
         )  # equals as the matrix has them
         return sorted(
-            (found[place] for place in places), key=lambda one: (bool(one.reason), not one.beyond, -one.advantage)
+            (found[place] for place in places),
+            key=lambda one: (bool(one.reason), not one.beyond, one.by_protocol, -one.advantage),
         )
 
     @property
@@ -120,12 +121,15 @@ class Summary(msgspec.Struct, frozen=True, dict=True):
         asked = [one for one in self.leading if not one.reason]
         if not asked:
             return "nothing to attack" if self.figures else "not attacked"
-        beyond = sum(one.beyond and not one.given for one in asked)
-        return f"{beyond} of {count(len(asked), 'figure')}" if beyond else "none shown"
+        beyond = [one for one in asked if one.beyond and not one.given]
+        leaking = sum(not one.by_protocol for one in beyond)
+        if beyond and not leaking:
+            return f"exposed: {len(beyond)} of {count(len(asked), 'figure')}"
+        return f"{leaking} of {count(len(asked), 'figure')}" if leaking else "none shown"
 
     @property
     def worst(self) -> Figure | None:
-        """Of the figures that lie beyond their base the one that adds most to it; None where none does."""
+        """The figure that adds most to its baseline, first of those that leak; None where none beats its baseline."""
         return next((one for one in self.leading if one.beyond and not one.given), None)
 
     @property

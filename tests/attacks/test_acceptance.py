@@ -48,7 +48,7 @@ TRIALS: dict[str, tuple[str, str, str, str, str]] = {
         "uploads/test_links::TestLearner::test_where_nothing_can_be_learnt_there_is_no_ranking",
     ),
     "update-recovery": (
-        "test_update_recovery::test_uploads_in_clear_are_known_and_the_mean_is_not",
+        "test_update_recovery::test_plaintext_uploads_are_known_and_exposed",
         f"{OWN}::test_other_changes_than_those_that_were_made_are_not_recovered",
         f"{OWN}::test_noise_hides_changes",
         f"{OWN}::test_changes_in_clear_are_known_whatever_a_rule_makes_of_them",

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from experiments.cli.main import app
-from experiments.cli.training.verdict import BELOW, GIVEN, LEAKS, NOT_ATTACKED, OPEN
+from experiments.cli.training.verdict import STATUSES
 from experiments.docs.examples import blocks, commands, comparable, excerpt, how, renewed, run_page
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
@@ -186,7 +186,7 @@ def test_its_numbers_are_the_registries() -> None:
 
 def test_the_words_of_verdicts_are_explained() -> None:
     page = PAGES["docs/concepts/figures.md"]
-    assert all(f"`{status}`" in page for status in (LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED))
+    assert all(f"`{status}`" in page for status in STATUSES)
 
 
 # The machinery.

@@ -1,10 +1,11 @@
-"""What an attack, several seeds or a comparison found, in the words that stand first: what leaked, how sure, against which base.
+"""The verdict on an attack, several seeds or a comparison: the first lines of their output.
 
-    for line in verdict_lines(record):              # Verdict: leaks. 2 of 3 figures lie beyond their base with ...
-        print(line)                                 #   LEAKS      .906 [.872, .941], base .380: training triples of ...
+    for line in verdict_lines(record):              # Verdict: leaks. 2 of 3 figures beat their baseline (95 % CI excludes ...
+        print(line)                                 #   LEAKS       .906 [.872, .941], baseline .380: training triples of ...
 
-The figures are those of `experiments.reporting.matrix`: an attack's leading metrics over all victims, or of the worst one. One
-leaks where its whole 95 % interval lies beyond the base, what the same adversary gets without what crossed in the rounds.
+The figures are those of `experiments.reporting.matrix`: leading metrics over all victims, or of the worst one. A figure
+leaks where its whole 95 % interval beats the baseline, the same adversary without access to the messages of the rounds. It is
+exposed where reading what the protocol shows gives as much, whatever was trained: nothing was inferred.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
 
-LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED = "LEAKS", "not shown", "no leak", "base is max", "not attacked"
+LEAKS, EXPOSED, OPEN, BELOW, GIVEN, NOT_ATTACKED = (
+    "LEAKS", "EXPOSED", "not shown", "no leak", "base is max", "not attacked",
+)  # fmt: skip
+STATUSES = (LEAKS, EXPOSED, OPEN, BELOW, GIVEN, NOT_ATTACKED)
 MOST_LINES = 6
 BASE = (
-    "base: what the same adversary gets without what crossed in the rounds; only what lies beyond it has leaked. max: "
-    "the most that the figure can be."
+    "base: the baseline, the same adversary without access to the messages of the rounds. max: the upper bound of the figure. "
+    "EXPOSED: the protocol shows it to this adversary, whatever was trained."
 )
-SURE = "[low, high]: 95 % interval of this one training; --seeds 3 says how much trainings differ."
-SURE_TABLES = "[low, high]: 95 % interval of these tables; those of other trainings differ."
+SURE = "[low, high]: 95 % interval of this training. Use --seeds 3 to see how much trainings differ."
+SURE_TABLES = "[low, high]: 95 % interval of these tables. Tables of other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings. base, max: of the training where they are worst."
 
 
 class Found(NamedTuple):
-    """One leading figure, and what its interval says of the base."""
+    """A leading figure, and how its interval compares with the baseline."""
 
     status: str
     cell: Cell
@@ -93,9 +97,8 @@ def found_over(records: Sequence[Record]) -> list[Found]:
 
 
 def _sorted(cells: Iterable[Cell]) -> list[Found]:
-    order = (LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED)
     return sorted(
-        (Found(_status(cell), cell) for cell in cells), key=lambda one: (order.index(one.status), -one.advantage)
+        (Found(_status(cell), cell) for cell in cells), key=lambda one: (STATUSES.index(one.status), -one.advantage)
     )
 
 
@@ -107,6 +110,7 @@ def _over(cells: Sequence[Cell]) -> Cell:
     worst = min if figures[0].less_is_worse else max
     bases = [one.baseline for one in figures if one.baseline is not None]
     most = [one.attainable for one in figures if one.attainable is not None]
+    exposed = [one.exposed for one in figures if one.exposed is not None]
     ways = dict.fromkeys(one.by for one in figures if one.by)
     return Cell(
         msgspec.structs.replace(
@@ -114,6 +118,7 @@ def _over(cells: Sequence[Cell]) -> Cell:
             estimate=over_seeds([one.estimate for one in figures]),
             baseline=worst(bases, key=lambda base: base.value) if bases else None,
             attainable=worst(most) if len(most) == len(figures) else None,
+            exposed=worst(exposed, key=lambda one: one.value) if len(exposed) == len(figures) else None,
             victim=" or ".join(dict.fromkeys(one.victim for one in figures)),
             by=" or ".join(ways) or None,
         )
@@ -127,50 +132,57 @@ def _status(cell: Cell) -> str:
     if cell.given:
         return GIVEN
     if cell.beyond:
-        return LEAKS
+        return EXPOSED if one.by_protocol else LEAKS
     base = 0.0 if one.baseline is None else one.baseline.value
     better = one.estimate.low > base if one.less_is_worse else one.estimate.high < base
     return BELOW if better else OPEN
 
 
 def summary(found: Sequence[Found]) -> str:
-    """How many figures leak, in a sentence, and what is to say of the others."""
-    counts = {
-        status: sum(one.status == status for one in found) for status in (LEAKS, OPEN, BELOW, GIVEN, NOT_ATTACKED)
-    }
-    asked, leaking = len(found) - counts[NOT_ATTACKED], counts[LEAKS]
-    if not asked:
-        return "nothing to attack: what the adversaries asked for get is nothing to work on (the reasons are below)."
-    lie = "lies beyond its base" if leaking == 1 else "lie beyond their base"
+    """State how many figures leak, how many are exposed, and how the others compare with their baselines."""
+    counts = {status: sum(one.status == status for one in found) for status in STATUSES}
+    attacked = len(found) - counts[NOT_ATTACKED]
+    if not attacked:
+        return "nothing to attack: the adversaries have nothing to work on (reasons below)."
+    leaking, exposed = counts[LEAKS], counts[EXPOSED]
+    beat = "beats its baseline" if leaking == 1 else "beat their baseline"
     sentences = [
-        "leaks." if leaking else "no leak is shown.",
-        f"{leaking} of {asked} figures {lie} with the whole 95 % interval.",
-        f"The interval of {counts[OPEN]} holds the base: no leak is shown, and none is excluded." * bool(counts[OPEN]),
-        f"{counts[BELOW]} below the base: guessing is the better attack." * bool(counts[BELOW]),
-        f"{counts[GIVEN]} can be no more than the base is already." * bool(counts[GIVEN]),
+        "leaks." if leaking else "exposed." if exposed else "no leak is shown.",
+        f"{leaking} of {attacked} figures {beat} by inference (95 % CI excludes it)." * (leaking > 0 or not exposed),
+        f"{exposed} of {attacked} {_are(exposed)} exposed: the protocol shows as much, whatever was trained."
+        * (exposed > 0),
+        f"{counts[OPEN]} {_are(counts[OPEN])} inconclusive (95 % CI includes the baseline)." * bool(counts[OPEN]),
+        f"{counts[BELOW]} {_are(counts[BELOW])} below the baseline: guessing is the better attack."
+        * bool(counts[BELOW]),
+        f"{counts[GIVEN]} {_are(counts[GIVEN])} not applicable: the baseline is at the upper bound."
+        * bool(counts[GIVEN]),
         f"{counts[NOT_ATTACKED]} not attacked (reasons below)." * bool(counts[NOT_ATTACKED]),
     ]
     return " ".join(filter(None, sentences))
 
 
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
 def verdict_lines(record: Record) -> list[str]:
-    """What stands first of a run that was attacked: of each metric the adversary that gets most; else that nobody knows."""
+    """The verdict on a run, and for each metric the strongest adversary."""
     if not record.attacked:
-        return ["Verdict: none, for nothing was attacked; fkgsec attack --run RUN says what leaks."]
+        return ["Verdict: none. No attack was run. Use fkgsec attack --run RUN."]
     found = found_in(record)
     return [f"Verdict: {summary(found)}", *_figure_lines(found, SURE)]
 
 
 def audit_lines(audit: Audit) -> list[str]:
-    """What stands first of tables that were attacked, as `verdict_lines` has it of a run."""
+    """The verdict on tables that were attacked, as `verdict_lines` gives it for a run."""
     found = found_in(audit)
     return [f"Verdict: {summary(found)}", *_figure_lines(found, SURE_TABLES)]
 
 
 def seeds_lines(records: Sequence[Record]) -> list[str]:
-    """What stands first of several trainings that were attacked, as `verdict_lines` has it of one."""
+    """The verdict on several trainings that were attacked, as `verdict_lines` gives it for one."""
     if not records[0].attacked:
-        return ["Verdict: none, for nothing was attacked; fkgsec attack --seeds trains and says what leaks."]
+        return ["Verdict: none. No attack was run. Use fkgsec attack --seeds."]
     found = found_over(records)
     return [f"Verdict over {len(records)} trainings: {summary(found)}", *_figure_lines(found, SURE_OVER)]
 
@@ -200,14 +212,9 @@ def comparison_lines(records: Mapping[str, Record]) -> list[str]:
         found = found_in(record)
         measured = [one for one in found if one.status != NOT_ATTACKED]
         worst = measured[0] if measured else None
-        leaking = sum(one.status == LEAKS for one in found)
-        head = (
-            f"{LEAKS} in {leaking} of {len(measured)}"
-            if leaking
-            else f"no leak shown in {len(measured)}"
-            if measured
-            else "nothing to attack"
-        )
+        counts = {status: sum(one.status == status for one in found) for status in (LEAKS, EXPOSED)}
+        shown = ", ".join(f"{status} in {number} of {len(measured)}" for status, number in counts.items() if number)
+        head = shown or (f"no leak shown in {len(measured)}" if measured else "nothing to attack")
         lines.append(f"  {case}: {head}; {costs}")
         if worst is not None:
             lines.append(f"      {worst.figures}: {worst.question}")

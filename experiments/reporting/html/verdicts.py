@@ -40,11 +40,9 @@ def run_verdicts(runs: Sequence[Run]) -> list[str]:
         said = (
             summary(found_in(run.record))
             if run.record.attacked
-            else "none: nothing was attacked, so nobody knows what leaks."
+            else "none: no attack was run, so nobody knows what leaks."
         )
-        said = said.replace("(the reasons are below)", "(the reasons stand with the run)").replace(
-            "(reasons below)", "(reasons with the run)"
-        )
+        said = said.replace("(reasons below)", "(reasons with the run)")
         found.append(f"Verdict: {said}" if len(runs) == 1 else f"“{run.name}”: {said}")
     return found
 

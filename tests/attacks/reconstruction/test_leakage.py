@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks import run_attacks
 from attacks.figure import Figure, headline, over_victims
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import (
@@ -22,9 +23,11 @@ from attacks.reconstruction.leakage import (
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.scoring import strongest
 from attacks.view import ALL, THREAT_MODELS, build_view
+from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.estimate import exact, proportion
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.models import ModelName
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 
@@ -244,3 +247,29 @@ class TestOnRuns:
                 assert row.trr.value > 0
             if row.inference == "names" and row.threat_model == "collusion" and row.victim == ALL and row.leak == 1:
                 assert row.trr.value > row.trr_prior.value
+
+
+NULL = FederationOptions(
+    dim=16, gamma=4, rounds=2, local_epochs=1, eval_every=2, patience=0, batch_size=128, num_negatives=8,
+    learning_rate=1e-12, device="cpu", protocol_seed=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "defense"), [("fede", ""), ("feds", ""), ("fede", "secagg"), ("fede", "psu,secagg")]
+)
+@pytest.mark.parametrize("model", ["transe", "rotate", "complex"])
+def test_a_federation_that_learned_nothing_exposes_names_and_leaks_none(
+    algorithm: str, defense: str, model: ModelName
+) -> None:
+    """Who holds which row follows from the protocol: no figure of naming is headed LEAKS without any training."""
+    options = msgspec.structs.replace(NULL, algorithm=algorithm, defense=defense, model=model)
+    run = run_federation(generate_consortium(clients=3, size=900, seed=1), options, make_transport=make_transport)
+    asked = AttackOptions(attack=("reconstruction", "structure"), threat=("collusion",), leak=(0.5,), unlinked_heads=0)
+    figures = [one for one in headline(run_attacks(run, asked, leak_draws=1).figures) if not one.reason]
+    assert len(figures) >= 3 * 2
+    for one in figures:
+        assert one.estimate.high <= one.attainable + 1e-12
+        assert not one.beyond or one.by_protocol, one
+    if defense != "psu,secagg":  # where the guess itself is what counts of holders tell
+        assert any(one.by_protocol for one in figures)

@@ -77,9 +77,11 @@ def federation(participation: float, defense: str) -> FederationResult:
 
 def test_it_knows_more_than_one_sum_tells() -> None:
     found = figures(federation(0.6, "secagg"))
-    gained = [one.advantage for (_, metric), one in found.items() if metric == "cosine" and not one.reason]
-    assert len(gained) >= 2
-    assert np.mean(gained) > 0.05
+    attacked = [one for (_, metric), one in found.items() if metric == "cosine" and not one.reason]
+    assert len(attacked) >= 2
+    assert np.mean([one.estimate.value - one.exposed.value for one in attacked]) > 0.05
+    assert {one.by for one in attacked} == {"rounds"}
+    assert {one.baseline.value for one in attacked} == {0.0}
 
 
 def test_shuffled_truth_is_chance(shuffled_changes: None) -> None:

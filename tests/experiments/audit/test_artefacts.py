@@ -645,7 +645,7 @@ def test_what_the_terminal_shows(fede: tuple[Manifest, Tables, FederatedGraph], 
     write_tables(*fede[:2], tmp_path / "tables")
     status, out, err = fkgsec("audit", "--tables", tmp_path / "tables", "--threat", "identifiers", "--leak", "0.3")
     assert (status, err) == (0, "")
-    assert out.startswith("Verdict: no leak is shown. 0 of 2 figures lie")
+    assert out.startswith("Verdict: no leak is shown. 0 of 2 figures beat")
     assert "(reconstruction.trr under identifiers, leak 0.3" in out
     assert "--seeds" not in out
     shown = out[out.index("Reconstruction under") : out.index("ERR: entities named")]

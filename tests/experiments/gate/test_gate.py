@@ -667,7 +667,7 @@ def test_a_limit_that_nothing_can_break_is_no_pass(
         "nothing can break this limit: with what it knows this adversary reaches at most "
     )
     assert f"and {float(allowed):.4f} is allowed" in verdict["message"]
-    assert verdict["measured"]["low"] < verdict["measured"]["high"]
+    assert verdict["measured"]["low"] <= verdict["measured"]["high"]
 
 
 @pytest.mark.parametrize(
@@ -686,6 +686,21 @@ def test_an_advantage_is_what_is_left_above_the_guess(
     limit = Limit("reconstruction.err_advantage", "small", Question(threat, 0.5), 0.06, 7)
     verdict = judge_limit(limit, Runs({0: run}, None))
     assert (verdict.status, verdict.attainable) == (status, pytest.approx(0.1 if status == "pass" else 0.05))
+
+
+@pytest.mark.parametrize(("right", "status"), [(100, "fail"), (97, "inconclusive")])
+def test_a_limit_below_the_ceiling_fails_where_the_attack_reaches_it(
+    right: int, status: str, finished: Finished
+) -> None:
+    """Every leaked entity was named: no larger sample of them would settle a limit of .49."""
+    figure = proportion(right, 200, attainable=0.5)
+    row = msgspec.structs.replace(
+        row_of(finished.record), err=figure, err_baseline=exact(0.01, 200), err_attainable=0.5
+    )
+    limit = Limit("reconstruction.err", "small", COLLUSION, 0.49, 7)
+    verdict = judge_limit(limit, Runs({0: changed(finished, leakage=[row])}, None))
+    assert (verdict.status, verdict.measured) == (status, figure)
+    assert bool(verdict.evidence)
 
 
 def test_where_no_relation_is_shared_a_zero_is_no_pass(tmp_path: Path) -> None:

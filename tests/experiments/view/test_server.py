@@ -215,7 +215,7 @@ def test_broken_records_stand_in_the_list(viewer: Viewer) -> None:
 
 def test_a_run_says_first_what_leaks_and_what_that_does_not_say(viewer: Viewer) -> None:
     page = Elements(ask(viewer, f"/run/{named(viewer, 'transe').identity}")[1]).text
-    assert re.search(r"It leaks: \d+ of \d+ leading figures lie beyond their base", page)
+    assert re.search(r"It leaks: \d+ of \d+ leading figures beats? (its|their) baseline", page)
     assert page.index("It leaks") < page.index("What this does not say") < page.index("Every option")
     assert "transe/attacks/score-1" in page
 

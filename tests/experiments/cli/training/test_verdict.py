@@ -45,6 +45,9 @@ def of(*figures: Figure) -> Record:
     ("one", "status"),
     [
         (figure(0.6, 0.7, 0.8, 0.5), "LEAKS"),
+        (figure(0.6, 0.7, 0.8, 0.5, exposed=exact(0.7, 50)), "EXPOSED"),
+        (figure(0.72, 0.75, 0.8, 0.5, exposed=exact(0.7, 50)), "LEAKS"),
+        (figure(0.4, 0.55, 0.7, 0.5, exposed=exact(0.6, 50)), "not shown"),
         (figure(0.4, 0.55, 0.7, 0.5), "not shown"),
         (figure(0.2, 0.3, 0.4, 0.5), "no leak"),
         (figure(0.9, 1.0, 1.0, 1.0), "base is max"),
@@ -53,7 +56,9 @@ def of(*figures: Figure) -> Record:
         (figure(0, 0, 1, None, reason="nothing crossed"), "not attacked"),
     ],
 )
-def test_a_figure_leaks_where_its_whole_interval_lies_beyond_the_base(one: Figure, status: str) -> None:
+def test_a_figure_leaks_where_its_whole_interval_beats_the_baseline_and_what_the_protocol_exposes(
+    one: Figure, status: str
+) -> None:
     assert [found.status for found in found_in(of(one))] == [status]
 
 
@@ -63,8 +68,8 @@ def test_the_lines_name_what_leaks_how_sure_and_the_base() -> None:
         of(weak, figure(0.6, 0.7, 0.8, 0.5), figure(0, 0, 1, None, attack="patterns", metric="degree", reason="x"))
     )
     assert lines[0] == (
-        "Verdict: leaks. 1 of 2 figures lies beyond its base with the whole 95 % interval. The interval of 1 holds the base: no "
-        "leak is shown, and none is excluded. 1 not attacked (reasons below)."
+        "Verdict: leaks. 1 of 2 figures beats its baseline by inference (95 % CI excludes it). 1 is inconclusive (95 % CI "
+        "includes the baseline). 1 not attacked (reasons below)."
     )
     assert lines[1].split() == [
         "LEAKS", ".700", "[.600,", ".800],", "base", ".500,", "max", "1.000:", "AUC", "of", "linked", "pairs", "among", "all",
@@ -73,11 +78,25 @@ def test_the_lines_name_what_leaks_how_sure_and_the_base() -> None:
     assert "(edges.auc under server; all victims)" in lines[2]
     assert lines[3].startswith("  not shown   .550 [.400, .700], base .500")
     assert verdict_lines(of(weak))[0].startswith("Verdict: no leak is shown. 0 of 1 figures")
-    assert "nothing was attacked" in verdict_lines(of())[0]
+    assert "No attack was run" in verdict_lines(of())[0]
     nothing = Figure("edges", "auc", "server", "all", NOT_ATTACKED, reason="x")
     assert verdict_lines(of(nothing)) == [
-        "Verdict: nothing to attack: what the adversaries asked for get is nothing to work on (the reasons are below)."
+        "Verdict: nothing to attack: the adversaries have nothing to work on (reasons below)."
     ]
+
+
+def test_what_the_protocol_shows_is_headed_exposed() -> None:
+    shown = figure(0.6, 0.7, 0.8, 0.5, exposed=exact(0.7, 50))
+    assert verdict_lines(of(shown))[0] == (
+        "Verdict: exposed. 1 of 1 is exposed: the protocol shows as much, whatever was trained."
+    )
+    both = of(shown, figure(0.6, 0.7, 0.8, 0.5, attack="degrees", metric="degree"))
+    assert verdict_lines(both)[0] == (
+        "Verdict: leaks. 1 of 2 figures beats its baseline by inference (95 % CI excludes it). 1 of 2 is exposed: the protocol "
+        "shows as much, whatever was trained."
+    )
+    assert [one.status for one in found_over([of(shown), of(shown)])] == ["EXPOSED"]
+    assert "EXPOSED in 1 of 1" in comparison_lines({"none": of(shown)})[1]
 
 
 def test_over_several_trainings_the_interval_and_the_worst_base_count() -> None:
@@ -95,7 +114,7 @@ def test_over_several_trainings_the_interval_and_the_worst_base_count() -> None:
     missing = [of(figure(0.6, 0.7, 0.8, 0.5)), of(figure(0, 0, 1, None, reason="nothing crossed"))]
     assert [one.status for one in found_over(missing)] == ["not attacked"]
     assert seeds_lines(steady)[0].startswith("Verdict over 2 trainings: ")
-    assert "nothing was attacked" in seeds_lines([of(), of()])[0]
+    assert "No attack was run" in seeds_lines([of(), of()])[0]
 
 
 def test_a_comparison_names_each_case_its_worst_figure_and_its_utility() -> None:

@@ -52,7 +52,7 @@ def test_the_first_sentence_is_the_command_lines(record: Record) -> None:
     assert said == f"Verdict: {summary(found_in(record))}".replace("(reasons below)", "(reasons with the run)")
     assert [line.partition(":")[0] for line in run_verdicts([Run("a", record), Run("b", record)])] == ["“a”", "“b”"]
     silent = msgspec.structs.replace(record, figures=[])
-    assert run_verdicts([Run("mine", silent)]) == ["Verdict: none: nothing was attacked, so nobody knows what leaks."]
+    assert run_verdicts([Run("mine", silent)]) == ["Verdict: none: no attack was run, so nobody knows what leaks."]
     page = render(assemble([Run("mine", record)]))
     assert page.index("Verdict: ") < page.index("What this does not say") < page.index("<svg")
 
