@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from attacks.figure import Figure
-from attacks.registry import ATTACKS
+from attacks.registry import ATTACKS, RECONSTRUCTION
 from attacks.view import ALL, threat_models
 from experiments.reporting.frames import attack_name, figure_frame, over_all, rows_of, run_frame, where_measured
 from experiments.reporting.html.charts import Dot, Group
@@ -76,14 +76,16 @@ def _against_base(run: Run, one: Figure) -> Verdict | None:
 
 
 def card_findings(run: Run) -> tuple[Finding, ...]:
-    """What each attack found in a run under each threat model, in sentences."""
+    """What each attack but reconstruction found in a run under each threat model, in sentences."""
     found: dict[str, list[Statement]] = {}
     for one in measured(run):
+        if one.attack == RECONSTRUCTION:
+            continue
         place = f"{one.threat_model}, {one.attack}"
         whose = "all victims together" if one.victim == ALL else one.victim
         found.setdefault(place, []).append(Statement(f"{_stated(one)}; of {whose}.", _against_base(run, one)))
     reasons = tuple(map(Statement, figure_reasons(run.record)))
-    if not found and reasons:
+    if not measured(run) and reasons and not run.record.leakage:
         return (Finding("every threat model", reasons),)
     return tuple(Finding(place, tuple(statements)) for place, statements in found.items())
 

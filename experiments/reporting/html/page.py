@@ -123,7 +123,9 @@ def _federation(
     record, records = runs[0].record, {run.name: run.record for run in runs}
     train, test = (sum(sizes[split] for sizes in record.data.clients.values()) for split in ("train", "test"))
     task = task_of(record.spec)
-    rebuilds = task.name == ATTACKS[RECONSTRUCTION].task  # what leaks are triples, and their parts are shown
+    rebuilt, attacked = (any(getattr(run.record, name) for run in runs) for name in ("leakage", "attacked"))
+    # Sections on rebuilt triples; runs that other attacks alone were made on have the sections of any attack.
+    rebuilds = task.name == ATTACKS[RECONSTRUCTION].task and (rebuilt or not attacked)
     return Federation(
         identity=identity,
         name=name,
@@ -260,10 +262,9 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
     return Card(
         name=run.name,
         about=f"{spec.algorithm}, {task.network(spec)}, {defense}",
-        findings=findings.card_findings(run)
-        if task.name != ATTACKS[RECONSTRUCTION].task
-        else tuple(
-            Finding(attack_name(row.threat_model, row.leak), tuple(_statements(run, row))) for row in pooled(record)
+        findings=(
+            *(Finding(attack_name(row.threat_model, row.leak), tuple(_statements(run, row))) for row in pooled(record)),
+            *findings.card_findings(run),
         ),
         utility=utility,
         cost=f"{mebibytes(record.bytes.up)} MiB to the server, {mebibytes(record.bytes.down)} MiB back, "

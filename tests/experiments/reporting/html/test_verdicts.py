@@ -57,6 +57,22 @@ def test_the_first_sentence_is_the_command_lines(record: Record) -> None:
     assert page.index("Verdict: ") < page.index("What this does not say") < page.index("<svg")
 
 
+def test_any_attack_counts(record: Record) -> None:
+    """Runs that were attacked by anything but reconstruction were said not to be attacked."""
+    others = [one for one in record.figures if one.attack != "reconstruction"]
+    assert others
+    leaking = msgspec.structs.replace(record, figures=others)
+    page = render(assemble([Run("mine", leaking)]))
+    assert "No run was attacked" not in page
+    assert "nothing is known of what it leaks" not in page
+    assert all(f"{one.threat_model}, {one.attack}" in page for one in others if not one.reason)
+    both = render(assemble([Run("mine", record), Run("other", leaking)]))
+    assert "nothing is known of what it leaks" not in both
+    assert "nothing is known of what it leaks" in render(
+        assemble([Run("mine", msgspec.structs.replace(record, figures=[]))])
+    )
+
+
 def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:
     page = render(assemble([Run("mine", record)], judged=[("check", checked_on(record.data.hash))]))
     places = [page.index(one) for one in ("Policy policy.yaml: fail", "A policy judges the limits", "In short</h2>")]
@@ -122,7 +138,7 @@ def test_a_score_that_is_the_same_in_all_examples_is_left_out(record: Record) ->
     def page(*scores: float) -> str:
         right = tuple(Example("h", "claim", "truth", score) for score in scores)
         examples = (Examples("mine", "server", "counts", right, ()),)
-        return render(replace(made, federations=(replace(federation, examples=examples),)))
+        return render(replace(made, federations=(replace(federation, rebuilds=True, examples=examples),)))
 
     assert not re.search(r"Score 1\.000", page(1.0, 1.0))
     assert re.findall(r"Score (\S+)\.<", page(1.0, 0.5)) == ["1.000", "0.500"]
