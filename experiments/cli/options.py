@@ -147,7 +147,7 @@ FLAGS: dict[str, Flag] = {
     ),
     "weight_decay": Flag(("--weight-decay",), "of the optimizer", OF_TASK["graph"]),
     "select": Flag(
-        ("--select",), "which graphs say what round is kept; test, as GCFL's code does, is too high", OF_TASK["graph"]
+        ("--select",), "round to keep: best validation or test (too high) accuracy, or the last round", OF_TASK["graph"]
     ),
     "clean": Flag(("--clean",), "keep isomorphic graphs on one side of the split", OF_TASK["graph"]),
     **_setting_flags(),

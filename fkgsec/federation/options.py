@@ -104,6 +104,11 @@ class RunOptions(
         """Whether shared models are validated, kept and tested as local training left them."""
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
 
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the last round is kept, whatever validation says."""
+        return False
+
     def exchanges(self, round: int) -> bool:
         """Whether shared rows cross in this round; everybody can tell beforehand."""
         return self.settings.exchanges(round, self.seed)

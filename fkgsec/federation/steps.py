@@ -126,8 +126,10 @@ def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> 
     number, valid = passed.round, passed.valid() if passed.valid else None
     if passed.checked:
         better = valid is None or progress.best_valid is None or valid > progress.best_valid
-        if better or progress.best_round < begins <= number:
-            progress.best_valid = progress.best_valid if valid is None else valid
+        restarts = progress.best_round < begins <= number
+        if valid is not None and (better or restarts):
+            progress.best_valid = valid
+        if better or restarts or sites.options.keeps_last:
             progress.best_round = number
             sites.keep(number)
         progress.bad_checks = 0 if better else progress.bad_checks + 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fkgsec.gnn.result import GnnResult  # noqa: F401 (the base below names it)
 
 Share = Literal["encoder", "all"]
-Select = Literal["validation", "test"]
+Select = Literal["validation", "test", "last"]
 Optimizer = Literal["adam", "sgd"]
 
 
@@ -36,8 +36,8 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
         local_steps: batches of a client in each epoch; None: all. With `local_epochs=1`, `local_steps=1` and `optimizer="sgd"`
             clients share the gradient of one batch in a round (FedSGD), the setting of gradient inversion.
         weight_decay: of the optimizer, the weight of half the squared norm of all parameters.
-        select: which graphs say what round is kept: those of "validation"; or of "test", as GCFL's code takes the best of several
-            models by their test accuracy, which is then too high.
+        select: round to keep: best validation accuracy ("validation"), best test accuracy ("test", which overestimates), or the
+            "last" round, as the published codes of GCFL and FedStar report FedAvg, FedProx and FedStar.
     """
 
     task: ClassVar[str] = "graph"
@@ -65,6 +65,10 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"local_steps must be at least 1; got {self.local_steps}")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise SpecError(f"weight_decay must be at least 0; got {self.weight_decay}")
+
+    @property
+    def keeps_last(self) -> bool:
+        return self.select == "last"
 
     def architecture(self) -> Architecture:
         """Of every client's network."""

@@ -96,8 +96,8 @@ class GraphTask:
         return {place: self.trainers[place].train(round, on_step) for place in places}
 
     def validate(self) -> float | None:
-        """Mean over clients of the share of validation graphs that are classified right (of test graphs, where these select)."""
-        split = "valid" if self.options.select == "validation" else "test"
+        """Mean over clients of the share of validation graphs that are classified right (of test graphs with `select=test`)."""
+        split = "test" if self.options.select == "test" else "valid"
         chosen = [(trainer, getattr(trainer.client, split)) for trainer in self.trainers]
         shares = [trainer.classify(ids).correct.mean() for trainer, ids in chosen if len(ids)]
         return float(np.mean(shares)) if shares else None

@@ -105,6 +105,32 @@ def test_selection_on_test_graphs_is_named(motifs: FederatedGraphs, finished: di
     assert [entry.loss for entry in result.rounds] == [entry.loss for entry in finished["fedavg"].rounds]
 
 
+def test_the_last_round_can_be_kept(motifs: FederatedGraphs, tmp_path: Path) -> None:
+    """The validation accuracy of all rounds stays in the result, and a run that was killed keeps the last round, too."""
+    options = replace(SMALL, rounds=6)
+    best, last = (run_federation(motifs, replace(options, select=select)) for select in ("validation", "last"))
+    assert best.best_round < last.best_round == 6
+    assert [entry.valid for entry in best.rounds] == [entry.valid for entry in last.rounds]
+    assert not torch.equal(flat(best), flat(last))
+
+    class Kill(Observer):
+        def round_started(self, round: int, num_steps: int) -> None:
+            if round == 6:
+                raise KeyboardInterrupt
+
+    options = replace(options, select="last")
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(motifs, options, tmp_path, Kill(), checkpoint_every_s=0)
+    assert torch.equal(flat(run_federation(motifs, options, tmp_path)), flat(last))
+
+
+def test_patience_counts_from_the_best_round_where_the_last_is_kept(motifs: FederatedGraphs) -> None:
+    options = replace(SMALL, rounds=30, patience=2)
+    best, last = (run_federation(motifs, replace(options, select=select)) for select in ("validation", "last"))
+    assert len(best.rounds) == len(last.rounds) < 31
+    assert last.best_round == len(last.rounds) - 1 == best.best_round + 2
+
+
 def test_without_its_term_fedprox_is_fedavg(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
     none = run_federation(motifs, replace(SMALL, algorithm="fedprox-gc", settings={"mu": 0.0}))
     assert torch.equal(flat(none), flat(finished["fedavg"]))
@@ -251,7 +277,7 @@ def test_training_learns_the_motif() -> None:
     [
         ({"weight_decay": -1.0}, "weight_decay must be at least 0; got -1.0"),
         ({"model": "gan"}, "model must be gin"),
-        ({"select": "train"}, "select must be one of validation, test; got 'train'"),
+        ({"select": "train"}, "select must be one of validation, test, last; got 'train'"),
         ({"algorithm": "fede"}, "algorithm 'fede' is one of the task 'kge'; GnnOptions has the options of 'graph'"),
         ({"settings": {"mu": 1.0}}, "mu does not apply to fedavg"),
         ({"settings": {"share": "half"}}, "share must be one of all, encoder; got 'half'"),
