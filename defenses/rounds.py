@@ -331,7 +331,11 @@ def server_upload(
         note(server.note(round, table, total))
         kept = server.open(round, table, total, crossed)
         outcome = Uploaded(
-            len(total.survivors), 0, _by_table(table, {**total.excluded, **excluded}), num_kept_rows=kept
+            len(total.survivors),
+            0,
+            _by_table(table, {**total.excluded, **excluded}),
+            num_kept_rows=kept,
+            changed_levels=server.tables[table].codec.changed_levels,
         )
     server.end(round, table)
     return outcome

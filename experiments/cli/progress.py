@@ -140,6 +140,7 @@ class RunProgress(Observer):
             f"loss {entry.loss:.4f}" if entry.loss is not None else "",
             f"{self._metric} {self._valid:.4f}" if self._valid is not None else "",
             f"{self._num_bytes / 2**20:.1f} MiB",
+            "" if entry.changed_levels is None else f"{entry.changed_levels:.2%} of quantized weight levels changed",
         ]
         figures = "  ".join(part for part in parts if part)
         self._progress.update(self._rounds, completed=entry.round, figures=figures)

@@ -73,7 +73,7 @@ class _State(msgspec.Struct):
     round: int = 0
     loss: float | None = None
     valid: float | None = None
-    outcomes: list[tuple[int, int, dict[str, str], dict[str, tuple[int, int]], int]] = []
+    outcomes: list[tuple[int, int, dict[str, str], dict[str, tuple[int, int]], int, float | None]] = []
 
 
 class Server:
@@ -238,7 +238,8 @@ class Server:
     def save(self, path: Path, progress: Progress, passed: Passed) -> None:
         """Write a checkpoint when what a round came to was posted, and nothing of it has crossed."""
         outcomes = [
-            (o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut), o.num_kept_rows) for o in passed.outcomes
+            (o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut), o.num_kept_rows, o.changed_levels)
+            for o in passed.outcomes
         ]
         state = _State(self.talk.stand(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
         if passed.valid and self.judged_before_broadcast:

@@ -33,6 +33,7 @@ from experiments.runs.record import Record
 from experiments.runs.seeds import SeedsRecord
 from experiments.tasks.task import Statistics, task_named, task_of
 from fkgsec.data.catalogue import Dataset
+from fkgsec.federation.checkpoint import quantization_lines
 
 INFERENCE_TITLE = f"TRR by inference ({PAPER}: the paper's own)"
 RATES = rates(err="ERR", trr="TRR")
@@ -151,6 +152,7 @@ def protection_lines(record: Record) -> list[str]:
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
     if kept := sum(entry.num_kept_rows for entry in trained):
         lines.append(f"{kept:,} rows kept their old value: a client put more into the secure sum than the clip allows.")
+    lines += [f"{line[0].upper()}{line[1:]}." for line in quantization_lines(trained)]
     clipped = sum(entry.num_clipped for entry in trained)
     return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines
 

@@ -122,6 +122,7 @@ class ServerCodec:
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         self.shared, self.options, self.answers = shared, options, answers
+        self.changed_levels: float | None = None  # see `Uploaded`; set by `publish`
 
     def begin(self) -> None:
         """Called once the first rows are set, and after a resume before `load`."""

@@ -203,6 +203,7 @@ class Uploaded(NamedTuple):
         excluded: by party the reason why a message of it was left out.
         cut: by party how many of its rows a screen cut, and of how many; empty where none counts them.
         num_kept_rows: rows that kept their old value, because honest clients cannot have given the sum that was opened.
+        changed_levels: share of the quantized weight levels that differ from the last broadcast; None without quantization.
     """
 
     num_survivors: int
@@ -210,6 +211,7 @@ class Uploaded(NamedTuple):
     excluded: Mapping[str, str] = MappingProxyType({})
     cut: Mapping[str, tuple[int, int]] = MappingProxyType({})
     num_kept_rows: int = 0
+    changed_levels: float | None = None
 
 
 def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:

@@ -80,7 +80,11 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
     cut = server.aggregate(round, uploads) if uploads else {}
     num_clipped = sum(cut.values()) * server.shared.rows.shape[1]
     return Uploaded(
-        len(uploads), num_clipped, excluded, {party: (rows, len(uploads[party].rows)) for party, rows in cut.items()}
+        len(uploads),
+        num_clipped,
+        excluded,
+        {party: (rows, len(uploads[party].rows)) for party, rows in cut.items()},
+        changed_levels=server.codec.changed_levels if uploads else None,
     )
 
 

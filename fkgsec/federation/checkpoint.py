@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -43,6 +43,8 @@ class RoundEntry(msgspec.Struct, frozen=True):
         excluded: by party the reason why the secure aggregation left out a message of it.
         cut_rows: by party, where a server screens single uploads: how many of its rows were cut, and of how many.
         num_kept_rows: rows that kept their old value, because honest clients cannot have given the secure sum that was opened.
+        changed_levels: share of the broadcast's quantized weight levels that differ from the last broadcast, 0 to 1; None without
+            quantization or an exchange.
     """
 
     round: int
@@ -56,6 +58,28 @@ class RoundEntry(msgspec.Struct, frozen=True):
     excluded: dict[str, str] = {}
     cut_rows: dict[str, tuple[int, int]] = {}
     num_kept_rows: int = 0
+    changed_levels: float | None = None
+
+
+def quantization_lines(rounds: Sequence[RoundEntry]) -> list[str]:
+    """The share of quantized weight levels that changed between broadcasts, and a warning where none did; empty without any.
+
+    >>> quantization_lines([RoundEntry(1, None, None, 0, 0, 0.0, changed_levels=0.0)])[-1][:8]
+    'warning:'
+    """
+    shares = [entry.changed_levels for entry in rounds if entry.changed_levels is not None]
+    if not shares:
+        return []
+    still = sum(share == 0 for share in shares)
+    lines = [
+        f"quantized weight levels changed per exchange: {sum(shares) / len(shares):.2%} (mean of {len(shares)} exchanges)"
+    ]
+    if still:
+        lines.append(
+            f"warning: no quantized weight level changed in {still} of {len(shares)} exchanges, so shared weights did not train "
+            "in them; use more bits or rounding=stochastic"
+        )
+    return lines
 
 
 class Progress(msgspec.Struct):

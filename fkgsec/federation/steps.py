@@ -164,4 +164,5 @@ def round_entry(
         excluded=all_excluded(outcomes),
         cut_rows=all_cut(outcomes),
         num_kept_rows=sum(outcome.num_kept_rows for outcome in outcomes),
+        changed_levels=next((one.changed_levels for one in outcomes if one.changed_levels is not None), None),
     )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.federation import packing
+from fkgsec.federation.checkpoint import quantization_lines
 from fkgsec.federation.result import RunResult
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.sets import FederatedGraphs
@@ -82,6 +83,7 @@ class GnnResult(RunResult):
         lines = [f"test accuracy, mean over clients: {mean}"]
         if self.options.select == "test":
             lines.append("the round was selected by test accuracy, which is too high")
+        lines += quantization_lines(self.rounds)
         for client, one in zip(self.graph.clients, self.test, strict=True):
             if len(one.classes):
                 lines.append(f"test accuracy, {client.name}: {proportion(int(one.correct.sum()), len(one.classes))}")

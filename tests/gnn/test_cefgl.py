@@ -268,9 +268,47 @@ def test_secure_sums_see_what_the_clear_server_sees(defense: str, motifs: Federa
     for one, other in zip(secured.models, clear.models, strict=True):
         for name in one:
             assert float((one[name] - other[name]).abs().max()) <= step, name
+    assert [entry.changed_levels for entry in secured.rounds[:2]] == [None, None]
+    assert secured.rounds[2].changed_levels == pytest.approx(clear.rounds[2].changed_levels, abs=0.02)
     uploads = [m for m in secured.transcript.messages(2) if m.receiver == SERVER]
     assert uploads
     assert not any(isinstance(one, QuantisedRows | Rows) for one in uploads)
+
+
+def test_nearest_rounding_at_few_bits_freezes_the_shared_weights(motifs: FederatedGraphs) -> None:
+    """A step of a 4-bit level is larger than what clients move a weight by."""
+    nearest, stochastic, whole = (
+        run_federation(motifs, replace(SMALL, rounds=8, learning_rate=1e-4, settings={**ALL_ROUNDS, **settings}))
+        for settings in ({"bits": 4}, {"bits": 4, "rounding": "stochastic"}, {"bits": 32})
+    )
+    assert [entry.changed_levels for entry in nearest.rounds[-3:]] == [0.0] * 3
+    assert "warning: no quantized weight level changed in" in nearest.summary()
+    assert all((entry.changed_levels or 0) > 0 for entry in stochastic.rounds[1:])
+    assert "quantized weight levels changed per exchange" in stochastic.summary()
+    assert "warning" not in stochastic.summary()
+    assert {entry.changed_levels for entry in whole.rounds} == {None}
+    assert "quantized" not in whole.summary()
+
+
+def test_changed_levels_are_those_of_consecutive_broadcasts(motifs: FederatedGraphs) -> None:
+    """By hand, from the broadcasts; rounds without an exchange have none."""
+    result = run_federation(motifs, replace(SMALL, rounds=6, learning_rate=0.01), rounds_needed=range(7))
+    exchanges = [number for number in range(1, 7) if SMALL.exchanges(number)]
+    assert [entry.round for entry in result.rounds if entry.changed_levels is not None] == exchanges
+    places = tensor_places(result.row_names["parameters"])
+    matrices = torch.cat([own for own in places.values() if len(own) > 1])
+    last = None
+    for number in (0, *exchanges):
+        message = next(m for m in result.transcript.messages(number) if m.sender == SERVER and m.receiver != SERVER)
+        if isinstance(message, QuantisedRows):
+            levels = message.unpack()[0]
+        else:
+            assert isinstance(message, Rows)
+            levels = quantise(message.unpack(), places, bits=4).levels
+        if last is not None:
+            share = float((levels[matrices] != last[matrices]).double().mean())
+            assert result.rounds[number].changed_levels == pytest.approx(share)
+        last = levels
 
 
 @pytest.mark.parametrize(

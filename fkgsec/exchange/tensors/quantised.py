@@ -186,9 +186,24 @@ class QuantisedServer(ServerCodec):
             return
         rng = _rng(self.options.seed, 0, aggregated) if stochastic else None
         quantised = quantise(aggregated, tensor_places(self.shared.names), bits=bits, scale=scale, rng=rng)
+        self.changed_levels = self._changed_share(quantised.levels)
         self.shared.rows, self._steps, self._factored = quantised.values(), quantised.steps, None
         if self.options.settings.factors == "smaller" and not self.options.defense and self._all_are_sent_the_same():
             self._try_factors(aggregated, quantised, rng)
+
+    def _changed_share(self, levels: Tensor) -> float:
+        """Share of the weight matrices' levels int64 `[N, width]` that differ from those of the last broadcast (of all levels
+        where no tensor is a matrix). The largest value of a bias is near what a client moves it by, so that biases change
+        where matrices do not."""
+        bits, scale, _ = self._settings
+        places = tensor_places(self.shared.names)
+        if len(self._steps) and self._factored is None:
+            last = _multiples(self.shared.rows, self._steps).levels
+        else:  # whole rows, or factors
+            last = quantise(self.shared.rows, places, bits=bits, scale=scale).levels
+        matrices = [own for own in places.values() if len(own) > 1] or list(places.values())
+        own = torch.cat(matrices)
+        return float((levels[own] != last[own]).double().mean())
 
     def _try_factors(self, aggregated: Tensor, whole: Quantised, rng: np.random.Generator | None) -> None:
         """Take factors of the aggregate in place of its rows, if their message is shorter."""
