@@ -85,6 +85,8 @@ def active_server(terms: Terms) -> str:
         "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests out "
         "of order, repeated or left out open no sum of rows that the server knows (tests/deploy/test_order.py)"
     )
+    if terms.defense.suppress:
+        return f"{withstood}. Not withstood: rounds that the server falsely calls failed, which under suppress give rows away"
     if terms.codec.whole:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
         return f"{withstood}. Not withstood: one table of the server's choice for all clients"

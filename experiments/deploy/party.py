@@ -109,7 +109,14 @@ class Party:
         self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
         self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
         self._join()
-        self.order = ClientOrder(self.place, len(agreement.parties), self.options, self.recipe.shared, sums=self._sums)
+        self.order = ClientOrder(
+            self.place,
+            len(agreement.parties),
+            self.options,
+            self.recipe.shared,
+            sums=self._sums,
+            always_sent=not CODECS[self.recipe.codec].chooses_rows,
+        )
         load_memory(self)
         self.order.position = self.memory.position
         self._last = (self.memory.serial, self.memory.request, self.memory.reply)
@@ -352,7 +359,8 @@ class Party:
         before = {table: self.task.rows(table, 0).clone() for table in self.tables}
         self.task.begin_round()
         losses = self.task.train(item.round, [0], lambda: None)
-        self.order.training_changed(any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items()))
+        changed = any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items())
+        self.order.training_changed(item.round, changed=changed)
         self._before_broadcast(item.round)
         return Answer(content=encode(Trained(losses[0])))
 

@@ -4,14 +4,16 @@
     order.check("train", 3)                          # raises `OrderError` if the step is not due
     ...                                              # the client trains
     order.mark("train", 3)
-    order.training_changed(True)
+    order.training_changed(3, changed=True)
 
 A server that follows the protocol never meets a refusal. Any other server could make clients upload rows that it knows. For
 example, it asks four of five clients to upload without training: they upload its broadcast, and the sum minus four times the
 broadcast is the fifth client's upload. It could also have clients measure table after table, or add the same noise twice.
 
 The machine withstands both. A run is one sequence of phases (`STEPS`), and a client never goes back in it. It uploads in a round
-only if it trained in that round, if it received no broadcast since, and if the training changed its rows. A client that refuses
+only if it trained in that round, if it received no broadcast since, and if the training changed its rows. Between two trainings
+of rounds with an exchange it must have received a broadcast: a client that trained for many rounds would differ from the others
+by far more than they do from each other, and the sum would show its rows. A client that refuses
 a step of a round takes part in no sum of that round.
 
 Deployed clients (`experiments.deploy.party`) and simulated ones (`fkgsec.federation.loop`) run the same machine.
@@ -46,22 +48,24 @@ class Step(NamedTuple):
         phase: position within a round. A client never goes back to an earlier phase of a round or to an earlier round.
         when: the rounds in which it is accepted.
         once: whether it is accepted once for each table and round. An upload takes several messages.
+        per_table: whether it is of one table. The name of a table means nothing to any other step.
     """
 
     phase: int
     when: When
     once: bool = True
+    per_table: bool = False
 
 
 STEPS: dict[str, Step] = {
     "hello": Step(0, "before", once=False),
-    "alignment": Step(0, "before", once=False),
-    "union": Step(0, "before", once=False),  # several messages; `enter_union` lets a client enter one
-    "place": Step(0, "before"),
+    "alignment": Step(0, "before", once=False, per_table=True),
+    "union": Step(0, "before", once=False, per_table=True),  # several messages; `enter_union` lets a client enter one
+    "place": Step(0, "before", per_table=True),
     "train": Step(1, "own rounds"),
-    "upload": Step(3, "own exchanges", once=False),
-    "listen": Step(3, "exchanges"),
-    "broadcast": Step(4, "exchanges"),
+    "upload": Step(3, "own exchanges", once=False, per_table=True),
+    "listen": Step(3, "exchanges", per_table=True),
+    "broadcast": Step(4, "exchanges", per_table=True),
     "validate": Step(5, "checks"),  # `VALIDATE_AS_TRAINED` where models are judged before the broadcast
     "candidate": Step(6, "rounds", once=False),
     "measure": Step(7, "end", once=False),
@@ -77,14 +81,14 @@ class Position(msgspec.Struct):
     Attributes:
         round, phase: of the latest accepted step.
         last: by step and table, the latest round in which it was accepted.
-        changed: whether the latest training changed any row of a shared table.
+        unchanged: the first round whose training changed no row of a shared table; 0: none.
         refused: the latest round in which a step was refused; 0: none.
     """
 
     round: int = 0
     phase: int = 0
     last: dict[str, int] = {}
-    changed: bool = False
+    unchanged: int = 0
     refused: int = 0
 
 
@@ -96,6 +100,7 @@ class ClientOrder:
         options: of the run; they say who takes part in which round, and when tables are exchanged and validated.
         tables: the shared tables.
         sums: whether uploads are hidden in sums. Only then does an upload that the server knows expose another client's.
+        always_sent: whether a broadcast follows each exchange, also one that opened no sum (not so for FedS).
         after_run: whether this is the single round after a run in which clients unlearn, for which the options name no
             participants.
     """
@@ -108,10 +113,12 @@ class ClientOrder:
         tables: Sequence[Table],
         *,
         sums: bool,
+        always_sent: bool = True,
         after_run: bool = False,
     ) -> None:
         self.client_index, self.num_clients, self.options = client_index, num_clients, options
         self.tables, self.sums, self.after_run = tuple(tables), sums, after_run
+        self.always_sent = always_sent
         as_trained = options.evaluates_before_broadcast or RECIPES[options.algorithm].private != "none"
         self._steps = STEPS | (
             {"validate": STEPS["validate"]._replace(phase=VALIDATE_AS_TRAINED)} if as_trained else {}
@@ -132,11 +139,16 @@ class ClientOrder:
         if step in self._steps:
             at = self.position
             at.round, at.phase = self._place(step, round)
-            at.last[f"{step} {table}"] = round
+            at.last[self._key(step, table)] = round
 
-    def training_changed(self, changed: bool) -> None:
-        """Record whether the latest training changed any row of a shared table."""
-        self.position.changed = changed
+    def training_changed(self, round: int, *, changed: bool) -> None:
+        """Record whether the training of a round changed any row of a shared table.
+
+        If it did not, the client takes part in no further sum: a server that could see such refusals again and again would learn
+        from each whether the client holds the rows that its table trains.
+        """
+        if not changed and not self.position.unchanged:
+            self.position.unchanged = round
 
     def enter_union(self, table: Table) -> bool:
         """Enter the private set union of a table; returns whether the client had entered it before.
@@ -147,6 +159,9 @@ class ClientOrder:
         self.position.last[f"entered union {table}"] = 0
         return entered
 
+    def _key(self, step: str, table: str) -> str:
+        return f"{step} {table if self._steps[step].per_table else ''}"
+
     def _place(self, step: str, round: int) -> tuple[int, int]:
         rule = self._steps[step]
         return (self.options.rounds + 1 if rule.when == "end" else round), rule.phase
@@ -156,14 +171,23 @@ class ClientOrder:
             return
         rule, at, name = self._steps[step], self.position, f"{step} {table}".strip()
         self._check_round(rule.when, round, name)
-        if rule.once and round <= at.last.get(f"{step} {table}", -1):
+        if rule.once and round <= at.last.get(self._key(step, table), -1):
             raise OrderError(f"{name} in round {round} was taken already")
         if self._place(step, round) < (at.round, at.phase):
             raise OrderError(f"{name} in round {round} comes too late: this client is past that step")
         if step == "train" and (missing := [one for one in self.tables if f"broadcast {one}" not in at.last]):
             raise OrderError(f"train in round {round} before any broadcast of {', '.join(missing)}")
+        if step == "train" and self.sums and self.always_sent:
+            self._check_sent(round)
         if step == "upload":
             self._check_upload(round, name, table)
+
+    def _check_sent(self, round: int) -> None:
+        """Between two trainings, each table must have been sent if it was due."""
+        at, trained = self.position, self.position.last.get("train ", 0)
+        due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
+        if late := [table for table in self.tables if at.last[f"broadcast {table}"] < due]:
+            raise OrderError(f"train in round {round} before the broadcast of {', '.join(late)} in round {due}")
 
     def _check_upload(self, round: int, name: str, table: str) -> None:
         at = self.position
@@ -171,9 +195,9 @@ class ClientOrder:
             raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")
-        if self.sums and not at.changed:
+        if self.sums and at.unchanged:
             raise OrderError(
-                f"{name} in round {round}, in which training changed no row: the server would know the upload"
+                f"{name} in round {round}: training changed no row in round {at.unchanged}, so the server would know the upload"
             )
         if at.last.get(f"listen {table}") == round:
             raise OrderError(f"{name} in round {round}, which this client sits out")
@@ -221,7 +245,7 @@ class ClientOrders:
         """These clients trained; by party whether the training changed any row of a shared table."""
         self._take(changed, "train", round)
         for party, moved in changed.items():
-            self._orders[party].training_changed(moved)
+            self._orders[party].training_changed(round, changed=moved)
 
     def refusals(self, round: int, table: Table, participants: Sequence[str]) -> dict[str, str]:
         """By party why a client takes no part in the upload of a table; those without an entry do."""

@@ -123,8 +123,8 @@ def _same_embeddings(apart: Consortium, together: KgeResult) -> bool:
 
 
 def _plain(record: Record) -> dict[str, Any]:
-    """What a record says of a run, wherever it was made: not machine, time, digests, data as the server knows them, the statement,
-    and what only one process can know: the rank of each test item, and which items stand in another client's training."""
+    """What a record says of a run, wherever it was made: not machine, time, digests, data as the server knows them, the
+    statement, and what only one process can know: the rank of each test item, and which stand in another client's training."""
     told = msgspec.to_builtins(record)
     for name in ("environment", "data", "protection", "origin", "items", "items_shared"):
         del told[name]
