@@ -251,7 +251,7 @@ class TestOnRuns:
 
 NULL = FederationOptions(
     dim=16, gamma=4, rounds=2, local_epochs=1, eval_every=2, patience=0, batch_size=128, num_negatives=8,
-    learning_rate=1e-12, device="cpu", protocol_seed=3,
+    learning_rate=1e-6, device="cpu", protocol_seed=3,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,8 @@ def test_spearman_is_scipys_and_its_interval_covers() -> None:
 
 def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None:
     class Plain:
+        attack = SimpleNamespace(errors=())
+
         def figure(self, metric, victim, estimate, **details):
             from attacks import Figure
 

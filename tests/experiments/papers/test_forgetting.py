@@ -174,7 +174,7 @@ def test_the_scoreboard_counts_them_and_their_base_run_counts_for_no_cell(
     assert board.count("not run") == 0
     assert [cell.printed for cell in board.cells] == [True] * 5 + [False] * 3
     base_only = [one for one in clean if not isinstance(one, Forgotten)]
-    assert make_scoreboard([table], base_only)[0].count("not run") == 8
+    assert make_scoreboard([table], base_only)[0].count("not run") == 5
 
 
 def test_forget_sets_are_shares_of_each_client_or_published(table: Experiment, tmp_path: Path) -> None:
