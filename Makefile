@@ -61,12 +61,12 @@ release: $(SUPPLY)/.made  ## dist/release: sdist and wheel, metadata checked, tr
 	venv/bin/fkgsec report demo --out report.html
 
 bench: $(VENV)/.dev  ## seconds per round and per ranking beside this machine's floor, and beside PyKEEN's
-	$(BIN)/python -m experiments.bench.rounds
-	$(BIN)/python -m experiments.bench.graphs
-	$(BIN)/python -m experiments.bench.protocols
-	$(BIN)/python -m experiments.bench.sessions
-	$(BIN)/python -m experiments.bench.unlearning
-	$(BIN)/python -m experiments.bench.peers.pykeen --batches 20 --ranked 500
+	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.graphs
+	$(BIN)/python -m benchmarks.protocols
+	$(BIN)/python -m benchmarks.sessions
+	$(BIN)/python -m benchmarks.unlearning
+	$(BIN)/python -m benchmarks.peers.pykeen --batches 20 --ranked 500
 
 $(SUPPLY)/.made: constraints.txt  # an environment of its own: its packages are none of ours
 	$(PYTHON) -m venv $(SUPPLY)

@@ -5,7 +5,7 @@
     bounded(drawn, 100)                                        # eight numbers in 0..99
 
 The key says seed, purpose and client; the counter's four words say what is drawn: a number's place within the step, the step, the
-epoch and the round. `fkgsec.kge.cpu_draws` (numba) and `fkgsec.kge.device.draws` (Triton) give the same numbers.
+epoch and the round. `fkgsec.kge.cpu_draws` (numba) gives the same numbers.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; tested against the vectors published with Random123.
 """
@@ -75,21 +75,7 @@ def bounded(drawn: Tensor, bound: Tensor | int) -> Tensor:
     return (drawn * bound) >> 32
 
 
-def orders(keys: Tensor, places: Tensor, groups: Tensor, *, epoch: Tensor | int, round: Tensor | int) -> Tensor:
-    """Rows of several groups, each group's in random order: int64 `[n]`, the group with the lowest number first.
-
-    Args:
-        keys: int64 `[n]`, the key of each row's group. places: int64 `[n]`, a row's number within its group.
-        groups: int64 `[n]`, below 2^31.
-
-    Rows are sorted by (group, word at the row's place in step 0), stably: two rows of a group with equal words, one pair in 2^32,
-    stay in their order.
-    """
-    drawn = words(keys, places, step=0, epoch=epoch, round=round)
-    return torch.argsort((groups << 32) | drawn, stable=True)
-
-
 def order(key: int, count: int, *, epoch: int, round: int) -> Tensor:
-    """0 .. count - 1 in random order, as `orders` has them for one group; on the CPU."""
+    """Permute 0 .. count - 1: sorted by their words of step 0, stably. Int64 `[count]`, on the CPU."""
     places = torch.arange(count)
     return torch.argsort(words(key, places, step=0, epoch=epoch, round=round), stable=True)

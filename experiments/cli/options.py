@@ -120,8 +120,7 @@ FLAGS: dict[str, Flag] = {
     "rank_scope": Flag(("--rank-scope",), "entities that test answers compete with", OF_TASK["kge"]),
     "draws": Flag(
         ("--draws",),
-        "order and negatives from numpy's generators, or by counters, philox, which a GPU's fused step needs; figures "
-        "differ as those of two seeds do",
+        "where the order of triples and the negatives come from: a numpy generator per epoch, or counters (philox)",
         OF_TASK["kge"],
     ),
     "label_smoothing": Flag(("--label-smoothing",), "of noge's labels (0.1)", OF_TASK["kge"]),

@@ -4,7 +4,7 @@
     check_memory(spec, graph)                               # `SpecError` with the figures where it does not fit
 
 Free is the least of what the machine, every control group of this process (a container's limit) and `ulimit -v` leave.
-An estimate is no bound: `python -m experiments.bench.memory` holds it against the peaks of real runs.
+An estimate is no bound: `python -m benchmarks.memory` holds it against the peaks of real runs.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.kge.local.distillation import divergence, prediction_losses
-from fkgsec.kge.local.rule import Distillation, LocalRule
+from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.settings import KgeSettings
 
 
@@ -39,9 +39,6 @@ def co_distillation(low: Tensor, high: Tensor, counts: Tensor, *, temperature: f
 
 class FedEKDRule(LocalRule):
     """Co-distillation of the two models."""
-
-    def distillation(self) -> Distillation:
-        return Distillation("co")
 
     def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
         return co_distillation(shared, own, counts, temperature=self.options.sampling_temperature)

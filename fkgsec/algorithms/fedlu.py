@@ -8,7 +8,7 @@ from torch import Tensor
 from fkgsec.algorithms.fede import FedESettings
 from fkgsec.federation.recipes import ENTITIES, Recipe
 from fkgsec.kge.local.distillation import divergence, prediction_losses
-from fkgsec.kge.local.rule import Distillation, LocalRule
+from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.options import KgeOptions
 
 Variant = Literal["paper", "published"]
@@ -75,10 +75,6 @@ class FedLURule(LocalRule):
 
     def begin_round(self, round: int) -> None:
         self._warming_up = 0 < round <= self.settings.warmup_rounds
-
-    def distillation(self) -> Distillation:
-        formula = "published" if self.settings.variant == "published" else "mutual"
-        return Distillation(formula, 0.0 if self._warming_up else self.settings.mu)
 
     def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
         mu = 0 if self._warming_up else self.settings.mu

@@ -4,7 +4,8 @@ Legend: `B` positives, `K` candidates of each (the positive first, then negative
 
 On the CPU these are compiled by numba: a row is read from memory, used for all its candidates, and forgotten, where tensor
 operations write arrays of `B x K x W` numbers to memory at every step. Elsewhere (CUDA, float64) the same mathematics runs as
-torch operations over chunks; tests hold both against autograd.
+torch operations over chunks, but for the candidates' loss in float32, which has Triton kernels (`gpu_kernels`); tests hold all
+against autograd.
 
 On the CPU every sum runs in an order that depends neither on the number of threads nor on what else is in the call: several
 tables stacked into one give the bits that each gives alone, provided that `segments` says where each begins. A loss written
@@ -120,6 +121,11 @@ def candidate_loss(
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
         loops.weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
         return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments, out))
+    if isinstance(kind, int) and queries.dtype == torch.float32 and queries.is_cuda and triton_is_there():
+        from fkgsec.kge import gpu_kernels
+
+        arguments = (kind, queries, table, candidates, weights)
+        return CandidateLoss(*gpu_kernels.candidate_loss(*arguments, margin=margin, temperature=temperature, out=out))
     return _candidate_loss_torch(kind, queries, table, candidates, weights, margin, temperature, out)
 
 
@@ -224,6 +230,12 @@ def numba_is_there() -> bool:
         stacklevel=2,
     )
     return False
+
+
+@functools.cache
+def triton_is_there() -> bool:
+    """Whether triton can be imported; without it CUDA computes the candidates' loss by torch operations."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def _compiled(x: Tensor) -> bool:

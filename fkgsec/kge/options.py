@@ -52,10 +52,9 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         rank_scope: the entities that a test triple's answer competes with: the client's "own" (FedE's and FedR's codes), or
             "all" of the federation (the FedE beside FedR's code). With "own" a client exchanges its own entities alone, so that
             rows that only serve as negatives stay with it.
-        draws: where a client's order of triples and its negatives come from: "numpy", a generator for each epoch, whose numbers
-            follow each other, so that they are drawn on the CPU and copied; or "philox", by key and counter
-            (`fkgsec.philox`), so that a GPU draws its own and the CPU draws the same. Figures of the two differ as those of
-            two seeds do. A GPU takes its fused step with "philox" alone. First rows come from numpy either way.
+        draws: where a client's order of triples and its negatives come from: "numpy", one generator per epoch, or
+            "philox", numbers by key and counter (`fkgsec.philox`), each of which can be drawn without the others. Figures of
+            the two differ as those of two seeds do. First rows come from numpy either way.
         dropout, label_smoothing, decoder_epochs, decoder_negatives: of models with an encoder, those of `encoder_settings`;
             None: the model's own. `dropout` is of queries (`noge`) or of attention and layers (`kb-gat`); the decoder's are
             epochs before each validation, and negatives of each triple.

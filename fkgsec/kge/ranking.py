@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fkgsec.kge import kernels
-from fkgsec.kge.device.where import can_run
 from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.negatives import KnownTriples
 
@@ -43,7 +42,7 @@ def filtered_ranks(
         entities `[N, W]`, relations `[M, V]`: embedding rows; every entity is a candidate.
         triples: int64 `[n, 3]` to rank, in the ids of these rows.
         known: the true triples of each side that are not counted as competitors (usually train + valid + test).
-        block_bytes: bound on the scores held at once; on a GPU none are held (`fkgsec.kge.device.ranking`).
+        block_bytes: bound on the scores held at once.
         drawn: distinct ids, ascending: M of the N entities, drawn uniformly, which alone are candidates. The rank is then
             1 + N / M times the drawn competitors before the true entity: over draws its mean is the rank among all
             (Horvitz & Thompson 1952), so that its reciprocal is biased upwards (Jensen), the more so the smaller M.
@@ -57,8 +56,6 @@ def filtered_ranks(
     """
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
-    if drawn is None and can_run(entities) and isinstance(model.similarity, int):
-        return np.stack([_ranks_on_device(model, entities, relations, triples, index) for index in known], axis=1)
     ranks = np.empty((len(triples), len(known)))
     pool, place_of = entities, None
     if drawn is not None:
@@ -96,22 +93,3 @@ def filtered_ranks(
             before = (above + level / 2) * (len(entities) / max(1, len(pool)))
             ranks[low : low + step, column] = (1 + before).cpu().numpy()
     return ranks
-
-
-def _ranks_on_device(
-    model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, index: KnownTriples
-) -> np.ndarray:
-    """Ranks float64 `[n]` of one side, counted where the embeddings lie."""
-    from fkgsec.kge.device.ranking import ranks_on_device
-
-    assert isinstance(model.similarity, int)
-    anchor, candidate = (0, 2) if index.side == "tail" else (2, 0)
-    chosen = torch.from_numpy(np.ascontiguousarray(triples)).to(entities.device)
-    queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
-    start, members = (torch.from_numpy(part).to(entities.device) for part in (index.start, index.members))
-    groups, true = index.groups(triples), chosen[:, candidate]
-    return (
-        ranks_on_device(model.similarity, queries, entities, true, groups, start, members, margin=model.margin)
-        .cpu()
-        .numpy()
-    )

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from attacks import AttackOptions, Figure, run_attacks
+from benchmarks.active_server import UnprotectedTransport, active_server
 from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
-from experiments.bench.active_server import UnprotectedTransport, active_server
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation

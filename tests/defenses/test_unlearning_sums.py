@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.forgetting.update_difference import moved_rows
+from benchmarks.active_server import EchoingOthers
 from defenses.transport import DefendedTransport, make_transport
-from experiments.bench.active_server import EchoingOthers
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import FederationResult, run_federation

@@ -1,4 +1,4 @@
-"""What pages say of time and room is what `python -m experiments.bench.readme` measured."""
+"""What pages say of time and room is what `python -m benchmarks.readme` measured."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from experiments.bench.readme import (
+from benchmarks.readme import (
     BEGIN,
     END,
     FORGET,

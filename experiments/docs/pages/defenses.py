@@ -54,7 +54,7 @@ def protocol_pages() -> dict[str, str]:
 
 def _measured(name: str) -> list[str]:
     bench = {"secagg": ("protocols", "sessions"), "psu": ("protocols",), "noise": ("protocols",)}[name]
-    commands = "\n".join(f"python -m experiments.bench.{one}" for one in bench)
+    commands = "\n".join(f"python -m benchmarks.{one}" for one in bench)
     return [
         "## What it costs",
         "",

@@ -13,7 +13,7 @@ register(Recipe("drifting", ENTITIES, "this script", MySettings, local=Drifting)
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -32,18 +32,6 @@ class WeightedObjective(NamedTuple):
     objective: Objective
     weight: float
     tau: float = 1.0
-
-
-class Distillation(NamedTuple):
-    """What a rule's `distil` computes, in words for kernels that compute it on a GPU.
-
-    Attributes:
-        formula: FedLU's mutual distillation as its paper has it, as its code was "published", or FedE-KD's co-distillation.
-        weight: of what a model learns from the other; co-distillation has none.
-    """
-
-    formula: Literal["mutual", "published", "co"]
-    weight: float = 1.0
 
 
 class LocalRule:
@@ -85,10 +73,6 @@ class LocalRule:
             own: scores by the model that the client keeps. shared: by the other. counts: bool `[B, K]`, which candidates count.
         """
         raise SpecError(f"{self.options.algorithm} has two models and a rule that does not say how they learn")
-
-    def distillation(self) -> Distillation | None:
-        """What `distil` computes in the round that has begun; None: nothing that a kernel knows, so that it is called."""
-        return None
 
     def begin_epoch(self, epoch: int, stack: ClientStack, received: Mapping[Table, Tensor]) -> None:
         """Called before each epoch of a round; `received` are the rows of all clients as the round began."""

@@ -10,10 +10,8 @@ Legend: `B` positives of a step (all clients together), `K` 1 + negatives, `W`, 
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge import kernels
-from fkgsec.kge.device.fused import Subset, make_fused, why_not_fused
 from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
@@ -32,10 +29,6 @@ from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import CounterDraws, NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
-
-if TYPE_CHECKING:
-    from fkgsec.kge.device.epoch import FusedTrainer
-    from fkgsec.kge.device.learner import FusedLearner
 
 TABLES: tuple[Table, ...] = ("entities", "relations")
 CACHED_BYTES = 12 * 2**20  # of what the steps of some clients touch, up to which it is taken to lie in a cache
@@ -92,34 +85,11 @@ class LocalTrainer:
         """Let a client train on this from now on."""
         self._subsets[client] = subset
         self._samplers[client] = self._sampler(client)
-        before: FusedTrainer | None = self.__dict__.pop("_fused", None)
-        if before and self._fused:  # whose buffers are of other triples; Adam goes on
-            for old, new in zip(before.learners, self._fused.learners, strict=True):
-                new.load(old.tensors())
 
-    @functools.cached_property
-    def _fused(self) -> FusedTrainer | None:
-        """What trains in fused steps on a GPU; None where torch operations and compiled loops do, which a GPU's user is told."""
-        device = self._stack.device
-        reason = why_not_fused(self._options, self.rule, device, plain=type(self) is LocalTrainer)
-        if reason:
-            if device.type != "cpu":
-                how = f"{self._options.algorithm} trains on {device} by torch operations, not by fused steps, which are faster"
-                warnings.warn(f"{how}: {reason}", RuntimeWarning, stacklevel=2)
-            return None
-        learners = [self._learner, *([self._private] if self._private else [])]
-        subsets = [
-            Subset(*self._subsets[client], corrupting_entities(graph, self._options))
-            for client, graph in enumerate(self._stack.graphs)
-        ]
-        stacks = [(learner.stack, learner.tables) for learner in learners]
-        return make_fused(stacks, subsets, self._options, self.rule, self.received, self.previous)
-
-    def _learners(self) -> list[tuple[str, Learner | FusedLearner, bool]]:
-        """What is trained, where it is trained: the name in checkpoints, and whether its Adam outlives a round."""
-        parts = self._fused.learners if self._fused else (self._learner, self._private)
-        named = zip(("adam", "private adam"), parts, (self._recipe.keep_optimizer, True), strict=False)
-        return [(name, part, kept) for name, part, kept in named if part is not None]
+    def _learners(self) -> list[tuple[str, Learner, bool]]:
+        """Name in checkpoints, learner, and whether its Adam outlives a round."""
+        named = (("adam", self._learner, self._recipe.keep_optimizer), ("private adam", self._private, True))
+        return [(name, learner, outlives) for name, learner, outlives in named if learner is not None]
 
     def _sampler(self, client: int) -> NegativeSampler:
         graph = self._stack.graphs[client]
@@ -188,28 +158,6 @@ class LocalTrainer:
         """
         ordered = [client for client in self._stack.order if client in set(clients)]
         self.rule.begin_round(round)
-        train = self._train_fused if self._fused else self._train_steps
-        losses = train(round, ordered, on_step)
-        self.rule.end_round()
-        for table, previous in self.previous.items():
-            for client in ordered:
-                previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
-        return losses
-
-    def _train_fused(self, round: int, ordered: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
-        """`_train_steps` on a GPU, which tells what became of the steps when all are done."""
-        assert self._fused is not None
-        losses = self._fused.train_round(round, ordered, self.rule.distillation())
-        sides = len(corrupted_sides(self._options, 0))
-        for epoch in range(self._options.local_epochs):
-            for step in range(max(values.shape[1] for values in losses.values())):
-                at_it = {client: values[epoch, step] for client, values in losses.items() if step < values.shape[1]}
-                self._check(at_it, round, epoch, step // sides)
-                on_step()
-        return {client: float(values.mean()) for client, values in losses.items()}
-
-    def _train_steps(self, round: int, ordered: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
-        """The mean loss of each client, step after step by torch operations and compiled loops."""
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
             self.rule.begin_epoch(epoch, self._stack, self.received)
@@ -218,6 +166,10 @@ class LocalTrainer:
                     for client, loss in step_losses.items():
                         losses[client].append(loss)
                     on_step()
+        self.rule.end_round()
+        for table, previous in self.previous.items():
+            for client in ordered:
+                previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
 
     def _epoch(self, round: int, epoch: int, group: Sequence[int]) -> Iterator[dict[int, float]]:

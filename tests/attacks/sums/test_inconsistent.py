@@ -10,8 +10,8 @@ import pytest
 
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.sums.inconsistent import left_of_sum
+from benchmarks.active_server import UnprotectedTransport
 from defenses import make_transport
-from experiments.bench.active_server import UnprotectedTransport
 from fkgsec import FederationResult
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened

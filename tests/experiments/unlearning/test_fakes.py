@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from experiments.bench.certificates import Certificates, run, table
+from benchmarks.certificates import Certificates, run, table
+from benchmarks.fakes import FAKES, HIDING, Case, held_share
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
 from experiments.unlearning.audit_runs import OwnRuns
 from experiments.unlearning.certificate import to_markdown
-from experiments.unlearning.fakes import FAKES, HIDING, Case, held_share
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import Thresholds
 from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, Verification, verify

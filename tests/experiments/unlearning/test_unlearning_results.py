@@ -7,10 +7,10 @@ import pytest
 
 from attacks.forgetting.evaluation import Membership, Role
 from attacks.forgetting.figures import METRICS, forgetting_figures
-from experiments.bench.certificates import Certificates, table
+from benchmarks.certificates import Certificates, table
+from benchmarks.fakes import FAKES
 from experiments.reporting import summary
 from experiments.runs.stored import decode_stored
-from experiments.unlearning.fakes import FAKES
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
 

@@ -1,0 +1,264 @@
+"""Does `fkgsec verify` certify a fake, and does it pass what was re-trained?
+
+    python -m benchmarks.certificates --config fede.yaml --work /tmp/fakes --out fakes.json
+
+Splits off an escrow, trains a run, lets its first client ask for triples, and puts before one audit every fake of
+`benchmarks.fakes` and re-trainings with other seeds. The audit's own runs are trained once and shared by all rows;
+`--fresh` gives each re-training an audit of its own, with another audit seed, and leaves the fakes out. Its Markdown:
+`python -m benchmarks.certificates --show fakes.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from attacks.forgetting.evidence import ModelEvidence
+from benchmarks.fakes import FAKES, Case, held_share
+from experiments.runs.record import Environment, describe_environment, write_atomically
+from experiments.runs.run import execute, load_run
+from experiments.runs.spec import Spec, make_spec
+from experiments.runs.stored import decode_stored, encode_stored
+from experiments.unlearning.audit_runs import OwnRuns
+from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
+from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
+from experiments.unlearning.verification import AuditOptions, Verification, verify
+from fkgsec.data.escrow import Escrow, split_escrow
+from fkgsec.data.formats.folders import read_client_folders, write_client_folders
+from fkgsec.estimate import Estimate
+from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.randomness import generator
+from fkgsec.unlearning.unlearning import UnlearnOptions
+
+SCHEMA = "fkgsec/certificates/1"
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """One run before the audit: the worst figures over the asking client's models.
+
+    Attributes:
+        auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model (of the only one, where there is one).
+        share: the largest share of the forget set that is remembered, and the end of its interval. p_value: least of its tests.
+        hidden: the largest bound on what is remembered if all other triples were lowered; None where there is none.
+        held: of a fake that was certified: the share that it holds beside the re-training that it was made of (`held_share`), and
+            the end of the interval; None of all others.
+    """
+
+    name: str
+    outcome: Outcome
+    auc: float
+    forget_mrr: float
+    test_mrr: float
+    share: tuple[float, float] | None
+    p_value: float
+    reasons: list[str]
+    seconds: float
+    hidden: float | None = None
+    held: tuple[float, float] | None = None
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """A table of them.
+
+    Attributes:
+        noticed_from: the smallest share that the (first) audit would have noticed, in its worse model.
+        fresh: whether each re-training with another seed had an audit of its own; else all rows share one.
+        hiding_noticed_from: the smallest share that it would have noticed if it was hidden from means, in its worse model.
+    """
+
+    schema: str
+    spec: Spec
+    num_forgotten: int
+    tolerated: float
+    noticed_from: float | None
+    audit: AuditOptions
+    rows: list[Certificate]
+    environment: Environment
+    fresh: bool = False
+    hiding_noticed_from: float | None = None
+
+
+def run(
+    spec: Spec,
+    work: Path,
+    *,
+    num_forgotten: int,
+    num_nulls: int,
+    escrow_share: float,
+    thresholds: Thresholds,
+    audit_seed: int,
+    fresh: bool = False,
+    save: Callable[[Certificates], None] = lambda made: None,
+) -> Certificates:
+    """Make everything in `work`, which must not exist, and audit it.
+
+    Args:
+        fresh: see `Certificates`; no fake is made then. save: takes the table after each row, so that a killed bench leaves one.
+    """
+    client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
+    audit = AuditOptions(audit_seed=audit_seed)
+    rows: list[Certificate] = []
+    noticed: list[ModelEvidence] = []
+    kept: dict[tuple[object, ...], OwnRuns] = {}
+
+    def so_far() -> Certificates:
+        """The table up to the last row."""
+        return Certificates(
+            SCHEMA, spec, num_forgotten, thresholds.share, _largest([one.noticed_from for one in noticed]), audit, rows,
+            describe_environment(honest.result), fresh, _largest([one.hiding_noticed_from for one in noticed]),
+        )  # fmt: skip
+
+    def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
+        """Add the row of a result that is handed in as the unlearned run."""
+        started = time.perf_counter()
+        folder = work / "runs" / f"{len(rows)}"
+        folder.parent.mkdir(exist_ok=True)
+        write_unlearned(folder, honest.spec, honest.graph, honest.forget, honest.unlearning, result)
+        made = verify(
+            folder, thresholds, audit, forget=work / "forget.tsv", client=client, raw=work / "raw",
+            escrow=work / "escrow.json", folder=work / "audit-runs", kept=None if fresh else kept,
+        )  # fmt: skip
+        held = held_share(case, result) if name in FAKES and made.verdict.exit_status == 0 else None
+        rows.append(_row(name, made, time.perf_counter() - started, held))
+        if not noticed:
+            assert made.evidence is not None
+            noticed.extend(one for one in made.evidence.models if one.asked)
+        save(so_far())
+        print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
+
+    audited("re-trained", honest.result)
+    for name, fake in FAKES.items() if not fresh else ():
+        audited(name, fake(case))
+    for number in range(num_nulls):
+        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
+        audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
+    return so_far()
+
+
+def _largest(shares: list[float | None]) -> float | None:
+    """None is larger than all: no share is noticed."""
+    return None if None in shares else max(one for one in shares if one is not None)
+
+
+def _prepare(spec: Spec, work: Path, num_forgotten: int, escrow_share: float, seed: int) -> tuple[str, Unlearned, Case]:
+    """Split off an escrow, train, and re-train without what the first client, whose name comes first, asks for."""
+    work.mkdir(parents=True)
+    kept, escrowed = split_escrow(spec.load_graph(), escrow_share, np.random.default_rng(seed))
+    write_client_folders(kept, work / "data")
+    sealed = Escrow.seal(read_client_folders(work / "data"), escrowed)
+    write_atomically(work / "escrow.json", msgspec.json.encode(sealed))
+    own = msgspec.structs.replace(spec, data=str(work / "data"), size=None, clients=None, partition=None)
+    graph = own.load_graph()
+    execute(own, graph, work / "raw", attack=False)
+    client = graph.clients[0]
+    distinct = np.unique(client.train, axis=0)
+    chosen = distinct[generator(spec.seed, "forgotten").permutation(len(distinct))[:num_forgotten]]
+    (work / "forget.tsv").write_text(triple_lines(graph, client.name, chosen), encoding="utf-8")
+    unlearn_run(work / "raw", work / "forget.tsv", UnlearnOptions(method="retrain"), client=client.name)
+    honest = read_unlearned(work / "raw-retrain")
+    return client.name, honest, Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
+
+
+def _null(honest: Unlearned, number: int) -> FederationResult:
+    """Re-trained with another seed than the raw run's; it claims the run's own."""
+    options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
+    return run_federation(honest.result.graph, options)
+
+
+def _row(name: str, made: Verification, seconds: float, held: Estimate | None) -> Certificate:
+    assert made.evidence is not None
+    asked = [row for row in made.forgetting.membership if row.asked and row.attack == "loss" and not row.reason]
+    auc = max((row.figures["unlearned"].auc.value for row in asked), key=lambda value: abs(value - 0.5))
+    quality = {
+        row.triples: row.figures["unlearned"]["mrr"].value for row in reversed(made.forgetting.quality) if row.asked
+    }
+    shares = [one.share for one in made.evidence.models if one.asked and one.share is not None]
+    largest = max(shares, key=lambda one: one.high, default=None)
+    return Certificate(
+        name,
+        made.verdict.outcome,
+        auc,
+        quality["forget"],
+        quality["test"],
+        None if largest is None else (largest.value, largest.high),
+        min(test.p_value for one in made.evidence.models for test in one.tests),
+        made.verdict.reasons,
+        seconds,
+        max((one.hidden.high for one in made.evidence.models if one.asked and one.hidden is not None), default=None),
+        None if held is None else (held.value, held.high),
+    )
+
+
+def table(made: Certificates) -> str:
+    """Markdown: the fakes a line each, the re-trainings with other seeds together; why a fake was certified stands beside it."""
+    lines = [
+        "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | if hidden | least p |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    certified = any(row.held is not None for row in made.rows)  # in earlier records none says what it holds
+    if certified:
+        lines = [f"{lines[0]} below what this audit notices |", f"{lines[1]}---|"]
+    nulls = [row for row in made.rows if ", seed " in row.name]
+    for row in made.rows:
+        if row not in nulls:
+            share = "" if row.share is None else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
+            hidden = "" if row.hidden is None else f"{row.hidden:.2f}"
+            figures = (
+                f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f} | {share} | {hidden} | {row.p_value:.1g}"
+            )
+            line = f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} |"
+            if certified:
+                below = "" if row.held is None else f"holds {row.held[0]:.2f}, at most {row.held[1]:.2f}"
+                line += f" {below} |"
+            lines.append(line)
+    counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
+    how = "each before an audit of its own" if made.fresh else "all before this audit"
+    noticed, hidden = (
+        "none" if share is None else f"{share:g}" for share in (made.noticed_from, made.hiding_noticed_from)
+    )
+    said = f"Smallest share that the audit would have noticed: {noticed}"
+    if any(row.hidden is not None for row in made.rows):  # earlier records do not say
+        said += f"; if it was hidden from means: {hidden}"
+    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {said}."])
+
+
+def main() -> None:
+    """The command line of this script."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.certificates")
+    parser.add_argument("--show", type=Path, help="print the table of a record, and do nothing else")
+    parser.add_argument("--config", type=Path, help="the run: a file as for `fkgsec train --config`")
+    parser.add_argument("--work", type=Path, help="folder for data, runs and audits; must not exist")
+    parser.add_argument("--out", type=Path, help="the record to write, after each row")
+    parser.add_argument("--forget", type=int, default=600, help="triples that the first client asks for")
+    parser.add_argument("--nulls", type=int, default=20, help="re-trainings with other seeds")
+    parser.add_argument("--escrow", type=float, default=0.05, help="share of each client's training triples")
+    parser.add_argument("--share", type=float, default=Thresholds().share, help="share that may still be remembered")
+    parser.add_argument("--audit-seed", type=int, default=7)
+    parser.add_argument("--fresh", action="store_true", help="an audit of its own for each re-training, and no fakes")
+    given = parser.parse_args()
+    if given.show is not None:
+        print(table(decode_stored(given.show.read_bytes(), Certificates)))
+        return
+    if given.work is None or given.out is None:
+        parser.error("--work and --out are needed")
+    made = run(
+        make_spec(given.config, {}),
+        given.work,
+        num_forgotten=given.forget,
+        num_nulls=given.nulls,
+        escrow_share=given.escrow,
+        thresholds=Thresholds(share=given.share),
+        audit_seed=given.audit_seed,
+        fresh=given.fresh,
+        save=lambda made: write_atomically(given.out, encode_stored(made)),
+    )
+    print(table(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What the engines cost: Flower's requests and memory, and rounds of workers of Ray beside those of one process.
+
+    python -m benchmarks.deployment --requests 5 --megabytes 100
+    python -m benchmarks.deployment --workers 1,2 --clients 100 --size 20000 --dim 64
+
+SuperLink, gate and SuperNodes are processes on the loopback interface, over TLS; the parties answer at once with what they were
+sent, so that all that is measured is the engine. Needs Flower's commands, with `--workers` Ray (see docs/deployment.md)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from experiments.deploy.consortium import Plan, make_consortium
+from experiments.deploy.flower.attendant import attend
+from experiments.deploy.flower.link import FlowerLink
+from experiments.deploy.flower.local import Door
+from experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
+from experiments.deploy.layout import PartyFolder, ServerFolder
+from experiments.deploy.ray.spread import spread_over
+from experiments.deploy.ray.workers import RayWorkers
+from experiments.runs.spec import make_spec
+from experiments.tasks.kge import Spec
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.local.result import KgeResult
+
+PARTIES = ("one", "two", "three")
+KINDS = ("flower-superlink", "gate.py", "flower-supernode", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
+_LIMIT_S = 1800.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
+
+
+@contextlib.contextmanager
+def echoing(place: Path) -> Iterator[FlowerLink]:
+    """A consortium whose parties send back what they are sent."""
+    ports = free_ports(3)
+    server = ServerFolder(place / "server")
+    plan = Plan(
+        parties=dict.fromkeys(PARTIES, ""), server=f"127.0.0.1:{ports[0]}", superlink_port=ports[1], node_port=ports[2]
+    )
+    make_consortium(place, Spec(), plan)
+    with contextlib.ExitStack() as stack:
+        for program in (superlink(server), entrance(server)):
+            stack.enter_context(Kept(program._replace(log=place / "log"), print))
+        registry = Registry(server, print)
+        while not registry.complete:
+            registry.look()
+            time.sleep(0.2)
+        for name in PARTIES:
+            folder = PartyFolder(place / "parties" / name)
+            door = stack.enter_context(Door(folder.address))
+            threading.Thread(target=_echo, args=(door,), daemon=True).start()
+            stack.enter_context(Kept(supernode(folder)._replace(log=place / "log"), print))
+        link = stack.enter_context(FlowerLink(server.path, timeout_s=_LIMIT_S, say=print))
+        link.wait_for([f"client/{name}" for name in PARTIES])
+        yield link
+
+
+def _echo(door: Door) -> None:
+    with contextlib.suppress(OSError):  # the door was closed
+        attend(door, lambda frame: frame, print)
+
+
+def seconds(link: FlowerLink, frame: bytes) -> float:
+    """Of a request to all parties with this frame, until the last reply has come. Raises `AssertionError` for another frame."""
+    began = time.perf_counter()
+    replies = dict(link.ask("bench", {f"client/{name}": frame for name in PARTIES}))
+    assert all(reply == frame for reply in replies.values()), "a frame came back as another"
+    return time.perf_counter() - began
+
+
+class Memory(threading.Thread):
+    """The largest resident memory of a process of each kind, in bytes, as long as it runs (Linux)."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most: dict[str, int] = {}
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Look twice a second."""
+        while not self.stopped.wait(0.5):
+            for path in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    command = (path / "cmdline").read_bytes().decode(errors="replace")
+                    resident = int((path / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                    for kind in KINDS:
+                        if kind in command:
+                            self.most[kind] = max(self.most.get(kind, 0), resident)
+
+
+def measure(link: FlowerLink, requests: int, megabytes: int) -> list[str]:
+    """Lines with the figures."""
+    memory = Memory()
+    seconds(link, b"the first starts every SuperNode's copy of the app")
+    small = [seconds(link, secrets.token_bytes(100_000)) for _ in range(requests)]
+    lines = [_line("100 kB", small, 0.1)]
+    if megabytes:
+        memory.start()
+        large = [seconds(link, secrets.token_bytes(megabytes * 1_000_000))]
+        memory.stopped.set()
+        memory.join()
+        lines.append(_line(f"{megabytes} MB", large, megabytes))
+        lines += [f"{kind}: at most {size / 1e6:.0f} MB" for kind, size in sorted(memory.most.items())]
+    return [*lines, f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"]
+
+
+def _line(size: str, found: Sequence[float], megabytes: float) -> str:
+    middle = statistics.median(found)
+    rate = 2 * len(PARTIES) * megabytes / middle
+    return f"{size} to {len(PARTIES)} parties and back: {middle:.1f} s ({min(found):.1f} to {max(found):.1f}), {rate:.1f} MB/s"
+
+
+def spread(counts: Sequence[int], spec: Spec) -> list[str]:
+    """Seconds of a round, its validation included, in this process and with so many workers: the least of those after the
+    first, and the median. Raises `AssertionError` where a validation differs."""
+    graph, options = spec.load_graph(), spec.federation_options()
+    rows = sum(client.num_entities for client in graph.clients)
+    lines = [
+        f"{len(graph.clients)} clients, {rows:,} rows of entities, {sum(len(c.train) for c in graph.clients):,} triples"
+    ]
+    alone = run_federation(graph, options)
+    lines.append(_round_line(f"one process, {torch.get_num_threads()} threads", alone))
+    for count in counts:
+        with RayWorkers(count) as workers:
+            found = run_federation(graph, options, make_task=spread_over(workers))
+        assert [entry.valid for entry in found.rounds] == [entry.valid for entry in alone.rounds], "another validation"
+        lines.append(_round_line(f"{count} workers", found))
+    return [*lines, f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"]
+
+
+def _round_line(name: str, result: KgeResult) -> str:
+    found = [entry.seconds for entry in result.rounds[2:]]
+    return f"{name}: {min(found):.2f} s a round (median {statistics.median(found):.2f} of {len(found)})"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="What the engines cost, on this machine.")
+    parser.add_argument("--requests", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=100, help="of the large frame; 0: none")
+    parser.add_argument("--workers", default="", help="numbers of Ray's workers, as in 1,2; measures these instead")
+    for name, value in (("clients", 100), ("size", 20_000), ("dim", 64), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=value, help="with --workers")
+    parser.add_argument("--data", default="consortium", help="with --workers")
+    given = parser.parse_args()
+    if given.workers:
+        how = {name: getattr(given, name) for name in ("clients", "dim", "rounds", "data")}
+        how |= {"size": given.size} if given.data == "consortium" else {}
+        spec = make_spec(None, how | {"eval_every": 1, "device": "cpu"})
+        print(*spread([int(count) for count in given.workers.split(",")], spec), sep="\n")
+        return
+    with tempfile.TemporaryDirectory() as folder, echoing(Path(folder) / "bench") as link:
+        print(*measure(link, given.requests, given.megabytes), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A round of FedAvg over graph networks, beside the same training as GCFL's code does it, and this machine's floor.
+
+    python -m benchmarks.graphs --threads 1
+
+The other training is written as in GCFL's `client.py` and `models.py` with torch_geometric: a `DataLoader` that collates objects,
+`GINConv` over edges, `global_add_pool`, `nll_loss`, Adam, an evaluation after the epoch. Both train the same graphs in as many
+batches, with the same layers, widths and dropout; neither side's evaluation of test graphs is counted.
+
+The floor is the larger of two bounds, both measured in the same run:
+
+* operations: the products of matrices of the convolutions, forward and backward, over the peak of such a product;
+* bytes: every tensor of a convolution read and written once where a step needs it, over the bandwidth of a copy that fits the
+  caches a batch fits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fkgsec.data.catalogue import DATA_VARIABLE
+from fkgsec.federation.loop import Federation
+from fkgsec.gnn import fused
+from fkgsec.gnn.geometric import layers
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.graphs.collection import load_federation
+from fkgsec.graphs.features import node_features
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+
+CHEM_SIX = "MUTAG,BZR,COX2,PTC_MR,AIDS,NCI1"
+# Passes over a tensor [nodes, width] of a GIN layer. Forward: neighbours and ReLU read and write once, each product reads and
+# writes. Backward: ReLU twice (two read, one written), two products for each weight (two read; one read, one written), neighbours
+_PASSES = (2 + 2 * 2) + (2 * 3 + 2 * (2 + 2) + 2)
+_PRODUCTS = 6  # of a GIN layer: two weights, forward, to the input, to the weight
+
+
+class Timed(NamedTuple):
+    """Seconds of the fastest of several runs: by the clock, and of the processor."""
+
+    wall: float
+    cpu: float
+
+
+class GcflNetwork(nn.Module):
+    """`GIN` of GCFL's code, with a linear layer in place of the one of `models.serverGIN` that has none."""
+
+    def __init__(self, num_features: int, num_classes: int, options: GnnOptions) -> None:
+        super().__init__()
+        width, self.dropout = options.width, options.dropout
+        self.pre = nn.Linear(num_features, width)
+        self.graph_convs = nn.ModuleList(
+            layers().GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
+            for _ in range(options.layers)
+        )
+        self.post = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        self.readout = nn.Linear(width, num_classes)
+
+    def forward(self, data: Any) -> Tensor:
+        """Log-probabilities `[B, C]`."""
+        x = self.pre(data.x)
+        for convolution in self.graph_convs:
+            x = functional.dropout(
+                functional.relu(convolution(x, data.edge_index)), self.dropout, training=self.training
+            )
+        x = self.post(layers().global_add_pool(x, data.batch))
+        x = functional.dropout(x, self.dropout, training=self.training)
+        return functional.log_softmax(self.readout(x), dim=1)
+
+
+class GcflClient:
+    """A client of GCFL's code: its loaders, its network, its optimiser."""
+
+    def __init__(self, client: ClientGraphs, options: GnnOptions) -> None:
+        from torch_geometric.data import Data
+        from torch_geometric.loader import DataLoader
+
+        graphs = client.graphs
+        made = []
+        for number in range(len(graphs)):
+            low, high = graphs.node_ptr[number : number + 2]
+            made.append(
+                Data(
+                    x=torch.from_numpy(node_features(graphs, np.arange(low, high))),
+                    edge_index=torch.from_numpy(graphs.edges(number).T.copy()),
+                    y=torch.tensor([graphs.classes[number]]),
+                )
+            )
+        self.size = len(client.train)
+        self.train_loader: Any = DataLoader([made[i] for i in client.train], options.batch_size, shuffle=True)
+        self.valid_loader: Any = DataLoader([made[i] for i in client.valid], options.batch_size, shuffle=True)
+        self.network = GcflNetwork(made[0].num_features, graphs.num_classes, options)
+        self.adam = torch.optim.Adam(
+            self.network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+        )
+
+    def train(self) -> None:
+        """An epoch, as `train_gc`."""
+        self.network.train()
+        for data in self.train_loader:
+            self.adam.zero_grad()
+            functional.nll_loss(self.network(data), data.y).backward()
+            self.adam.step()
+
+    @torch.no_grad()
+    def evaluate(self) -> int:
+        """Validation graphs that are classified right, as `eval_gc`."""
+        self.network.eval()
+        return sum(int((self.network(data).argmax(dim=1) == data.y).sum()) for data in self.valid_loader)
+
+
+@torch.no_grad()
+def gcfl_average(clients: list[GcflClient]) -> None:
+    """`aggregate_weights`: the convolutions' mean, weighted by training graphs."""
+    total = sum(client.size for client in clients)
+    for parameters in zip(*(client.network.graph_convs.parameters() for client in clients), strict=True):
+        mean = torch.stack([one * client.size for one, client in zip(parameters, clients, strict=True)]).sum(0) / total
+        for one in parameters:
+            one.copy_(mean)
+
+
+def time_of(work: Callable[[], object], count: int) -> Timed:
+    """After one run that is not counted."""
+    work()
+    found = []
+    for _ in range(count):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        found.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return Timed(min(wall for wall, _ in found), min(cpu for _, cpu in found))
+
+
+def our_round(federation: Federation, round: int) -> None:
+    """Run a round: training of all clients, uploads, their mean, the broadcast, validation."""
+    everybody = list(range(len(federation.parties)))
+    federation.task.train(round, everybody, lambda: None)
+    federation.upload(round, everybody)
+    federation.broadcast(round)
+    federation.task.validate()
+    federation.channel.transcript.retain(set(), set())
+
+
+def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float, float]:
+    """Seconds for the operations and for the bytes of a round's training, of one core, see the module."""
+    nodes = sum(int(client.graphs.sizes[client.train].sum()) for client in graphs.clients)
+    W, rows = options.width, 4_096
+    x, weight, target = torch.randn(rows, W), torch.randn(W, W), torch.empty(rows, W)
+    peak = 2 * rows * W * W / _quick(lambda: fused.product(x, weight))
+    bandwidth = 2 * x.nbytes / _quick(lambda: target.copy_(x))
+    operations = _PRODUCTS * 2 * W * W * nodes * options.layers
+    return operations / peak, _PASSES * 4 * W * nodes * options.layers / bandwidth
+
+
+def _quick(work: Callable[[], object]) -> float:
+    """Processor seconds of a run, of the best of ten hundreds."""
+    found = []
+    for _ in range(10):
+        start = time.process_time()
+        for _ in range(100):
+            work()
+        found.append((time.process_time() - start) / 100)
+    return min(found)
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """Within it torch uses so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bench_graphs() -> FederatedGraphs:
+    """Six sets of CHEM where the data folder is there, else generated graphs."""
+    if os.environ.get(DATA_VARIABLE):
+        return load_federation(CHEM_SIX, seed=0)
+    return load_federation("motifs", seed=0, clients=6, size=6_000)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="rounds, of which the fastest counts")] = 5,
+    threads: Annotated[int, typer.Option(help="threads of torch")] = 1,
+) -> None:
+    """Print a table: ours, GCFL's code, the floor."""
+    graphs, options = bench_graphs(), GnnOptions(device="cpu")
+    table = Table(title=f"A round of FedAvg, GIN, 2 layers of 64, on {graphs.name}; {threads} threads")
+    for name in ("", "wall s", "CPU s", "CPU s over the floor"):
+        table.add_column(name, justify="right")
+    with threads_of(threads):
+        federation = Federation(graphs, options)
+        federation.align()
+        rounds = itertools.count(1)  # clients refuse a second broadcast of one round
+        ours = time_of(lambda: our_round(federation, next(rounds)), repeats)
+        clients = [GcflClient(client, options) for client in graphs.clients]
+
+        def their_round() -> None:
+            for client in clients:
+                client.train()
+            gcfl_average(clients)
+            for client in clients:
+                client.evaluate()
+
+        theirs = time_of(their_round, repeats)
+        operations, num_bytes = floor_of_round(graphs, options)
+    floor = max(operations, num_bytes)
+    for name, timed in (("fkgsec", ours), ("GCFL's code", theirs)):
+        table.add_row(name, f"{timed.wall:.2f}", f"{timed.cpu:.2f}", f"{timed.cpu / floor:.1f}")
+    table.add_row("floor: operations", "", f"{operations:.3f}", "")
+    table.add_row("floor: bytes", "", f"{num_bytes:.3f}", "")
+    Console(width=None if Console().is_terminal else 120).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

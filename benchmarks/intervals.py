@@ -1,0 +1,75 @@
+"""How often the interval of ERR and TRR holds the mean over draws of the leaked entities, and what it leaves out.
+
+`python -m benchmarks.intervals --data UMLS` trains a federation in clear and one under psu,secagg, attacks each under
+20 draws of the colluder's leaked entities, and prints a row for each leak and figure. `--trainings 4` adds how much the figure
+scatters over other trainings of the same federation, which no single interval covers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import typer
+
+from attacks.reconstruction.evaluation import attack_federation
+from attacks.reconstruction.leakage import Leakage, headline_rows
+from attacks.reconstruction.options import AttackOptions
+from attacks.view import ALL
+from defenses.transport import make_transport
+from experiments.cli.console import expected_errors
+from experiments.runs.spec import CONSORTIUM, Spec
+from fkgsec.federation.loop import FederationResult, run_federation
+
+DRAWS = 20
+NAMES: tuple[Literal["err", "trr"], ...] = ("err", "trr")
+
+
+def figures_of(result: FederationResult, leak: float, seed: int) -> Leakage:
+    """ERR and TRR of all victims together under collusion, by the strongest inference."""
+    options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
+    return next(row for row in headline_rows(attack_federation(result, options)[0]) if row.victim == ALL)
+
+
+def train(spec: Spec, seed: int) -> FederationResult:
+    """The same division of the same data, trained from another seed."""
+    options = msgspec.structs.replace(spec, seed=seed).federation_options()
+    return run_federation(spec.load_graph(), options, make_transport=make_transport)
+
+
+def main(
+    data: Annotated[str, typer.Option(help="as of `fkgsec train`")] = CONSORTIUM,
+    rounds: Annotated[int, typer.Option()] = 20,
+    trainings: Annotated[int, typer.Option(help="further trainings whose scatter is printed")] = 0,
+) -> None:
+    """Print a table in Markdown."""
+    print("| data | defense | leak | figure | mean | sd over draws | half width | covered of 20 | sd over trainings |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for defense in ("", "psu,secagg"):
+        spec = Spec(
+            data=data, defense=defense, device="cpu", rounds=rounds, dim=32, num_negatives=64, learning_rate=0.01
+        )
+        results = [train(spec, seed) for seed in range(1 + trainings)]
+        for leak in (0.3, 0.5):
+            drawn = [figures_of(results[0], leak, seed) for seed in range(DRAWS)]
+            others = [figures_of(result, leak, 0) for result in results[1:]]
+            for name in NAMES:
+                figures = [getattr(row, name) for row in drawn]
+                values = np.array([figure.value for figure in figures])
+                mean, half = values.mean(), np.mean([figure.high - figure.low for figure in figures]) / 2
+                covered = sum(figure.low <= mean <= figure.high for figure in figures)
+                scatter = (
+                    np.std([figures[0].value, *(getattr(row, name).value for row in others)], ddof=1)
+                    if others
+                    else None
+                )
+                print(
+                    f"| {data} | {defense or 'none'} | {leak:g} | {name.upper()} | {mean:.4f} | {values.std(ddof=1):.4f} "
+                    f"| {half:.4f} | {covered} | {'' if scatter is None else f'{scatter:.4f}'} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    typer.run(expected_errors(main))

@@ -1,0 +1,218 @@
+"""`make bench`: seconds per round and per validation beside this machine's floor, and how they grow with the data.
+
+The floor of a round is the larger of two bounds, both measured here in the same run:
+
+* operations: what the loss and its gradient need, over this machine's peak (a float32 matrix product);
+* bytes: each candidate's row read twice (score, gradient to the query), each table row of a step read once and its
+  gradient written once, and Adam's seven passes over the parameters, over this machine's copy bandwidth. Rows come from
+  caches as often as from memory, so a ratio near 1 means that caches made up for what a kernel cannot reach.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fkgsec.data.catalogue import DATA_VARIABLE, load_dataset
+from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
+from fkgsec.data.partition import partition
+from fkgsec.federation.loop import Federation
+from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.recipes import algorithms_of
+from fkgsec.kge.local.task import KgeTask
+from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.randomness import generator
+
+# One batch element against one candidate, for each number of the row: subtract, magnitude, add; and for the gradient to the
+# query and to the row: compare, multiply, add each.
+OPERATIONS = {"transe": 3 + 2 * 3, "rotate": 4 + 2 * 4, "distmult": 2 + 2 * 2, "complex": 2 + 2 * 2}
+LARGE_BATCH = 4_096
+FREEBASE = 310_116  # triples of FB15k-237
+SIZES = (5_000, 15_000, 50_000, 150_000, 300_000, 1_000_000)
+
+
+def best_of(count: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of `count` runs, after one that is not counted."""
+    work()
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure_floor() -> tuple[float, float]:
+    """Bytes per second of a copy of 512 MB (read and written), operations per second of a float32 matrix product."""
+    source, target = torch.ones(2**27), torch.empty(2**27)
+    bandwidth = 2 * source.nbytes / best_of(5, lambda: target.copy_(source))
+    x = torch.randn(2048, 2048)
+    return bandwidth, 2 * 2048**3 / best_of(5, lambda: x @ x)
+
+
+def needs_of_round(federation: Federation) -> tuple[float, float]:
+    """Bytes and operations of one round as the module's docstring counts them."""
+    task = federation.task
+    assert isinstance(task, KgeTask)
+    needs = [_needs_of_training(task, stack.model) for stack in (task.stack, task.private) if stack]
+    return sum(num_bytes for num_bytes, _ in needs), sum(operations for _, operations in needs)
+
+
+def _needs_of_training(task: KgeTask, model: KgeModel) -> tuple[int, float]:
+    options = task.options
+    row_bytes = 4 * model.entity_width
+    triples = options.local_epochs * sum(len(graph.train) for graph in task.stack.graphs)
+    candidates = triples * (1 + options.num_negatives)
+    steps = [options.local_epochs * -(-len(graph.train) // options.batch_size) for graph in task.stack.graphs]
+    tables = sum(
+        count * (graph.num_entities * row_bytes + graph.num_relations * 4 * model.relation_width)
+        for count, graph in zip(steps, task.stack.graphs, strict=True)
+    )
+    num_bytes = 2 * candidates * row_bytes + 2 * tables + 7 * tables
+    return num_bytes, float(candidates) * model.entity_width * OPERATIONS[model.name]
+
+
+def time_round(federation: Federation, count: int) -> float:
+    """Seconds of local training, upload, aggregation and broadcast."""
+    federation.align()
+    everybody = list(range(len(federation.parties)))
+    rounds = itertools.count(1)  # clients refuse a second broadcast of one round
+
+    def one_round() -> None:
+        round = next(rounds)
+        federation.task.begin_round()
+        federation.task.train(round, everybody, lambda: None)
+        federation.upload(round, everybody)
+        federation.broadcast(round)
+        federation.channel.transcript.retain(set(), set())
+
+    return best_of(count, one_round)
+
+
+def bench_graph() -> FederatedGraph:
+    """DDB14-Fed5 where the data folder is there, else a consortium of its size."""
+    if os.environ.get(DATA_VARIABLE):
+        graph = load_dataset("DDB14-Fed5")
+        assert not isinstance(graph, KnowledgeGraph)
+        return graph
+    return generate_consortium(clients=5, size=44_500, seed=0)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="runs, of which the fastest counts")] = 3,
+    growth: Annotated[bool, typer.Option(help="also measure growth from 5k to 1M triples")] = True,
+) -> None:
+    """Print the tables of `make bench`."""
+    console = Console(width=None if Console().is_terminal else 120)
+    bandwidth, peak = measure_floor()
+    graph = bench_graph()
+    options = FederationOptions(negative_sides="tail", eval_sides="tail", device="cpu")
+    console.print(
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads: copy {bandwidth / 1e9:.1f} GB/s, "
+        f"matrix product {peak / 1e9:.0f} GFLOP/s"
+    )
+    rounds = Table(
+        title=f"One round on {graph.name}: dim 128, batch 512, 256 negatives, 3 local epochs, {len(graph.clients)} clients"
+    )
+    for name in (
+        "algorithm",
+        "model",
+        "s/round",
+        "of FedE's",
+        "triples/s",
+        "floor bytes s",
+        "floor ops s",
+        "ratio to floor",
+        "validation s",
+    ):
+        rounds.add_column(name, justify="right")
+    cases = (
+        [("fede", model, "own") for model in MODELS]
+        + [
+            (algorithm, "transe", "own")
+            for algorithm in algorithms_of("kge")
+            if algorithm not in ("fede", "single", "collective")
+        ]
+        + [("fede", "transe", "all")]
+    )
+    of_fede: dict[str, float] = {}
+    for algorithm, model, scope in cases:
+        chosen = msgspec.structs.replace(
+            options, algorithm=algorithm, model=model, negative_scope=scope, rank_scope=scope
+        )
+        federation = Federation(graph, chosen)
+        seconds = time_round(federation, repeats)
+        num_bytes, operations = needs_of_round(federation)
+        floors = num_bytes / bandwidth, operations / peak
+        validation = best_of(repeats, federation.task.validate)
+        triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
+        relative = seconds / of_fede.setdefault(model, seconds)
+        rounds.add_row(
+            f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{relative:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
+            f"{floors[1]:.2f}", f"{seconds / max(floors):.1f}", f"{validation:.2f}",
+        )  # fmt: skip
+    console.print(rounds)
+    if growth:
+        for batch_size in (options.batch_size, LARGE_BATCH):
+            chosen = msgspec.structs.replace(options, batch_size=batch_size)
+            console.print(growth_table("embedded consortium", SIZES, consortium_of_size, chosen, bandwidth))
+        if os.environ.get(DATA_VARIABLE):
+            sizes = [size for size in SIZES if size < FREEBASE]
+            console.print(growth_table("random part of FB15k-237", sizes, freebase_of_size, options, bandwidth))
+
+
+def growth_table(
+    what: str,
+    sizes: Sequence[int],
+    make: Callable[[int], FederatedGraph],
+    options: FederationOptions,
+    bandwidth: float,
+) -> Table:
+    """Seconds of one local epoch of FedE with TransE and 3 clients.
+
+    Each step moves every row of a client by its momentum, as the published codes do. So the floor of a triple grows with the
+    entities of a client over the batch.
+    """
+    table = Table(title=f"Growth: FedE, TransE, one local epoch, 3 clients, batch {options.batch_size:,}, {what}")
+    for name in ("triples", "train triples", "entities of a client", "s/round", "triples/s", "floor bytes s", "ratio"):
+        table.add_column(name, justify="right")
+    for size in sizes:
+        graph = make(size)
+        federation = Federation(graph, msgspec.structs.replace(options, local_epochs=1))
+        seconds, floor = time_round(federation, 2), needs_of_round(federation)[0] / bandwidth
+        count = sum(len(client.train) for client in graph.clients)
+        entities = sum(client.num_entities for client in graph.clients) // len(graph.clients)
+        table.add_row(
+            f"{size:,}", f"{count:,}", f"{entities:,}", f"{seconds:.2f}", f"{count / seconds:,.0f}", f"{floor:.2f}",
+            f"{seconds / floor:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def consortium_of_size(size: int) -> FederatedGraph:
+    """The embedded consortium."""
+    return generate_consortium(clients=3, size=size, seed=0)
+
+
+def freebase_of_size(size: int) -> FederatedGraph:
+    """A random part of FB15k-237, triples divided at random."""
+    graph = load_dataset("FB15k-237", progress=False)
+    assert isinstance(graph, KnowledgeGraph)
+    triples = generator(0, "bench").permutation(graph.triples)[:size]
+    part = KnowledgeGraph(graph.name, graph.entities, graph.relations, triples, triples[:0], triples[:0])
+    return partition(part, "triples", 3, 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
