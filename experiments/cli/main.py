@@ -25,7 +25,7 @@ from experiments.gate import cli as check_cli
 from experiments.integrity import cli as integrity_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
-from experiments.reporting import tables
+from experiments.reporting import overview, tables
 from experiments.reporting.html import cli as report_cli
 from experiments.reporting.plots import cli as plot_cli
 from experiments.runs.choices import spelled, spelled_case
@@ -42,7 +42,6 @@ from experiments.tracking import Tracked, check_trackers, observe_tracked
 from experiments.tracking import track as start_tracking
 from experiments.tuning import cli as tune_cli
 from experiments.unlearning import cli as unlearn_cli
-from experiments.view import cli as view_cli
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT_EVERY_S
 from fkgsec.federation.recipes import RECIPES
@@ -361,7 +360,7 @@ app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlear
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
-app.command("view", epilog=view_cli.EXAMPLES)(expected_errors(view_cli.view))
+app.command("view", epilog=overview.EXAMPLES)(expected_errors(overview.view))
 app.command("plot", epilog=plot_cli.EPILOG)(expected_errors(plot_cli.plot))
 app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
 app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))

@@ -8,7 +8,6 @@ fkgsec train --algorithm <TAB>
 from __future__ import annotations
 
 import contextlib
-import sys
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -28,21 +27,8 @@ def main() -> None:
         add_commands(app, read_surface(), _found)
         with contextlib.suppress(_WellFormed):
             app(prog_name="fkgsec")
-        if sys.argv[1:2] == ["view"]:  # its list needs none of what the other commands load
-            _view()
-            return
     from experiments.cli.main import app
 
-    app(prog_name="fkgsec")
-
-
-def _view() -> None:
-    """`fkgsec view`, alone in its application."""
-    from experiments.cli.console import expected_errors
-    from experiments.view import cli
-
-    app = make_root()
-    app.command("view", epilog=cli.EXAMPLES)(expected_errors(cli.view))
     app(prog_name="fkgsec")
 
 

@@ -180,14 +180,10 @@ def read_surface() -> tuple[Command, ...]:
 
 
 def write_surface() -> None:
-    """Write surface.json from the commands, and the leading metrics of attacks, which the viewer reads without them."""
-    from attacks.registry import ATTACKS
+    """Write surface.json from the commands."""
     from experiments.cli.main import app  # loads everything
-    from experiments.view.summaries import LEADING
 
     FILE.write_bytes(encode(describe(app)))
-    leads = {name: attack.leading for name, attack in ATTACKS.items()}
-    LEADING.write_bytes(msgspec.json.format(msgspec.json.encode(leads), indent=1) + b"\n")
 
 
 def encode(commands: tuple[Command, ...]) -> bytes:

@@ -1,1 +1,0 @@
-"""`fkgsec view`: the runs of a folder as pages in a browser."""
