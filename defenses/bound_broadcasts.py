@@ -44,12 +44,14 @@ class Last(msgspec.Struct):
     Attributes:
         commitment: to the table.
         withheld: the round in which it was first told the commitment alone since it last received rows; None: it has the rows.
-        missed: bool `[N]` as bytes of bits, the rows that were renewed meanwhile; empty where all always are (no suppression).
+        shared: bool `[N]` as packed bits, the rows that a sum has given since the run began; empty without suppression.
+        local: bool `[N]` as packed bits, the rows that the client trains on from its own values; empty without suppression.
     """
 
     commitment: bytes = b""
     withheld: int | None = None
-    missed: bytes = b""
+    shared: bytes = b""
+    local: bytes = b""
 
 
 class _State(msgspec.Struct):
@@ -145,25 +147,28 @@ class ReceivedBroadcasts(History):
         elif last.withheld is None:
             last.withheld = round
 
-    def renew(self, round: int, table: Table, renewed: np.ndarray, *, receives: bool) -> np.ndarray:
-        """After the broadcast of a sum that left rows out: which rows it renewed, bool `[N]`, is part of what all were told.
+    def renew(self, round: int, table: Table, renewed: np.ndarray, *, failed: bool, in_sum: bool) -> None:
+        """Enter which rows the sum of a round gave, bool `[N]`, and decide which rows become or stay local.
 
-        Returns the rows that were renewed since the client last received any: one that `receives` takes over these.
+        A row becomes local if the client took part in the round's sum, the sum left the row out, and no sum ever gave it. A sum
+        that gives the row makes it shared again. Every other row is taken over from each broadcast, also from one of a round
+        that `failed`. So all clients train a shared row from the same values, whatever the server says of earlier rounds.
         """
         self.extend(f"renewed rows of {table}", round, np.packbits(renewed).tobytes())
         last = self.last[table]
-        rows = renewed | _bits(last.missed, len(renewed))
-        last.missed = b"" if receives else np.packbits(rows).tobytes()
-        return rows
+        shared = _bits(last.shared, len(renewed)) | renewed
+        local = self.local_rows(table, len(renewed)) & ~renewed
+        if in_sum and not failed:
+            local |= ~shared
+        last.shared, last.local = np.packbits(shared).tobytes(), np.packbits(local).tobytes()
 
-    def take_missed(self, table: Table, num_rows: int) -> np.ndarray | None:
-        """The rows renewed since it was told commitments alone, bool `[N]`, which it is to take over; None: it has the rows."""
-        last = self.last.get(table, Last())
-        if last.withheld is None:
-            return None
-        missed = _bits(last.missed, num_rows) if last.missed else np.ones(num_rows, dtype=bool)
-        last.missed = b""
-        return missed
+    def local_rows(self, table: Table, num_rows: int) -> np.ndarray:
+        """Rows that the client trains on from its own values and contributes to no sum, bool `[N]`."""
+        return _bits(self.last.get(table, Last()).local, num_rows)
+
+    def lacks_rows(self, table: Table) -> bool:
+        """Whether the client was only told the commitment to the last table."""
+        return self.last.get(table, Last()).withheld is not None
 
     def require_rows(self, round: int, table: Table) -> None:
         """Take part in no sum of a table whose rows it was not sent. Raises `BroadcastError`.

@@ -197,9 +197,10 @@ class DefendedClient:
             raise BroadcastError(f"{self.party} was not told which rows of {table} were sent in round {round}")
         return rows
 
-    def taking(self, table: Table, received: Received, renewed: np.ndarray) -> Received:
-        """Of what it received, the rows to take over: those renewed, bool `[N]`."""
-        return Received(received.rows, torch.from_numpy(renewed[self.places[table]]))
+    def taking(self, table: Table, received: Received) -> Received:
+        """Limit what it received to the rows that it takes over: all but its local ones."""
+        local = self.log.local_rows(table, len(self.names[table]))
+        return Received(received.rows, torch.from_numpy(~local)[self.places[table]])
 
     # What it sends.
 
@@ -231,8 +232,9 @@ class DefendedClient:
         )
         rows = np.arange(len(self.names[table])) if noise else np.sort(held)
         places = np.searchsorted(rows, held)
+        shared = ~self.log.local_rows(table, len(self.names[table]))[held]
         own = np.zeros((len(rows), width))
-        own[places] = kept.contribution.rows.numpy()
+        own[places] = np.where(shared[:, None], kept.contribution.rows.numpy(), 0)
         elements, num_clipped = encoding.encode(own)
         if num_clipped:
             self._warn_of_clip(round, table, num_clipped, encoding.clip)
@@ -243,7 +245,7 @@ class DefendedClient:
             drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
         weights = np.zeros(len(rows), dtype=Ring.UINT32.dtype)
-        weights[places] = weight
+        weights[places] = weight * shared
         self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights)
         return self.parts[table]
 
@@ -281,7 +283,7 @@ class DefendedClient:
         chosen, held = kept.contribution.chosen.clone(), self._held(table, kept.contribution)
         crossed = np.ones(len(self.names[table]), dtype=bool)
         if self.terms.defense.suppress:
-            crossed = self.sent_rows[table][1]
+            crossed = self.sent_rows[table][1] & ~self.log.local_rows(table, len(crossed))
         chosen[chosen.clone()] = torch.from_numpy(crossed[held])
         values = torch.from_numpy(part.values[np.searchsorted(part.rows, held[crossed[held]])])
         self.tables[table].sent(kept, Contribution(chosen, values))

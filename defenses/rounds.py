@@ -265,7 +265,8 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
     if failed:
         seal.content(frame[0], SERVER, client.party, FAILED)
         frame = frame[1:]
-    else:  # a broadcast says that the sum was opened, and what it says may be less what the client put in
+    in_sum = client.in_sum.get(table) == round
+    if not failed:  # the sum was opened; what it gave may be less than the client put in
         client.settle(round, table)
     if len(frame) not in (1, 2):
         raise BroadcastError(
@@ -280,10 +281,10 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
         proof = b"".join(seal.content(one, SERVER, client.party, one.label) for one in more)
         received = client.receive(round, table, content, proof)
     if client.terms.renews(round):
-        crossed = client.renewed(round, table, failed=failed)
-        renewed = client.log.renew(round, table, crossed, receives=received is not None)
+        renewed = client.renewed(round, table, failed=failed)
+        client.log.renew(round, table, renewed, failed=failed, in_sum=in_sum)
         if received is not None:
-            received = client.taking(table, received, renewed)
+            received = client.taking(table, received)
     return received
 
 

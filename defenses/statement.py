@@ -49,7 +49,10 @@ def statement(terms: Terms, before: Protection) -> list[str]:
         if defense.secagg.neighbours is not None:
             lines.append(terms.graph_risk())
     if defense.suppress:
-        lines.append(f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients")
+        lines.append(
+            f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; holders train on a row that was "
+            "never in a sum by themselves, until a sum of others gives it"
+        )
     for name, other in defense.others.items():
         lines.append(f"{name}: {other.statement()}")
     if terms.noise:
@@ -85,8 +88,6 @@ def active_server(terms: Terms) -> str:
         "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests out "
         "of order, repeated or left out open no sum of rows that the server knows (tests/deploy/test_order.py)"
     )
-    if terms.defense.suppress:
-        return f"{withstood}. Not withstood: rounds that the server falsely calls failed, which under suppress give rows away"
     if terms.codec.whole:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
         return f"{withstood}. Not withstood: one table of the server's choice for all clients"

@@ -259,7 +259,8 @@ class DefendedTransport(Transport):
             held = self.defended[party].places[table][: len(own)]
             crossed = torch.ones(len(held), dtype=torch.bool)
             if self.defense.suppress:
-                crossed = torch.from_numpy(self.central.crossed[table])[held]
+                local = self.defended[party].log.local_rows(table, len(before))
+                crossed = torch.from_numpy(self.central.crossed[table] & ~local)[held]
             if crossed.any() and torch.equal(own[crossed].double(), before[held[crossed]].double()):
                 known[party] = before.double() * self.clients[table][party].holding.weight
         return known
@@ -348,19 +349,14 @@ class DefendedTransport(Transport):
         """Clients know what they were sent last, and take no other table; who was sent no rows then takes these over."""
         if not (self.defense.secagg and self.codec.whole):
             return super().send_again(table)
-        num_rows, known = len(self.server[table].names), {}
-        missed = {party: client.log.take_missed(table, num_rows) for party, client in self.defended.items()}
+        known, lacking = {}, [party for party, client in self.defended.items() if client.log.lacks_rows(table)]
         for party, client in self.defended.items():
             known[party] = client.log.last[table].commitment
         received = self.broadcast(0, table, self.parties)
         for party, client in self.defended.items():
             if client.log.last[table].commitment != known[party]:
                 raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
-        return {
-            party: Received(received[party].rows, torch.from_numpy(rows[self.defended[party].places[table]]))
-            for party, rows in missed.items()
-            if rows is not None
-        }
+        return {party: self.defended[party].taking(table, received[party]) for party in lacking}
 
     # What it says of itself.
 

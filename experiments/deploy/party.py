@@ -362,7 +362,9 @@ class Party:
         changed = any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items())
         self.order.training_changed(item.round, changed=changed)
         self._before_broadcast(item.round)
-        return Answer(content=encode(Trained(losses[0])))
+        # A server that chooses the table could read from a client's loss which rows the client holds.
+        hidden = self._sums and self.agreement.randomness != "laboratory"
+        return Answer(content=encode(Trained(None if hidden else losses[0])))
 
     def _validate(self, item: Item) -> Answer:
         if not self.agreement.tells(len(self.data.clients[0].valid)):

@@ -11,7 +11,8 @@ said in the one before, and with `suppress` twelve. Private set union takes seve
 it runs ends the run, and a new one has to be agreed on.
 
 What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
-each party's sizes, losses, sums of validation ranks, and at the end sums and counts of its test ranks.
+each party's sizes, losses (not under secure aggregation), sums of validation ranks, and at the end sums and counts of its test
+ranks.
 """
 
 from __future__ import annotations
@@ -140,14 +141,16 @@ class Server:
         return 0
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """These clients are to train; the loss is the mean over those that say theirs."""
+        """Ask these clients to train; the loss is the mean over those that send theirs, None if none does."""
         self._round = round
         posted = {place: self.talk.post(self.agreement.addresses[place], "train", round=round) for place in places}
 
         def loss() -> float | None:
             said = {place: _content(one, Trained) for place, one in posted.items()}
             losses = {
-                p: one.loss for p, one in said.items() if isinstance(one, Trained) and abs(one.loss) < LARGEST_LOSS
+                place: trained.loss
+                for place, trained in said.items()
+                if isinstance(trained, Trained) and trained.loss is not None and abs(trained.loss) < LARGEST_LOSS
             }
             return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
 

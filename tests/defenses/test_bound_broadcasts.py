@@ -149,19 +149,43 @@ def test_a_client_that_was_sent_another_list_of_names_is_in_no_sum(
 # Rows that were missed.
 
 
-def test_after_a_pause_a_client_takes_over_all_that_was_renewed(by_hand: Callable) -> None:
+def test_after_a_pause_a_client_takes_over_every_shared_row(by_hand: Callable) -> None:
     exchange = by_hand("secagg,suppress:t=2", {party: ["x", "y"] for party in "abc"})
     exchange.upload(1, "entities", {party: torch.ones(2, 3) for party in "abc"})
     received = exchange.broadcast(1, "entities", ["a", "b"])
     assert received["a"].taken.all()
     with pytest.raises(BroadcastError, match="c refuses the sum of entities in round 2: since round 1"):
         exchange.upload(2, "entities", {party: torch.ones(2, 3) for party in "abc"})
-    exchange.central.begin("entities")  # a round whose sum failed
+    exchange.central.begin("entities")  # a round whose sum failed: everybody goes back to the rows of the last one
     received = exchange.broadcast(2, "entities", ["a", "c"])
-    assert not received["a"].taken.any()
+    assert received["a"].taken.all()
     assert received["c"].taken.all()
-    exchange.central.begin("entities")
-    assert not exchange.broadcast(3, "entities", ["a", "c"])["c"].taken.any()
+
+
+def test_a_row_that_a_sum_leaves_out_is_local_until_a_sum_of_others_gives_it(by_hand: Callable) -> None:
+    """c, d and e hold y. It has one holder in the sum of round 1, and one that is not local in round 2."""
+    held = {"a": ["x"], "b": ["x"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
+    exchange = by_hand("secagg,suppress:t=2", held)
+
+    def round_of(number: int, senders: str) -> dict[str, list[bool]]:
+        exchange.upload(number, "entities", {party: torch.ones(len(held[party]), 3) for party in senders})
+        received = exchange.broadcast(number, "entities", list(held))
+        return {party: received[party].taken.tolist() for party in "cde"}
+
+    assert round_of(1, "abc") == {"c": [True, False], "d": [True, True], "e": [True, True]}
+    assert round_of(2, "acd") == {"c": [True, False], "d": [True, False], "e": [True, True]}
+    assert round_of(3, "abe") == {"c": [True, False], "d": [True, False], "e": [True, False]}
+
+
+def test_a_sum_that_gives_a_local_row_makes_it_shared_again(by_hand: Callable) -> None:
+    held = {"a": ["x"], "b": ["x"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
+    exchange = by_hand("secagg,suppress:t=2", held)
+    for number, senders in enumerate(["abc", "ade"], start=1):
+        exchange.upload(number, "entities", {party: torch.ones(len(held[party]), 3) for party in senders})
+        received = exchange.broadcast(number, "entities", list(held))
+    assert all(received[party].taken.all() for party in held)
+    exchange.upload(3, "entities", {party: torch.ones(len(held[party]), 3) for party in "abc"})
+    assert exchange.broadcast(3, "entities", list(held))["c"].taken.all()  # left out once, and shared before
 
 
 @pytest.mark.parametrize("algorithm", ["fedep", "feds"])

@@ -106,9 +106,6 @@ def test_a_victim_that_trains_more_rounds_than_the_others_is_not_read_off_the_su
     assert num_read(server, apart, victim, table, own[-1], sent) == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="open fault: under suppress, clients keep training through rounds that the server calls failed"
-)
 def test_rounds_that_the_server_calls_failed_let_no_victim_train_more_than_the_others(
     consortium: Callable[..., Any],
 ) -> None:
@@ -124,9 +121,6 @@ def test_rounds_that_the_server_calls_failed_let_no_victim_train_more_than_the_o
 
 
 @needs_data
-@pytest.mark.xfail(
-    strict=True, reason="open fault: under suppress, withheld rows and a failed round split the clients' tables"
-)
 @pytest.mark.parametrize("options", [{"data": "Nations", "clients": 5}, {"data": "UMLS", "clients": 20}], ids=str)
 def test_rows_that_were_withheld_and_a_failed_round_give_no_party_another_table(
     options: dict[str, Any], consortium: Callable[..., Any]
@@ -149,16 +143,18 @@ def test_rows_that_were_withheld_and_a_failed_round_give_no_party_another_table(
     assert num_read(server, apart, victim, table, 3, chosen) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="open fault: each client's training loss is sent in plaintext")
 def test_losses_do_not_tell_which_party_holds_a_row(consortium: Callable[..., Any]) -> None:
     """A table with one large row in each round, the same for all: the training loss of each holder shows it."""
-    apart = consortium(**(ONE_BATCH | {"rounds": 21, "defense": "psu,secagg"}))
+    options = ONE_BATCH | {"rounds": 21, "defense": "psu,secagg"}
+    apart = consortium(randomness="operating system", **options)
     server, table, first = started(apart, 0.1)
     losses: list[dict[str, float]] = []
     for round in range(1, 22):
         posted = server.talk.post_all("train", round=round)
         answers = {party: one() for party, one in posted.items()}
-        losses.append({party: decode(one.content, Trained).loss for party, one in answers.items() if one.content})
+        losses.append(
+            {party: decode(one.content, Trained).loss or 0.0 for party, one in answers.items() if one.content}
+        )
         chosen = first.clone()
         chosen[round - 1] = 15.0
         server.exchange.central.opened[table] = True  # type: ignore[attr-defined]

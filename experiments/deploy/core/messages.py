@@ -135,9 +135,9 @@ def are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """The mean loss of a round of local training."""
+    """The mean loss of a round of local training. None under secure aggregation: it would tell which rows a client holds."""
 
-    loss: float
+    loss: float | None
 
 
 class Validated(msgspec.Struct, frozen=True):

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 LEARNS = (
     "apart: the server learns of each client how many entities, relations and triples of each split it has, and a digest of its "
     "data that only the client can compute",
-    "apart: each round the server learns each client's mean training loss; in rounds that are validated the sum of its "
-    "reciprocal ranks of validation triples and their number",
+    "apart: each round the server learns each client's mean training loss, but under secure aggregation nobody's; in rounds that "
+    "are validated the sum of its reciprocal ranks of validation triples and their number",
     "apart: at the end the server learns of each client sums of reciprocal ranks, of their squares and of hits on its test "
     "triples, and their numbers, of all, of those that stand in its train split and of the others; nothing of fewer triples than "
     "were agreed on",
-    "apart: a server that does not follow the protocol reads, each round, one loss and one sum of validation ranks of each "
-    "client off a table of its choice",
+    "apart: a server that does not follow the protocol chooses the table that clients validate, and so tests with each "
+    "validation whether a client holds a row; without secure aggregation each round's loss tells the same",
 )
 AUDITED = (
     "audit: each client played the adversary against itself and told figures alone; adversaries that have something of another "
