@@ -50,7 +50,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
             lines.append(terms.graph_risk())
     if defense.suppress:
         lines.append(
-            f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; holders train on a row that was "
+            f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; holders train a row that was "
             "never in a sum by themselves, until a sum of others gives it"
         )
     for name, other in defense.others.items():
