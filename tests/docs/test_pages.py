@@ -18,12 +18,12 @@ from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from experiments.cli.main import app
 from experiments.cli.training.verdict import STATUSES
-from experiments.docs.examples import blocks, commands, comparable, excerpt, how, renewed, run_page
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
 from fkgsec.errors import RunError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ENCODERS, MODELS
+from tests.docs.page_examples import blocks, commands, comparable, excerpt, how, renewed, run_page
 from tests.golden.test_golden import RECORDS
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_a_page_prints_what_stands_in_it(name: str, tmp_path: Path) -> None:
     plain = (lambda text: text) if like_the_machine_of_the_pages() else without_figures
     for block, output in run_page(PAGES[name], tmp_path):
         assert plain(comparable(output)) == plain(comparable(block.body)), (
-            f"renew it: python -m experiments.docs.examples {name} --write"
+            f"renew it: python -m tests.docs.page_examples {name} --write"
         )
 
 

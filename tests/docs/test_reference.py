@@ -1,183 +1,118 @@
-"""The reference says all that registries, types and commands have: made from them when it is built, it cannot be older."""
+"""The generated reference covers all that registries, types and commands have."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
+import typer
 
 from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
-from experiments.cli.surface import read_surface
-from experiments.docs.docstrings import as_markdown, described, remarks
-from experiments.docs.fields import fields_of, flattened, structs_of
-from experiments.docs.pages.algorithms import file_name, module_of
-from experiments.docs.pictures import draw, knowledge
-from experiments.docs.reference import generated_files, navigation
+from experiments.cli.main import app
 from experiments.gate.measures import MEASURES
 from experiments.runs.record import Record
 from experiments.tasks.task import all_tasks
-from fkgsec import errors
-from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe
+from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.settings import fields_of as settings_of
+from scripts.docs.reference import anchor, as_markdown, described, fields_of, reference_files, structs_of
 
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return generated_files()
+    return {path.removeprefix("reference/"): text for path, text in reference_files().items()}
 
 
-def test_every_command_and_option(pages: dict[str, str]) -> None:
-    for path, command in flattened(read_surface()):
-        page = pages[f"reference/commands/{path.split()[0]}.md"]
-        assert f"# fkgsec {path}" in page
-        for one in command.parameters:
-            assert one.hidden or all(f"`{flag}`" in page for flag in one.flags), f"{path} {one.name}"
+def section(page: str, heading: str) -> str:
+    """The part of a page below the heading that begins so, up to the next heading of its level or above."""
+    level = heading.index(" ")
+    part = page.split(f"\n{heading}", 1)[1]
+    return re.split(rf"\n#{{1,{level}}} ", part)[0]
 
 
-def test_every_algorithm_with_its_settings(pages: dict[str, str]) -> None:
+def rows(part: str, name: str) -> list[str]:
+    return re.findall(rf"^\| `{re.escape(name)}` \|.*", part, re.MULTILINE)
+
+
+def test_commands_have_all_their_options(pages: dict[str, str]) -> None:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        part = section(pages["commands.md"], f"## `fkgsec {name}`")
+        for option in command.params:
+            if option.param_type_name == "option" and not option.hidden:
+                assert option.opts[0] in part, f"{name} {option.opts[0]}"
+
+
+def test_algorithms_have_their_source_and_settings(pages: dict[str, str]) -> None:
     for name, recipe in RECIPES.items():
-        page = pages[f"reference/algorithms/{file_name(name)}"]
-        assert recipe.source in page
-        for one in settings_of(recipe.settings):
-            assert f"| `--{one.name.replace('_', '-')}` | {one.default} |" in page
-    for name in ("pfedeg", "fedstar"):  # of each task; what leaks of them is recorded
-        assert re.search(r"^## What leaked$", pages[f"reference/algorithms/{file_name(name)}"], re.MULTILINE), name
-    assert "| up | 3,977 | 3,977 | 1.00 |" not in pages["reference/algorithms/feds.md"]
-    assert (
-        "refused: feds: codec 'top-k' needs a server that knows who holds each row"
-        in pages["reference/algorithms/feds.md"]
-    )
-    assert "Efficient Federated Learning on Knowledge Graphs" in pages["reference/algorithms/fedr.md"]
-    assert "D_KL(teacher || student)" in pages["reference/algorithms/fedlu.md"].replace("\\|", "|")
+        part = section(pages["algorithms.md"], f"### {name} {{ #{anchor(name)} }}")
+        assert recipe.source.replace("<", "&lt;") in part
+        for field in settings_of(recipe.settings):
+            assert f"| `--{field.name.replace('_', '-')}` | {field.default} |" in part
+    (row,) = [line for line in pages["algorithms.md"].splitlines() if line.startswith("| [`feds`]")]
+    assert "refused: feds: codec 'top-k' needs a server that knows who holds each row" in row
 
 
-def test_every_algorithm_says_what_crosses_and_who_sees_it(pages: dict[str, str]) -> None:
-    modules = set()
-    for name, recipe in RECIPES.items():
-        page, module = pages[f"reference/algorithms/{file_name(name)}"], module_of(recipe)
-        modules.add(module.__name__)
-        assert page.split("\n")[2].startswith((module.__doc__ or "").split("\n")[0][:40]), name
-        assert ("## What crosses, and who sees it" in page) == bool(recipe.shared), name
-        assert ("**Leakage:**" in page) == bool(recipe.shared), name
-    assert len(modules) > 15, "each tells of its own, no package for all that are in it"
-    assert "which of them changed most in each round" in pages["reference/algorithms/feds.md"]
-    assert "sum of masked rows divided by" in pages["reference/algorithms/fedavg.md"]
-
-
-def test_every_attack_with_its_metrics_and_threat_models(pages: dict[str, str]) -> None:
+def test_attacks_have_their_metrics_and_threat_models(pages: dict[str, str]) -> None:
     for name, attack in ATTACKS.items():
-        page = pages[f"reference/attacks/{name}.md"]
-        assert all(f"`{name}.{metric}`" in page for metric in attack.metrics)
-        assert all(f"| `{one}`" in page for one in attack.threat_models)
-        assert "Source: " in page, name
-    page = pages["reference/attacks/edges.md"]
-    assert "| `psu,secagg` | 0.843" in page, "the committed matrix"
-    (number,) = re.findall(r"^\| `fedr` \| (n/a \d+) \|$", page, re.MULTILINE)
-    assert f"- {number}: no entity embedding of it crossed" in page
-    assert "(../../graphs.md)" in pages["reference/attacks/backdoor.md"]
-    assert "(../../membership.md)" not in pages["reference/attacks/backdoor.md"]
+        part = section(pages["attacks.md"], f"### {name} {{ #{name} }}")
+        assert "Source: " in part, name
+        assert all(rows(part, f"{name}.{metric}") for metric in attack.metrics)
+        assert all(rows(part, model) for model in attack.threat_models)
 
 
-def test_every_defense_with_its_settings(pages: dict[str, str]) -> None:
+def test_defenses_describe_every_setting(pages: dict[str, str]) -> None:
     for name, kind in KINDS.items():
-        page = pages[f"reference/defenses/{name}.md"]
-        for one in msgspec.structs.fields(kind):
-            (row,) = re.findall(rf"^\| `{one.name}` \|.*", page, re.MULTILINE)
-            assert row.split(" | ")[-1].strip(" |"), f"{name}: nothing is said of {one.name}"
-
-
-def test_every_threat_model_has_a_picture(pages: dict[str, str]) -> None:
-    for name, model in THREAT_MODELS.items():
-        picture = ElementTree.fromstring(pages[f"reference/threats/{name}.svg"])
-        words = "".join(picture.itertext())
-        assert ("adversary" in words) == ((model.server and not model.models) or model.colluder)
-        assert all(one in words for one in knowledge(model))
-        assert f"## {name}\n" in pages["reference/threats.md"]
-    assert draw(THREAT_MODELS["server"]) != draw(THREAT_MODELS["client"])
-
-
-def test_every_key_of_specs(pages: dict[str, str]) -> None:
-    for task in all_tasks():
-        for one in msgspec.structs.fields(task.spec):
-            assert one.name == "settings" or f"| `{one.name}` | " in pages["reference/spec.md"]
+        part = section(pages["defenses.md"], f"## {name}")
+        for field in msgspec.structs.fields(kind):
+            (row,) = rows(part, field.name)
+            assert row.split(" | ")[-1].strip(" |"), f"{name}.{field.name} has no description"
 
 
 def test_every_field_of_records_is_described(pages: dict[str, str]) -> None:
-    page = pages["reference/record.md"]
-    shown = [one for one in structs_of(Record) if not hasattr(one, "options_type")]
-    assert len(shown) >= 10
-    for one in shown:
-        part = page.split(f"## {one.__name__}\n")[1].split("\n## ")[0]
-        for field in fields_of(one):
-            (row,) = re.findall(rf"^\| `{field.name}` \|.*", part, re.MULTILINE)
-            assert row.split(" | ")[-1].strip(" |"), f"nothing is said of {one.__name__}.{field.name}"
+    structs = [kind for kind in structs_of(Record, set()) if not hasattr(kind, "options_type")]
+    assert len(structs) >= 10
+    for kind in structs:
+        part = section(pages["record.md"], f"## {kind.__name__}\n")
+        for name in fields_of(kind):
+            (row,) = rows(part, name)
+            assert row.split(" | ")[-1].strip(" |"), f"{kind.__name__}.{name} has no description"
 
 
-def test_every_limit_and_exit_status(pages: dict[str, str]) -> None:
-    assert all(f"| `{name}` | `{one.bound}` |" in pages["reference/policy.md"] for name, one in MEASURES.items())
-    page = pages["reference/exit.md"]
-    for line in ("| 0 | done |", "| 2 | An option or spec field", "| 130 | interrupted"):
-        assert line in page
-    for command in ("check", "verify", "verify-run"):
-        assert re.search(rf"`fkgsec {command}`\]\(commands/{command}.md\) \| Exits 0 ", page)
-    assert issubclass(errors.SpecError, errors.FkgsecError)
+def test_specs_policies_and_exit_statuses_are_complete(pages: dict[str, str]) -> None:
+    for task in all_tasks():
+        assert all(name == "settings" or rows(pages["spec.md"], name) for name in task.spec.__struct_fields__)
+    assert all(f"| `{name}` | `{measure.bound}` |" in pages["policy.md"] for name, measure in MEASURES.items())
+    assert all(f"| {status} | " in pages["exit.md"] for status in (0, 2, 130))
 
 
-def test_every_page_is_in_the_navigation(pages: dict[str, str]) -> None:
-    listed = set(re.findall(r"reference/[^'\"]+?\.md", str(navigation())))
-    assert listed == {path for path in pages if path.endswith(".md")}
-
-
-def test_an_algorithm_of_elsewhere_is_no_page_of_ours() -> None:
-    from experiments.docs.pages.algorithms import module_of
-
-    with pytest.raises(SpecError, match="'mine' is made in no module"):
-        module_of(Recipe("mine", ENTITIES, "this test"))
-
-
-@pytest.mark.slow
-def test_the_command_writes_what_the_site_has(tmp_path: Path, pages: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "experiments.docs.reference", "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert (tmp_path / "spec.md").read_text() == pages["reference/spec.md"] + "\n"
-
-
-# Docstrings.
-
-
-class Sample:
-    """A thing, of `[N]` < M.
-
-    What it sees
-        Everything.
-        And more.
-
-    - one item
-      that goes on
-    - another
-
-    Attributes:
-        rank: of it.
-
-    Source: ours. Differs: by a sign.
-    """
-
-    def method(self) -> None:
-        """Does it. Differs in the other: it adds."""
+def test_pictures_of_threat_models_show_the_adversary(pages: dict[str, str]) -> None:
+    for name, model in THREAT_MODELS.items():
+        words = "".join(ElementTree.fromstring(pages[f"threats/{name}.svg"]).itertext())
+        assert ("adversary" in words) == ((model.server and not model.models) or model.colluder)
+        assert f"## {name}\n" in pages["threats.md"]
 
 
 def test_docstrings_become_markdown() -> None:
-    made = as_markdown(Sample.__doc__ or "")
-    assert made.startswith(
-        "A thing, of `[N]` &lt; M.\n\n**What it sees.**\n\nEverything.\nAnd more.\n\n- one item\n    that goes on"
+    docstring = """A thing, of `[N]` < M.
+
+    What it sees
+        Everything.
+
+    - one item
+      that goes on
+
+    Attributes:
+        rank: of it. columns: of the matrix.
+        low, high: the range.
+    """
+    assert as_markdown(docstring) == (
+        "A thing, of `[N]` &lt; M.\n\n**What it sees.**\n\nEverything.\n\n- one item\n    that goes on"
     )
-    assert "Attributes" not in made
-    assert described(Sample.__doc__, ["rank"]) == {"rank": "of it."}
-    assert remarks(Sample, "Differs") == ["by a sign.", "in the other: it adds."]
-    assert remarks(Sample, "Source") == ["ours."]
+    assert (
+        as_markdown("Runs.\n\n    run(x < y)\n\nSource: ours.")
+        == "Runs.\n\n```python\nrun(x < y)\n```\n\nSource: ours."
+    )
+    assert described(docstring, ["rank", "columns", "low", "high"]) == {
+        "rank": "of it.", "columns": "of the matrix.", "low": "the range.", "high": "the range.",
+    }  # fmt: skip

@@ -22,10 +22,10 @@ import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.docs.examples import blocks, how
 from experiments.papers.spec import shipped_experiments
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
+from tests.docs.page_examples import blocks, how
 
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
 ORDER = (

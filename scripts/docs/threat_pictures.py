@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from html import escape
 
-from attacks.registry import ATTACKS
-from attacks.view import THREAT_MODELS, ThreatModel
-from experiments.docs.docstrings import cell
-from experiments.tasks.task import all_tasks
+from attacks.view import ThreatModel
 
 WIDTH, HEIGHT = 800, 300
 ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # told apart by colour-blind readers, too
 STYLE = "font-family:system-ui,sans-serif;font-size:13px"
-
-
-def pictures() -> dict[str, str]:
-    """A picture of every threat model, by its name."""
-    return {name: draw(model) for name, model in THREAT_MODELS.items()}
 
 
 def draw(model: ThreatModel) -> str:
@@ -94,19 +86,3 @@ def _arrow(x1: int, y1: int, x2: int, y2: int, colour: str) -> str:
         f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-width="1.6"/>'
         f'<polygon points="{head}" fill="{colour}"/>'
     )
-
-
-def threats_page() -> str:
-    """Every threat model with its picture, its words and the attacks that are run under it."""
-    lines = [
-        "# Threat models",
-        "",
-        "Every figure of leakage is one of an adversary. `--threat` names it, and the attack is given what it has, nothing else; "
-        "truth is joined afterwards. Red is the adversary and what it sees. [What they are for](../concepts/threat-models.md).",
-    ]
-    for name, model in THREAT_MODELS.items():
-        lines += ["", f"## {name}", "", f"![{cell(model.about)}](threats/{name}.svg){{ .threat }}", ""]
-        lines += [f"- {task.about}: {cell(model.lines[task.name])}" for task in all_tasks() if task.name in model.lines]
-        able = [f"[`{one}`](attacks/{one}.md)" for one, attack in ATTACKS.items() if name in attack.threat_models]
-        lines += ["", f"Attacks: {', '.join(able)}."]
-    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Pages whose code blocks run: what they print stands in the page, and this writes it there.
 
-    python -m experiments.docs.examples docs/tutorials/own-triples.md --write     # run it in an empty folder, renew its outputs
+    python -m tests.docs.page_examples docs/tutorials/own-triples.md --write     # run it in an empty folder, renew its outputs
 
 A page says in its front matter how its blocks are run: `run: quick` (in the ordinary tests), `run: slow`, or `run: reduced` (at a
 smaller size, by the rules of tests/docs/test_twice.py). Blocks run in their order in one folder:

@@ -1,1 +1,0 @@
-"""The generated pages of the reference: of commands, algorithms, attacks, defenses and protocols."""

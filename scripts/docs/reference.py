@@ -1,0 +1,405 @@
+"""Reference pages of the documentation site, made from registries and types when mkdocs builds it.
+
+    make docs                                  # mkdocs build --strict; scripts/docs/mkdocs_hooks.py adds these pages
+
+Nothing generated is committed, so no page can be older than the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from attacks.registry import attacks_of
+from attacks.view import THREAT_MODELS, threat_models
+from defenses import transport
+from defenses.options import KINDS, check_defense
+from experiments.gate import policy
+from experiments.gate.audits import Question
+from experiments.gate.measures import MEASURES
+from experiments.runs.record import Record
+from experiments.tasks.task import all_tasks, task_named
+from fkgsec import errors
+from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import Recipe, algorithms_of
+from fkgsec.federation.settings import fields_of as settings_of
+from scripts.docs.threat_pictures import draw
+
+ROOT = Path(__file__).parents[2]
+DEFENSES = ("secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8", "robust:rule=clip")
+PROTOCOLS = ("secagg", "psu", "noise")
+_CODE = re.compile(r"(`[^`]*`)")
+
+
+# Docstrings as Markdown.
+
+
+def escaped(text: str) -> str:
+    """Escape HTML outside backticks."""
+    return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in _CODE.split(text))
+
+
+def cell(text: str) -> str:
+    """Put text on one line of a table."""
+    return escaped(" ".join(text.split())).replace("|", "\\|")
+
+
+def summary(documented: Any) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    return cell(inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0])
+
+
+def as_markdown(docstring: str) -> str:
+    """Convert a docstring: examples become code, titled sections become paragraphs. Sections of attributes are left out."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+        lines = block.splitlines()
+        if re.match(r"(Args|Attributes|Returns|Raises|Yields)\b[^\n]*:$", lines[0]):
+            continue
+        if all(line.startswith("    ") for line in lines):
+            blocks.append("\n".join(["```python", *(line[4:] for line in lines), "```"]))
+        elif len(lines) > 1 and not lines[0].startswith("-") and all(line.startswith("    ") for line in lines[1:]):
+            blocks += [f"**{escaped(lines[0].rstrip(':'))}.**", escaped("\n".join(line[4:] for line in lines[1:]))]
+        else:  # Markdown wants an empty line before a list, and an indentation of four in it
+            text = re.sub(
+                r"(?<=[^\n])\n(?=(?:- |1\. ))", "\n\n", block, count=0 if lines[0].startswith(("- ", "1")) else 1
+            )
+            blocks.append(escaped(re.sub(r"^ {1,3}(?=\S)", "    ", text, flags=re.MULTILINE)))
+    return "\n\n".join(blocks)
+
+
+def described(docstring: str | None, names: list[str]) -> dict[str, str]:
+    """Return what a docstring's `Attributes:` say of each name; several may share a line or a description."""
+    section = re.search(
+        r"^Attributes[^\n]*:\n(.*?)(?=\n\S|\Z)", inspect.cleandoc(docstring or ""), re.DOTALL | re.MULTILINE
+    )
+    if section is None or not names:
+        return {}
+    text, name = " ".join(section[1].split()), "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    starts = list(re.finditer(rf"(?:^|(?<=[.;\s]))((?:{name})(?:, (?:{name}))*): ", text))
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    return {
+        attribute: text[start.end() : end].strip()
+        for start, end in zip(starts, ends, strict=True)
+        for attribute in start[1].split(", ")
+    }
+
+
+def source_of(module: Any) -> str:
+    """Return a module's docstring as Markdown, below a heading of level 2."""
+    return as_markdown(module.__doc__ or "")
+
+
+# Types.
+
+
+def is_struct(kind: Any) -> bool:
+    """Whether a type has named fields: a struct, a dataclass or a named tuple."""
+    return isinstance(kind, type) and (
+        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+    )
+
+
+def fields_of(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of such a type's fields by name."""
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    types = get_type_hints(kind)
+    return {name: types[name] for name in names or [field.name for field in dataclasses.fields(kind)]}
+
+
+def structs_of(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
+    """Yield a struct and all structs in its fields, each once."""
+    if is_struct(kind) and kind not in seen:
+        seen.add(kind)
+        yield kind
+        for field in fields_of(kind).values():
+            yield from structs_of(field, seen)
+    for part in get_args(kind):
+        yield from structs_of(part, seen)
+
+
+def type_words(kind: Any) -> str:
+    """Describe a type: `int | None` is "int or none"."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is NoneType:
+        return "none"
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(type_words, parts)))
+    if origin in (list, tuple):
+        return f"list of {type_words(parts[0])}"
+    if origin is dict:
+        return f"{type_words(parts[1])} by {type_words(parts[0])}"
+    return f"[{kind.__name__}](#{kind.__name__.lower()})" if is_struct(kind) else getattr(kind, "__name__", str(kind))
+
+
+def default_of(field: Any) -> str:
+    """Return a struct field's default as text."""
+    if field.required:
+        return "required"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return "none" if value is None else cell(str(value)) or "empty"
+
+
+def table(heads: str, rows: Iterator[str] | list[str]) -> list[str]:
+    """Return a Markdown table; heads are separated by `|`."""
+    return ["", f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *rows, ""]
+
+
+# Pages.
+
+
+def algorithms_page() -> Iterator[str]:
+    """Every algorithm: source, shared tables, settings, defenses that it can run under, and its module's docstring."""
+    yield "# Algorithms\n\n`--algorithm NAME` takes one, as does `--target`. [Add your own](../tutorials/new-algorithm.md)."
+    for task in all_tasks():
+        yield f"\n## {task.about[:1].upper()}{task.about[1:]}\n\n`refused` names why a defense cannot run with an algorithm."
+        recipes = algorithms_of(task.name)
+        yield from table(
+            "algorithm | shares | " + " | ".join(f"`{text}`" for text in DEFENSES),
+            (
+                f"| [`{name}`](#{anchor(name)}) | {', '.join(recipe.shared) or 'nothing'} | "
+                + " | ".join(_defended(recipe, text) for text in DEFENSES)
+                + " |"
+                for name, recipe in recipes.items()
+            ),
+        )
+        for name, recipe in recipes.items():
+            yield f"\n### {name} {{ #{anchor(name)} }}\n\n**Source.** {escaped(recipe.source)}\n"
+            settings = settings_of(recipe.settings)
+            if settings:
+                yield from table(
+                    "option | default | allowed | meaning",
+                    (
+                        f"| `--{field.name.replace('_', '-')}` | {field.default} | {_allowed(field)} | {cell(field.help)} |"
+                        for field in settings
+                    ),
+                )
+        modules = {_module_of(recipe): name for name, recipe in recipes.items()}
+        for module, name in modules.items():
+            users = [f"`{other}`" for other, recipe in recipes.items() if _module_of(recipe) is module]
+            yield f"\n### Details of {', '.join(users)} {{ #details-{anchor(name)} }}\n\n{source_of(module)}"
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of an algorithm: `fede-svd+` is fede-svd-plus."""
+    return name.replace("+", "-plus")
+
+
+def _module_of(recipe: Recipe) -> Any:
+    """Return the module of fkgsec.algorithms that defines a recipe. Raises `SpecError` for a recipe from elsewhere."""
+    for path in sorted((ROOT / "fkgsec/algorithms").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem != "__init__" and any(value is recipe for value in vars(importlib.import_module(name)).values()):
+            return importlib.import_module(name)
+    raise SpecError(f"algorithm {recipe.name!r} is defined in no module of fkgsec.algorithms")
+
+
+def _defended(recipe: Recipe, defense: str) -> str:
+    if not recipe.shared:
+        return ""
+    try:
+        check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=defense))
+    except SpecError as error:
+        return cell(f"refused: {error}")
+    return "runs"
+
+
+def _allowed(field: Any) -> str:
+    if field.choices:
+        return ", ".join(field.choices)
+    if field.kind is bool:
+        return "true, false"
+    if field.low is None:
+        return "a number" if field.kind in (int, float) else "text"
+    high = "" if field.high is None else f" and at most {field.high:,.12g}"
+    return f"{'above' if field.above else 'at least'} {field.low:,.12g}{high}"
+
+
+def attacks_page() -> Iterator[str]:
+    """Every attack: question, needs, threat models, metrics, and its module's docstring."""
+    yield "# Attacks\n\n`fkgsec attack --attack NAME` runs one, `--attack all` all. [Add your own](../tutorials/new-attack.md)."
+    for task in all_tasks():
+        yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
+        yield from table(
+            "attack | asks | needs",
+            (
+                f"| [`{name}`](#{name}) | {cell(attack.about)} | {cell(attack.need_words)} |"
+                for name, attack in attacks_of(task.name).items()
+            ),
+        )
+        for name, attack in attacks_of(task.name).items():
+            yield f"\n### {name} {{ #{name} }}\n\n{source_of(_module_of_attack(attack))}\n"
+            models = threat_models(task.name)
+            yield from table(
+                "`--threat` | who, and what is known",
+                (f"| `{model}` | {cell(models[model].lines[task.name])} |" for model in attack.threat_models),
+            )
+            yield from table(
+                "measure | what it is | worse for the victim",
+                (
+                    f"| `{name}.{metric}` | {cell(about)} | {'less' if metric in attack.errors else 'more'} |"
+                    for metric, about in attack.metrics.items()
+                ),
+            )
+
+
+def _module_of_attack(attack: Any) -> Any:
+    """Return the module whose docstring explains an attack: the one that defines it, else the one that defines its `run`."""
+    for path in sorted((ROOT / "attacks").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem != "__init__" and any(value is attack for value in vars(importlib.import_module(name)).values()):
+            return importlib.import_module(name)
+    run: Any = inspect.unwrap(getattr(attack.run, "func", attack.run))
+    return importlib.import_module(getattr(run, "__module__", type(run).__module__))
+
+
+def defenses_page() -> Iterator[str]:
+    """Every defense with its settings."""
+    yield "# Defenses\n\n`--defense` takes one or more, separated by commas: `psu,secagg:dropout=0.1,suppress:t=2`."
+    for name, kind in KINDS.items():
+        yield f"\n## {name}\n\n{as_markdown(kind.about or kind.__doc__ or '')}\n"
+        module = importlib.import_module(kind.__module__)
+        if module.__name__ != "defenses.options":
+            yield source_of(module)
+        fields = msgspec.structs.fields(kind)
+        about = described(kind.__doc__, [field.name for field in fields])
+        yield from table(
+            "setting | default | type | meaning",
+            (
+                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} | {cell(about.get(field.name, ''))} |"
+                for field in fields
+            ),
+        )
+    yield f"\n## What each hides\n\n{source_of(transport)}"
+
+
+def protocols_page() -> Iterator[str]:
+    """Every package of protocols."""
+    package = importlib.import_module("protocols")
+    yield f"# Protocols\n\n{source_of(package)}\n\nThey have had no external audit."
+    for name in PROTOCOLS:
+        yield f"\n## protocols.{name} {{ #{name} }}\n\n{source_of(importlib.import_module(f'protocols.{name}'))}\n"
+        yield f"::: protocols.{name}\n    options: {{show_root_heading: false, heading_level: 3}}\n"
+
+
+def threats_page() -> Iterator[str]:
+    """Every threat model with its picture."""
+    yield "# Threat models\n\n`--threat` names an adversary. Red marks the adversary and what it sees."
+    for name, model in THREAT_MODELS.items():
+        yield f"\n## {name}\n\n![{cell(model.about)}](threats/{name}.svg){{ .threat }}\n"
+        for task in all_tasks():
+            if task.name in model.lines:
+                able = [attack for attack, made in attacks_of(task.name).items() if name in made.threat_models]
+                links = ", ".join(f"[`{attack}`](attacks.md#{attack})" for attack in able)
+                yield f"- {task.about}: {cell(model.lines[task.name])}. Attacks: {links or 'none'}."
+
+
+def commands_page() -> Iterator[str]:
+    """Every command, as typer documents it."""
+    import typer
+    from typer.cli import get_docs_for_click
+
+    from experiments.cli.main import app
+
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("fkgsec", ["--help"], resilient_parsing=True)
+    text = get_docs_for_click(obj=command, ctx=context, name="fkgsec", title="Commands")
+    yield re.sub(r"\n{3,}", "\n\n", text)
+
+
+def spec_page() -> Iterator[str]:
+    """Every key of a run's spec."""
+    yield "# Keys of a spec\n\n`--config spec.yaml` takes these keys. Options override it; their names have `-` for `_`."
+    for task in all_tasks():
+        yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
+        yield from table(
+            "key | default | type",
+            (
+                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} |"
+                for field in msgspec.structs.fields(task.spec)
+                if field.name != "settings"
+            ),
+        )
+    yield "`fkgsec attack --help` says what each means. [Algorithms](algorithms.md) have further settings."
+
+
+def record_page() -> Iterator[str]:
+    """Every field of a record."""
+    yield "# Fields of a record\n\n`record.json` in a run folder. `experiments.runs.record.read_record` returns it as a struct."
+    for struct in structs_of(Record, set()):
+        if hasattr(struct, "options_type"):
+            continue  # a spec, which has a page
+        about = described(struct.__doc__, list(fields_of(struct)))
+        yield f"\n## {struct.__name__}\n\n{as_markdown(struct.__doc__ or '')}"
+        yield from table(
+            "field | type | meaning",
+            (
+                f"| `{name}` | {type_words(kind)} | {cell(about.get(name, ''))} |"
+                for name, kind in fields_of(struct).items()
+            ),
+        )
+
+
+def policy_page() -> Iterator[str]:
+    """What a policy can limit."""
+    keys = described(Question.__doc__, list(Question._fields))
+    yield f"# Policies\n\n{as_markdown(policy.__doc__ or '').replace('```python', '```yaml')}\n"
+    yield "`fkgsec check --init` proposes a policy; see [a gate in CI](../tutorials/gate.md).\n\n## Keys of a limit"
+    yield from table("key | meaning", (f"| `{name}` | {cell(words)} |" for name, words in keys.items()))
+    yield "## Limits"
+    yield from table(
+        "measure | bound | kind | task | meaning",
+        (
+            f"| `{name}` | `{measure.bound}` | {measure.kind} | {measure.task or 'all'} | {cell(measure.about)} |"
+            for name, measure in MEASURES.items()
+        ),
+    )
+
+
+def exit_page() -> Iterator[str]:
+    """Exit statuses of every command."""
+    yield "# Exit statuses\n\nWrong input is one line on standard error: what, where, and what is allowed."
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FkgsecError)]
+    rows = [f"| {kind.exit_status} | {summary(kind)} |" for kind in kinds[1:]]
+    yield from table(
+        "status | meaning", ["| 0 | done |", *rows, "| 130 | interrupted; the same command continues the run |"]
+    )
+    yield "`fkgsec check`, `verify` and `verify-run` have further statuses, which their [help](commands.md) lists."
+
+
+def python_page() -> Iterator[str]:
+    """The public names, which mkdocstrings describes."""
+    yield "# Python\n\nWhat scripts import."
+    for package in ("fkgsec", "attacks", "defenses"):
+        yield f"\n::: {package}\n    options: {{show_root_heading: true, show_root_full_path: true, heading_level: 2}}"
+
+
+PAGES = {
+    "commands": commands_page,
+    "algorithms": algorithms_page,
+    "attacks": attacks_page,
+    "defenses": defenses_page,
+    "protocols": protocols_page,
+    "threats": threats_page,
+    "spec": spec_page,
+    "record": record_page,
+    "policy": policy_page,
+    "exit": exit_page,
+    "python": python_page,
+}
+
+
+def reference_files() -> dict[str, str]:
+    """Return every generated file by its path in docs/."""
+    files = {f"reference/{name}.md": "\n".join(page()) for name, page in PAGES.items()}
+    return files | {f"reference/threats/{name}.svg": draw(model) for name, model in THREAT_MODELS.items()}
