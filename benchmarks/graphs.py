@@ -32,7 +32,6 @@ from torch.nn import functional
 
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.federation.loop import Federation
-from fkgsec.gnn import fused
 from fkgsec.gnn.geometric import layers
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.collection import load_federation
@@ -156,7 +155,7 @@ def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float,
     nodes = sum(int(client.graphs.sizes[client.train].sum()) for client in graphs.clients)
     W, rows = options.width, 4_096
     x, weight, target = torch.randn(rows, W), torch.randn(W, W), torch.empty(rows, W)
-    peak = 2 * rows * W * W / _quick(lambda: fused.product(x, weight))
+    peak = 2 * rows * W * W / _quick(lambda: functional.linear(x, weight))
     bandwidth = 2 * x.nbytes / _quick(lambda: target.copy_(x))
     operations = _PRODUCTS * 2 * W * W * nodes * options.layers
     return operations / peak, _PASSES * 4 * W * nodes * options.layers / bandwidth

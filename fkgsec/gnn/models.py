@@ -27,12 +27,12 @@ from torch.nn import functional
 
 from fkgsec.errors import SpecError
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.fused import CONVOLUTIONS, Dropped, classify, supports
 from fkgsec.gnn.geometric import layers
 
 Readout = Literal["sum", "mean", "max"]
 ENCODER = "convs."
 MODELS = ("gin", "gcn", "sage")
+_DIGITS = 16  # binary digits of a share of values that are dropped
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -76,15 +76,19 @@ class GraphClassifier(nn.Module):
 
     def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
         """Logits `[B, C]`; with dropout where there is a generator."""
-        share, model = self.architecture.dropout if rng else 0.0, self.architecture.model
-        if model in CONVOLUTIONS and self.architecture.readout == "sum" and supports(batch, self.pre.weight):
-            return classify(self, batch, share, rng)
-        # torch_geometric's own layers read compressed rows, which is faster; another's may know edges alone.
-        x, edges = self.pre(batch.x), batch.adjacency if model in MODELS else batch.edge_index
+        share = self.architecture.dropout
+        x, edges = self.pre(batch.x), edges_for(self.architecture.model, batch)
         for convolution in self.convs:
             x = dropout(functional.relu(convolution(x, edges)), share, rng)
         x = read_out(x, batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), share, rng))
+
+
+def edges_for(model: str, batch: Batch) -> Tensor:
+    """Return the edges as a convolution reads them: compressed rows are faster, but other layers may know edges alone."""
+    if model == "gcn":
+        return batch.normalized
+    return batch.adjacency if model in MODELS else batch.edge_index
 
 
 def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
@@ -94,12 +98,22 @@ def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
 
 
 def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
-    """`x` with about that share of its values zero and the others scaled up, so that the mean stays."""
-    dropped = Dropped.drawn(x.numel(), share, rng)
-    if not len(dropped.words):
+    """Drop about that share of the values and scale up the others, so that the mean stays; without a generator, none.
+
+    The share is rounded to a multiple of 1 / 65,536. A bit of a random word decides on each value: one word for 64 values and
+    each binary digit of the share, so that a half takes one. `rng.random` would take 64 times as many words.
+    """
+    kept = 2**_DIGITS - round(share * 2**_DIGITS)
+    if rng is None or kept == 2**_DIGITS:
         return x
-    kept = torch.from_numpy(dropped.bits(tuple(x.shape))).to(x.device)
-    return x * (kept * dropped.scale)
+    count = -(-x.numel() // 64)
+    words = rng.integers(0, 2**64, count, dtype=np.uint64)
+    for digit in range((kept & -kept).bit_length(), _DIGITS):
+        # So far a bit is 1 with the probability 0.d, d the digits so far; one more makes it 0.1d or 0.0d.
+        drawn = rng.integers(0, 2**64, count, dtype=np.uint64)
+        words = words | drawn if kept >> digit & 1 else words & drawn
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: x.numel()].reshape(x.shape)
+    return x * (torch.from_numpy(bits).to(x.device) * (2**_DIGITS / kept))
 
 
 def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
@@ -113,8 +127,10 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
 
     if model == "gin":
         return gin
-    if model in ("gcn", "sage"):
-        return layers().GCNConv if model == "gcn" else layers().SAGEConv
+    if model == "gcn":
+        return lambda inputs, width: layers().GCNConv(inputs, width, normalize=False)  # `Batch.normalized` is
+    if model == "sage":
+        return layers().SAGEConv
     module, _, name = model.rpartition(".")
     layers()
     try:

@@ -53,7 +53,10 @@ def collated(graphs: GraphSet, ids: list[int]) -> object:
 
 
 def published(model: GraphClassifier, data: object) -> Tensor:
-    """GCFL's `GIN.forward` without dropout, with the model's layers."""
+    """GCFL's `GIN.forward` without dropout, with the model's layers; those of GCN normalize edges themselves."""
+    for convolution in model.convs:
+        if isinstance(convolution, layers().GCNConv):
+            convolution.normalize = convolution.add_self_loops = True
     x, edges = model.pre(data.x), data.edge_index  # type: ignore[attr-defined]
     for convolution in model.convs:
         x = functional.relu(convolution(x, edges))

@@ -9,7 +9,7 @@ Leakage: columns of `structure.embedding.weight` of degrees that a client never 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -21,21 +21,7 @@ from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.fused import (
-    CONVOLUTIONS,
-    Group,
-    Pull,
-    dense,
-    embedded,
-    end,
-    of_nodes,
-    padded,
-    pair,
-    supports,
-    tanh_gcn,
-    through_autograd,
-)
-from fkgsec.gnn.models import MODELS, Architecture, convolution_of, dropout, read_out
+from fkgsec.gnn.models import Architecture, convolution_of, dropout, edges_for, read_out
 from fkgsec.gnn.options import GnnSettings
 from fkgsec.gnn.rule import GraphRule
 from fkgsec.graphs.sets import GraphSet
@@ -90,57 +76,14 @@ class FedStarClassifier(nn.Module):
 
     def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
         """Logits `[B, C]`; with dropout where there is a generator."""
-        drop = self.architecture.dropout if rng else 0.0
-        by_hand = self.architecture.model in CONVOLUTIONS and self.architecture.readout == "sum"
-        if by_hand and batch.structure is not None and supports(batch, self.pre.weight):
-            return self._by_hand(batch, batch.structure, drop, rng)
-        edges = batch.adjacency if self.architecture.model in MODELS else batch.edge_index
+        drop = self.architecture.dropout
+        edges = edges_for(self.architecture.model, batch)
         x, s = self.pre(batch.x[:, : self.num_features]), self.structure.embedding(self._structure_of(batch))
         for own, shared in zip(self.convs, self.structure.convs, strict=True):
             x = dropout(functional.relu(own(torch.cat([x, s], dim=1), edges)), drop, rng)
-            s = torch.tanh(shared(s, batch.adjacency))
+            s = torch.tanh(shared(s, batch.normalized))
         x = read_out(self.joined(torch.cat([x, s], dim=1)), batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), drop, rng))
-
-    def _by_hand(self, batch: Batch, structure: Tensor, drop: float, rng: np.random.Generator | None) -> Tensor:
-        """The same by `fkgsec.gnn.fused`."""
-        convolution, width, count = CONVOLUTIONS[self.architecture.model], self.architecture.width, len(self.convs)
-
-        def halves(joined: Tensor) -> tuple[Tensor, Tensor]:
-            return joined[:, :width].contiguous(), joined[:, width:].contiguous()
-
-        def run(pre: Group, embedding: Group, *rest: Group) -> tuple[Tensor, Pull]:
-            own, shared, (joined, post, head) = rest[:count], rest[count : 2 * count], rest[2 * count :]
-            x, pull_x = embedded(batch, *pre, num_features=self.num_features)
-            s, pull_s = dense(padded(structure), *embedding, to_x=False)
-            pulls = []
-            for place in range(count):
-                both, dropped = torch.cat([x, s], dim=1), of_nodes(batch, x, drop, rng)
-                x, pull_own = convolution.run(both, batch, dropped, *own[place])
-                s, pull_shared = tanh_gcn(s, batch, *shared[place])
-                pulls.append((pull_own, pull_shared))
-            nodes, pull_nodes = dense(torch.cat([x, s], dim=1), *joined)
-            y, pull_end = end(nodes, batch, post, head, drop, rng)
-
-            def pull(derivatives: Tensor) -> tuple[Any, ...]:
-                to_nodes, *to_end = pull_end(derivatives)
-                to_both, *to_joined = pull_nodes(to_nodes)
-                to_x, to_s = halves(to_both)
-                to_own, to_shared = [], []
-                for pull_own, pull_shared in reversed(pulls):
-                    to_both, *found = pull_own(to_x)
-                    through, *found_shared = pull_shared(to_s)
-                    to_own, to_shared = [*found, *to_own], [*found_shared, *to_shared]
-                    to_x, to_s = halves(to_both)
-                    to_s += through
-                first = (*pull_x(to_x)[1:], *pull_s(to_s)[1:])
-                return (*first, *to_own, *to_shared, *to_joined, *to_end)
-
-            return y, pull
-
-        groups = [pair(self.pre), pair(self.structure.embedding), *map(convolution.parameters, self.convs)]
-        groups += map(CONVOLUTIONS["gcn"].parameters, self.structure.convs)
-        return through_autograd(run, [*groups, pair(self.joined), pair(self.post), pair(self.head)])
 
     def _structure_of(self, batch: Batch) -> Tensor:
         """Structure features of the nodes: with those of a client's own graphs they come along, of others they are computed."""
