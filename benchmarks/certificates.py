@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 
 from attacks.forgetting.evidence import ModelEvidence
+from attacks.forgetting.paired import Sensitivity
 from benchmarks.fakes import FAKES, Case, held_share
 from experiments.runs.record import Environment, describe_environment, write_atomically
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec, make_spec
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.unlearning.audit_runs import OwnRuns
+from experiments.unlearning.certificate import UNMEASURED
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from experiments.unlearning.verdict import EXIT_STATUS, Outcome, Thresholds
 from experiments.unlearning.verification import AuditOptions, Verification, verify
@@ -36,6 +38,7 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SCHEMA = "fkgsec/certificates/1"
+NOTHING_TOLD = Sensitivity(None, None, None)
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -66,21 +69,25 @@ class Certificates(msgspec.Struct, frozen=True):
     """A table of them.
 
     Attributes:
-        noticed_from: the smallest share that the (first) audit would have noticed, in its worse model.
+        rejected_from: the smallest planted share from which on the (first) audit passes no plant, in its worse model. An audit
+            that passes no run has the smallest one, too: see `Sensitivity`.
         fresh: whether each re-training with another seed had an audit of its own; else all rows share one.
-        hiding_noticed_from: the smallest share that it would have noticed if it was hidden from means, in its worse model.
+        hiding_rejected_from: the same for a share that is hidden from means.
+        told_apart_from, honest_passes_from: see `Sensitivity`, in the worse model; None if there is none, and in earlier records.
     """
 
     schema: str
     spec: Spec
     num_forgotten: int
     tolerated: float
-    noticed_from: float | None
+    rejected_from: float | None
     audit: AuditOptions
     rows: list[Certificate]
     environment: Environment
     fresh: bool = False
-    hiding_noticed_from: float | None = None
+    hiding_rejected_from: float | None = None
+    told_apart_from: float | None = None
+    honest_passes_from: float | None = None
 
 
 def run(
@@ -103,14 +110,16 @@ def run(
     client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
     audit = AuditOptions(audit_seed=audit_seed)
     rows: list[Certificate] = []
-    noticed: list[ModelEvidence] = []
+    models: list[ModelEvidence] = []
     kept: dict[tuple[object, ...], OwnRuns] = {}
 
     def so_far() -> Certificates:
         """The table up to the last row."""
+        at_random, hiding = ([getattr(one, how) or NOTHING_TOLD for one in models] for how in ("at_random", "hiding"))
         return Certificates(
-            SCHEMA, spec, num_forgotten, thresholds.share, _largest([one.noticed_from for one in noticed]), audit, rows,
-            describe_environment(honest.result), fresh, _largest([one.hiding_noticed_from for one in noticed]),
+            SCHEMA, spec, num_forgotten, thresholds.share, _largest([one.rejected_from for one in at_random]), audit, rows,
+            describe_environment(honest.result), fresh, _largest([one.rejected_from for one in hiding]),
+            _largest([one.told_apart_from for one in at_random]), _largest([one.honest_passes_from for one in at_random]),
         )  # fmt: skip
 
     def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
@@ -125,9 +134,9 @@ def run(
         )  # fmt: skip
         held = held_share(case, result) if name in FAKES and made.verdict.exit_status == 0 else None
         rows.append(_row(name, made, time.perf_counter() - started, held))
-        if not noticed:
+        if not models:
             assert made.evidence is not None
-            noticed.extend(one for one in made.evidence.models if one.asked)
+            models.extend(one for one in made.evidence.models if one.asked)
         save(so_far())
         print(f"{name}: {made.verdict.outcome}, {rows[-1].seconds:.0f} s", flush=True)
 
@@ -141,7 +150,7 @@ def run(
 
 
 def _largest(shares: list[float | None]) -> float | None:
-    """None is larger than all: no share is noticed."""
+    """The largest share; None is larger than all."""
     return None if None in shares else max(one for one in shares if one is not None)
 
 
@@ -202,12 +211,18 @@ def table(made: Certificates) -> str:
     ]
     certified = any(row.held is not None for row in made.rows)  # in earlier records none says what it holds
     if certified:
-        lines = [f"{lines[0]} below what this audit notices |", f"{lines[1]}---|"]
+        lines = [f"{lines[0]} below what this audit rejects |", f"{lines[1]}---|"]
     nulls = [row for row in made.rows if ", seed " in row.name]
     for row in made.rows:
         if row not in nulls:
-            share = "" if row.share is None else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
-            hidden = "" if row.hidden is None else f"{row.hidden:.2f}"
+            share = (
+                ""
+                if row.share is None
+                else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
+                if row.share[1] <= 1
+                else UNMEASURED
+            )
+            hidden = "" if row.hidden is None else f"{row.hidden:.2f}" if row.hidden <= 1 else UNMEASURED
             figures = (
                 f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f} | {share} | {hidden} | {row.p_value:.1g}"
             )
@@ -218,12 +233,12 @@ def table(made: Certificates) -> str:
             lines.append(line)
     counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
     how = "each before an audit of its own" if made.fresh else "all before this audit"
-    noticed, hidden = (
-        "none" if share is None else f"{share:g}" for share in (made.noticed_from, made.hiding_noticed_from)
+    rejected, hidden = (
+        "none" if share is None else f"{share:g}" for share in (made.rejected_from, made.hiding_rejected_from)
     )
-    said = f"Smallest share that the audit would have noticed: {noticed}"
+    said = f"Smallest planted share that the audit never passes: {rejected}"
     if any(row.hidden is not None for row in made.rows):  # earlier records do not say
-        said += f"; if it was hidden from means: {hidden}"
+        said += f"; if it is hidden from means: {hidden}"
     return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {said}."])
 
 

@@ -1,4 +1,4 @@
-"""Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what it would have noticed.
+"""Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what the audit can tell.
 
     >>> limits = {"tolerance": 0.1, "alarm": 0.005}
     >>> power = measure_power(references, shadows, graph, audits, **limits, seed=0)              # doctest: +SKIP
@@ -37,12 +37,16 @@ import msgspec
 import numpy as np
 
 from attacks.forgetting.evaluation import OTHERS
-from attacks.forgetting.hidden import NOTICED, Hiding, hiding_noticed_from, measure_hiding
+from attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
 from attacks.forgetting.paired import (
+    Finding,
     Memory,
     Paired,
     Runs,
+    Sensitivity,
     distance_to_runs,
+    measurable_share,
+    measure_sensitivity,
     memory_of,
     paired_difference,
     planted,
@@ -54,7 +58,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate
 from fkgsec.randomness import generator
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # planted, to see from where on the audit notices them
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # planted, to measure what the audit can tell
 PLANTED_DRAWS = 10  # mixtures of each share from each reference
 
 
@@ -78,15 +82,15 @@ class ModelEvidence(msgspec.Struct, frozen=True):
     """Of one model of a client that asked, or of `OTHERS`.
 
     Attributes:
-        share: of the forget set that is remembered; None where the auditor's own runs show no memory to measure it by.
+        share: of the forget set that is remembered; None where it cannot be measured: the auditor's own runs show no memory to
+            measure it by, or the interval ends above 1.
         reading: what the share is read from.
-        noticed_from: the smallest planted share from which on at least `NOTICED` of mixtures are above the tolerance, or None.
+        at_random: what the audit can tell of a share that is kept at random; None if nothing was measured.
         planted: runs that were trained with a share left in.
         reason: why there is nothing.
         hidden: bound on the share that is remembered in full if all other triples were lowered to pay for it; None where the
-            auditor's runs do not separate trained-on triples from others, and in earlier records.
-        hiding_noticed_from: the smallest share that is noticed if it is kept and hidden from all means and distributions; None if
-            none is, and in earlier records.
+            auditor's runs do not separate trained-on triples from others, and where the interval ends above 1.
+        hiding: what the audit can tell of a share that is kept and hidden from all means and distributions.
     """
 
     client: str
@@ -95,11 +99,11 @@ class ModelEvidence(msgspec.Struct, frozen=True):
     tests: list[PairedTest]
     share: Estimate | None = None
     reading: str = ""
-    noticed_from: float | None = None
+    at_random: Sensitivity | None = None
     planted: list[PlantedShare] = []
     reason: str | None = None
     hidden: Estimate | None = None
-    hiding_noticed_from: float | None = None
+    hiding: Sensitivity | None = None
 
 
 class UtilityChange(msgspec.Struct, frozen=True):
@@ -129,8 +133,8 @@ class Evidence(msgspec.Struct, frozen=True):
 class Power(NamedTuple):
     """What the audit says of itself, of one model of a client that asked: see `ModelEvidence`."""
 
-    noticed_from: float | None
-    hiding_noticed_from: float | None
+    at_random: Sensitivity | None = None
+    hiding: Sensitivity | None = None
 
 
 class _Case(NamedTuple):
@@ -155,7 +159,7 @@ def measure_power(
     alarm: float,
     seed: int,
 ) -> dict[tuple[str, str], Power]:
-    """The smallest shares that are noticed, by client that asked and model, whatever run is audited.
+    """What the audit can tell, by client that asked and model, whatever run is audited.
 
     Args:
         references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
@@ -168,8 +172,8 @@ def measure_power(
             if memory is not None:
                 rng = generator(seed, "hidden", case.client, case.model)
                 power[case.client, case.model] = Power(
-                    _noticed_from(case, reading, memory, len(references), tolerance, seed),
-                    hiding_noticed_from(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng),
+                    _sensitivity(case, reading, memory, len(references), tolerance, seed),
+                    hiding_sensitivity(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng),
                 )
     return power
 
@@ -201,22 +205,22 @@ def weigh_evidence(
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
         share, *shares = (_share(case, one.audited[reading], reading, memory) for one in case.audited)
-        own_power = power.get((case.client, case.model), Power(None, None))
+        own_power = power.get((case.client, case.model), Power())
         models.append(
             ModelEvidence(
                 case.client,
                 case.asked,
                 case.model,
                 tests,
-                share,
+                measurable_share(share),
                 reading,
-                own_power.noticed_from,
+                own_power.at_random,
                 [
-                    PlantedShare(plant.share, estimate, min(test.p_value for test in own))
+                    PlantedShare(plant.share, measurable_share(estimate), min(test.p_value for test in own))
                     for plant, estimate, own in zip(plants, shares, of_plants, strict=True)
                 ],
-                hidden=hiding[0].share,
-                hiding_noticed_from=own_power.hiding_noticed_from,
+                hidden=measurable_share(hiding[0].share),
+                hiding=own_power.hiding,
             )
         )
     return Evidence(models, _test_changes(audited, references, audits), len(references), len(shadows))
@@ -346,24 +350,26 @@ def _share(case: _Case, values: np.ndarray, reading: str, memory: Memory) -> Est
     return remembered_share(_against(case, values, case.runs[reading], READINGS[reading]), memory)
 
 
-def _noticed_from(
+def _sensitivity(
     case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
-) -> float | None:
-    """The smallest of `SHARES` and the tolerance from which on the interval of a mixture's share ends above the tolerance."""
-    runs, noticed_from = case.runs[reading], None
-    for share in sorted({*SHARES, tolerance}, reverse=True):
+) -> Sensitivity:
+    """What the audit can tell of a share that is kept at random, measured on mixtures of its own runs."""
+    runs = case.runs[reading]
+
+    def finding(k: int, values: np.ndarray) -> Finding:
+        share = remembered_share(_against(case, values, runs.without(k), READINGS[reading]), memory)
+        return Finding(share.low > 0, share.high)
+
+    def plants(share: float) -> list[Finding]:
         rng = generator(seed, "planted", case.client, case.model, f"{share}")
-        noticed = 0
-        for k in range(num_references):
-            rest = runs.without(k)
-            for _ in range(PLANTED_DRAWS):
-                values = planted(runs, k, case.forgotten, share, rng)
-                found = remembered_share(_against(case, values, rest, READINGS[reading]), memory)
-                noticed += found.high > tolerance
-        if noticed < NOTICED * num_references * PLANTED_DRAWS:
-            break
-        noticed_from = share
-    return noticed_from
+        return [
+            finding(k, planted(runs, k, case.forgotten, share, rng))
+            for k in range(num_references)
+            for _ in range(PLANTED_DRAWS)
+        ]
+
+    honest = [finding(k, runs.values[k]) for k in range(num_references)]
+    return measure_sensitivity(honest, plants, SHARES, tolerance)
 
 
 def _test_changes(audited: AuditRun, references: Sequence[AuditRun], audits: Sequence[Audited]) -> list[UtilityChange]:

@@ -28,13 +28,12 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
-from attacks.forgetting.paired import Paired, Runs, paired_difference
+from attacks.forgetting.paired import Finding, Paired, Runs, Sensitivity, measure_sensitivity, paired_difference
 from fkgsec.estimate import Estimate
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold
-HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # planted and hidden, to see from where on this is noticed
+HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # planted and hidden, to measure what the audit can tell
 HIDDEN_DRAWS = 5  # of each share in each re-training
-NOTICED = 0.95  # of these, for a share to count as noticed
 
 
 def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
@@ -170,10 +169,11 @@ class Hiding(NamedTuple):
     order: Paired
     share: Estimate | None
 
-    def noticed(self, tolerance: float, alarm: float) -> bool:
-        """Whether a p-value is below `alarm`, or more than `tolerance` of the forget set may be remembered."""
-        least = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value)
-        return least < alarm or (self.share is not None and self.share.high > tolerance)
+    def finding(self, alarm: float, honest_share: float = math.inf) -> Finding:
+        """The audit's finding. A run is told apart by a p-value below `alarm`, or by an interval above `honest_share`."""
+        told = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
+        bound = math.inf if told or self.share is None else self.share.high
+        return Finding(told or (self.share is not None and self.share.low > honest_share), bound)
 
 
 def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hiding:
@@ -187,26 +187,26 @@ def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hi
     )
 
 
-def hiding_noticed_from(
+def hiding_sensitivity(
     runs: Runs, forgotten: np.ndarray, *, tolerance: float, alarm: float, rng: np.random.Generator
-) -> float | None:
-    """The smallest of `HIDDEN_SHARES` and the tolerance from which on `rearranged` re-trainings are noticed; None: not even the
-    largest.
+) -> Sensitivity:
+    """What the audit can tell of memory that is hidden from means, measured on `rearranged` re-trainings.
 
     Args:
-        tolerance, alarm: see `Hiding.noticed`. rng: draws which triples are kept.
+        tolerance: largest share that a verdict tolerates, in (0, 1). alarm: p-value below which a verdict certifies nothing.
+        rng: draws which triples are kept.
     """
-    noticed_from = None
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
-    for share in sorted({*HIDDEN_SHARES, tolerance}, reverse=True):
-        noticed = [
-            measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten).noticed(
-                tolerance, alarm
+    honest = [measure_hiding(runs.values[run], runs.without(run), forgotten) for run in unseeing]
+    honest_share = max((one.share.value for one in honest if one.share is not None), default=math.inf)
+
+    def plants(share: float) -> list[Finding]:
+        return [
+            measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten).finding(
+                alarm, honest_share
             )
             for run in unseeing
             for _ in range(HIDDEN_DRAWS)
         ]
-        if not noticed or np.mean(noticed) < NOTICED:
-            break
-        noticed_from = share
-    return noticed_from
+
+    return measure_sensitivity([one.finding(alarm) for one in honest], plants, HIDDEN_SHARES, tolerance)

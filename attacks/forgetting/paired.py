@@ -21,13 +21,17 @@ Legend: `n` audited triples (forgotten ones and controls), `K` runs of the audit
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from scipy.special import stdtr, stdtrit  # Student's distribution and its inverse
 
 from attacks.arrays import finite, mask
 from fkgsec.estimate import Estimate
+
+NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejected
 
 
 class Runs(NamedTuple):
@@ -164,6 +168,69 @@ def remembered_share(difference: Paired, memory: Memory) -> Estimate:
     error = math.hypot(difference.error, share * memory.error) / memory.value
     half = float(stdtrit(difference.degrees, 0.975)) * error
     return Estimate(share, share - half, share + half, difference.n, f"paired t, {difference.degrees} runs")
+
+
+def measurable_share(share: Estimate | None) -> Estimate | None:
+    """The share as a report prints it: None where it cannot be measured.
+
+    A share cannot exceed 1. An interval that ends above 1 gives no upper bound, so it says nothing.
+
+    >>> measurable_share(Estimate(0.4, -1.2, 2.03, 60, "paired t")) is None
+    True
+    """
+    return None if share is None or not share.high <= 1 else share
+
+
+class Finding(NamedTuple):
+    """An audit's finding on one of its own runs.
+
+    Attributes:
+        told_apart: whether the run differs from honest re-training.
+        bound: the smallest tolerance at which the run passes; inf if it passes at none.
+    """
+
+    told_apart: bool
+    bound: float
+
+
+class Sensitivity(msgspec.Struct, frozen=True):
+    """What an audit can tell, measured on its own runs. More noise never improves the first two figures.
+
+    Attributes:
+        told_apart_from: the smallest planted share from which on plants are told apart from honest re-training; None if there is
+            none.
+        honest_passes_from: the smallest tolerance at which honest re-trainings pass; None if they pass at none below 100 %.
+        rejected_from: the smallest planted share from which on plants do not pass at the verdict's tolerance; None if there is
+            none. An audit that passes no run rejects every share, so this figure is no sensitivity.
+    """
+
+    told_apart_from: float | None
+    honest_passes_from: float | None
+    rejected_from: float | None
+
+
+def measure_sensitivity(
+    honest: Sequence[Finding], plants: Callable[[float], Sequence[Finding]], shares: Sequence[float], tolerance: float
+) -> Sensitivity:
+    """Measure what an audit can tell.
+
+    Args:
+        honest: findings on honest re-trainings. plants: findings on runs with a planted share. shares: in (0, 1], to be planted
+            besides the `tolerance` in (0, 1) itself.
+
+    Returns:
+        A figure counts from the share on from which at least `NOTICED` of the plants, and of those of every larger share, do.
+    """
+    passes_from = max((one.bound for one in honest), default=math.inf)
+    told_apart_from = rejected_from = None
+    told = rejected = bool(honest)
+    for share in sorted({*shares, tolerance}, reverse=True):
+        found = plants(share) if told or rejected else []
+        told = told and bool(np.mean([one.told_apart for one in found]) >= NOTICED)
+        rejected = rejected and bool(np.mean([one.bound > tolerance for one in found]) >= NOTICED)
+        told_apart_from = share if told else told_apart_from
+        rejected_from = share if rejected else rejected_from
+    return Sensitivity(told_apart_from, passes_from if passes_from <= 1 else None, rejected_from)
 
 
 def planted(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attacks.forgetting.evaluation import ROLES, Forgetting
+from attacks.forgetting.paired import Sensitivity
 from attacks.forgetting.relearning import RELEARN_LEVEL
 from experiments.reporting.pages import render_page
 from experiments.unlearning.unlearn import UNLEARNED_FILE
 from experiments.unlearning.verification import Verification
 from fkgsec.estimate import Estimate
 
+UNMEASURED = "cannot be measured"
 DID_NOT_ASK = "*: did not ask; (others): all of these together."
 
 
@@ -133,38 +135,55 @@ def _share_sheet(verification: Verification) -> Sheet:
     evidence = verification.evidence
     rows = []
     for row in () if evidence is None else evidence.models:
-        if row.share is None:
-            rows.append(
-                (_who(row.client, row.asked, row.model), "", "", row.reason or "no memory to measure it by", *[""] * 3)
-            )
-            continue
-        planted = "; ".join(
-            f"{one.share:.0%} left in: {'' if one.estimate is None else _range(one.estimate)}" for one in row.planted
-        )
-        noticed = "" if not row.asked else "none" if row.noticed_from is None else f"{row.noticed_from:.0%}"
-        from_where = (
-            "" if not row.asked else "none" if row.hiding_noticed_from is None else f"{row.hiding_noticed_from:.0%}"
-        )
         who = _who(row.client, row.asked, row.model)
-        rows.append((who, _range(row.share), noticed, row.reading, planted, _range(row.hidden), from_where))
+        if not row.reading:
+            rows.append((who, UNMEASURED, *[""] * 2, row.reason or "no memory to measure it by", *[""] * 4))
+            continue
+        planted = "; ".join(f"{one.share:.0%} left in: {_range(one.estimate) or UNMEASURED}" for one in row.planted)
+        rows.append(
+            (
+                who,
+                _range(row.share) or UNMEASURED,
+                *_sensitivity_cells(row.at_random if row.asked else None),
+                row.reading,
+                planted,
+                _range(row.hidden) or UNMEASURED,
+                *_sensitivity_cells(row.hiding if row.asked else None),
+            )
+        )
     return Sheet(
         "How much of the forget set is still remembered?",
         (
             "model",
             "share",
-            "would have noticed",
+            "told apart from",
+            "re-training passes from",
             "read from",
-            "planted, and what it was taken for",
+            "planted, and its measured share",
             "if others were lowered",
-            "hidden, noticed from",
+            "hidden, told apart from",
+            "hidden, re-training passes from",
         ),
         rows,
         "Share of the forget set with 95 % interval: 0 is what re-training remembers, 1 what training on all of it does; below "
-        f"0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. would have noticed: the smallest share "
-        "from which on 19 of 20 mixtures of re-trained and trained models would not have passed; planted: models that were "
-        "trained with a share left in. if others were lowered: what can be remembered in full at most if all other triples were "
-        "lowered to pay for it, re-training's own scatter included. hidden, noticed from: the same for weaker memory that "
-        f"leaves means and distributions as they were. {DID_NOT_ASK}",
+        f"0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. {UNMEASURED}: the interval has no upper "
+        "end below 100 %, or nothing shows a memory to measure by. told apart from: the smallest planted share from which on 19 "
+        "of 20 mixtures of re-trained and trained models are told apart from honest re-training. re-training passes from: the "
+        "smallest tolerance at which the audit's own re-trainings pass. planted: models that were trained with a share left in. "
+        "if others were lowered: what can be remembered in full at most if all other triples were lowered to pay for it, "
+        "re-training's own scatter included. hidden: the same for weaker memory that leaves means and distributions as they "
+        f"were. {DID_NOT_ASK}",
+    )
+
+
+def _sensitivity_cells(sensitivity: Sensitivity | None) -> tuple[str, str]:
+    """Cells of `told_apart_from` and `honest_passes_from`; empty where nothing was measured."""
+    if sensitivity is None:
+        return "", ""
+    told_apart_from, passes_from = sensitivity.told_apart_from, sensitivity.honest_passes_from
+    return (
+        "no share" if told_apart_from is None else f"{told_apart_from:.0%}",
+        "no tolerance" if passes_from is None else f"{max(0.0, passes_from):.1%}",
     )
 
 

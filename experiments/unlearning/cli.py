@@ -167,7 +167,7 @@ Shadows = Annotated[
     int, typer.Option("--shadows", help=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")
 ]
 Plants = Annotated[
-    int, typer.Option("--plants", help="trainings with a share of the forget set left in, to see it noticed")
+    int, typer.Option("--plants", help="trainings with a share of the forget set left in, to test the audit")
 ]
 AuditSeed = Annotated[
     int | None,

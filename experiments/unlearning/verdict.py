@@ -21,11 +21,13 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
   what is tolerated;
 * so it is even if all other triples were lowered to pay for it, which no mean shows: no more of them lie where trained-on triples
   do and others rarely;
-* this audit would have noticed the tolerated share, which it says of itself from what was planted: mixtures that keep this share
-  at random, those that hide it from all means, and trained runs with a share left in. An audit that may miss more than is
-  tolerated certifies nothing, whatever it found;
-* the share of all other clients together is within what is tolerated of them, where it can be measured. Often it cannot, since
-  they can express few of the triples: then the verdict says that nothing bounds what they remember;
+* this audit rejects runs with the tolerated share planted: mixtures that keep this share at random, those that hide it from all
+  means, and trained runs with a share left in. An audit that may pass them certifies nothing, whatever it found. An audit that
+  passes no run rejects them, too, so the certificate says from which share on it tells plants apart, and at which tolerance it
+  passes honest re-training;
+* all other clients together do not remember more than is tolerated of them, where it can be measured: the whole interval of their
+  share does not lie above 0 while it ends above the tolerance. Often it cannot be measured, since they can express few of the
+  triples: then the verdict says that nothing bounds what they remember;
 * the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
@@ -48,6 +50,7 @@ from scipy.special import ndtri
 
 from attacks.forgetting.evaluation import Membership
 from attacks.forgetting.evidence import Evidence, ModelEvidence
+from attacks.forgetting.paired import Sensitivity
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 
@@ -170,7 +173,7 @@ def judge(
     reasons = [
         f"of {count} measures every one of clients that asked is within {thresholds.distinguishability:.3g}, and none is told "
         f"apart; none of {num_tests} tests differs from re-training",
-        *_bounds(evidence),
+        *_bounds(evidence, thresholds),
     ]
     return Verdict("forgotten", reasons, count, judgements, num_tests)
 
@@ -221,7 +224,8 @@ def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterato
     for model in evidence.models:
         if model.asked and not model.reason:
             yield from _doubts_of(model, thresholds, level)
-        elif not model.asked and model.share is not None and model.share.high > thresholds.others_share:
+        elif _others_remember(model, thresholds):
+            assert model.share is not None
             yield (
                 f"{model.client} {model.model} may remember up to {model.share.high:.0%} of what they can express of the forget "
                 f"set; {thresholds.others_share:.0%} is tolerated of them"
@@ -248,7 +252,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in near)
         yield f"{who} is hardly like a re-trained model on the forgotten triples: {how}"
     if model.share is None:
-        yield f"the audit is blind for {who}: models that were trained on the triples cannot be told from those that were not"
+        yield f"{_unmeasured(model)}; {thresholds.share:.0%} is tolerated"
         return
     if model.share.high > thresholds.share:
         yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
@@ -258,37 +262,42 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
             "so many score as trained-on triples do and re-trained models rarely let them"
         )
     if model.hidden is None:
-        yield f"nothing bounds what {who} remembers if all other triples were lowered to hide it"
-    for noticed_from, how in (
-        (model.noticed_from, "left in at random"),
-        (model.hiding_noticed_from, "hidden from means and distributions"),
+        yield f"what {who} remembers if all other triples were lowered to hide it cannot be measured"
+    for sensitivity, how in (
+        (model.at_random, "left in at random"),
+        (model.hiding, "hidden from means and distributions"),
     ):
-        if noticed_from is None or noticed_from > thresholds.share:
-            missed = "any share" if noticed_from is None else f"shares of less than {noticed_from:.0%}"
+        rejected_from = None if sensitivity is None else sensitivity.rejected_from
+        if rejected_from is None or rejected_from > thresholds.share:
+            missed = "any share" if rejected_from is None else f"shares of less than {rejected_from:.0%}"
             yield (
-                f"the audit is too weak for {who}: it may miss {missed} {how}, and {thresholds.share:.0%} is tolerated; it takes "
-                "more forgotten triples, or --references and --shadows"
+                f"the audit is too weak for {who}: it may miss {missed} {how}, and {thresholds.share:.0%} is tolerated. Use more "
+                "forgotten triples, --references or --shadows"
             )
+        elif sensitivity is not None and sensitivity.told_apart_from is None:
+            yield f"the audit is too weak for {who}: it tells no share {how} apart from honest re-training"
     for plant in model.planted:
         within = plant.estimate is not None and plant.estimate.high <= thresholds.share
         if plant.share > thresholds.share and within and plant.p_value >= level:
             yield f"the audit is blind for {who}: it took a run with {plant.share:.0%} left in for forgotten"
 
 
-def _bounds(evidence: Evidence | None) -> Iterator[str]:
+def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
     for model in evidence.models if evidence is not None else ():
-        if model.asked and model.share is not None and model.noticed_from is not None:
+        if model.asked and model.share is not None:
+            assert model.hidden is not None  # else there is a doubt
+            who = f"{model.client} {model.model}"
             yield (
-                f"{model.client} {model.model} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %); a "
-                f"share of {model.noticed_from:.0%} or more, kept at random and "
-                "without lowering others to compensate, would not have passed"
+                f"{who} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %). Kept at random: "
+                f"{describe_sensitivity(model.at_random)}"
             )
-            yield _hidden_bound(model)
-        elif not model.asked and model.share is None:
             yield (
-                f"nothing bounds what {model.client} {model.model} remember, the models of clients that did not ask: "
-                f"{model.reason or 'those that were trained on the triples cannot be told from those that were not'}"
+                f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %). "
+                f"Weaker memory that is hidden from means and distributions: {describe_sensitivity(model.hiding)}; smaller "
+                "shares may pass"
             )
+        elif not model.asked and (model.share is None or model.share.high > thresholds.others_share):
+            yield f"nothing bounds what clients that did not ask remember: {_unmeasured(model)}"
         elif not model.asked and model.share is not None:
             yield (
                 f"{model.client} {model.model} remember at most {max(0.0, model.share.high):.0%} of what they can express of the "
@@ -296,15 +305,33 @@ def _bounds(evidence: Evidence | None) -> Iterator[str]:
             )
 
 
-def _hidden_bound(model: ModelEvidence) -> str:
-    """What the audit says of memory that others were lowered to pay for."""
-    who = f"{model.client} {model.model}"
-    assert model.hidden is not None
-    assert model.hiding_noticed_from is not None  # else there is a doubt
-    return (
-        f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %); weaker "
-        "memory that is hidden from means and distributions would not have passed from a share of "
-        f"{model.hiding_noticed_from:.0%} on, and may have below"
+def describe_sensitivity(sensitivity: Sensitivity | None) -> str:
+    """What the audit can tell, in words."""
+    told_apart_from, passes_from = (
+        (None, None) if sensitivity is None else (sensitivity.told_apart_from, sensitivity.honest_passes_from)
+    )
+    told = "no share is told" if told_apart_from is None else f"{told_apart_from:.0%} or more is told"
+    passes = "at no tolerance" if passes_from is None else f"from a tolerance of {max(0.0, passes_from):.1%} on"
+    return f"{told} apart from honest re-training, which passes {passes}"
+
+
+def _others_remember(model: ModelEvidence, thresholds: Thresholds) -> bool:
+    """Whether the clients that did not ask remember something, and maybe more than is tolerated of them."""
+    share = model.share
+    return not model.asked and share is not None and share.low > 0 and share.high > thresholds.others_share
+
+
+def _unmeasured(model: ModelEvidence) -> str:
+    """Say that a share cannot be measured, and why."""
+    return f"the share that {model.client} {model.model} may remember cannot be measured: " + (
+        model.reason
+        or (
+            "models that were trained on the triples cannot be told from those that were not"
+            if not model.reading
+            else "its interval has no upper end below 100%"
+            if model.share is None
+            else f"its interval, {model.share.low:.0%} to {model.share.high:.0%}, holds 0 and ends above what is tolerated"
+        )
     )
 
 

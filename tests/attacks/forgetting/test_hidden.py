@@ -9,7 +9,7 @@ from attacks.forgetting.hidden import (
     deviations,
     disorder,
     hidden_share,
-    hiding_noticed_from,
+    hiding_sensitivity,
     measure_hiding,
     rearranged,
     upper_tail,
@@ -151,17 +151,31 @@ def test_dealing_scores_out_anew_leaves_their_distribution_and_is_noticed() -> N
     np.testing.assert_array_equal(np.sort(values[FORGOTTEN]), np.sort(runs.values[0][FORGOTTEN]))
     np.testing.assert_array_equal(values[~FORGOTTEN], runs.values[0][~FORGOTTEN])
     assert paired_difference(values, runs.without(0), FORGOTTEN, against_controls=True).p_value > 0.05
-    assert measure_hiding(values, runs.without(0), FORGOTTEN).noticed(tolerance=0.1, alarm=0.005)
-    assert not measure_hiding(runs.values[0], runs.without(0), FORGOTTEN).noticed(tolerance=0.1, alarm=0.005)
+    assert measure_hiding(values, runs.without(0), FORGOTTEN).finding(0.005).told_apart
+    honest = measure_hiding(runs.values[0], runs.without(0), FORGOTTEN).finding(0.005)
+    assert not honest.told_apart
+    assert honest.bound <= 0.1
 
 
-def test_the_share_from_which_on_hiding_is_noticed_is_measured() -> None:
+def test_the_share_from_which_on_hiding_is_told_apart_is_measured() -> None:
     rng = np.random.default_rng(11)
     _, runs = make_runs(rng)
-    found = hiding_noticed_from(runs, FORGOTTEN, tolerance=0.1, alarm=0.005, rng=np.random.default_rng(1))
-    assert found is not None
-    assert found <= 0.2
-    seen = measure_hiding(rearranged(runs, 1, FORGOTTEN, found, np.random.default_rng(2)), runs.without(1), FORGOTTEN)
-    assert seen.noticed(tolerance=0.1, alarm=0.005)
-    blind = hiding_noticed_from(runs, FORGOTTEN, tolerance=0.99, alarm=0.0, rng=np.random.default_rng(1))
-    assert blind is None
+    found = hiding_sensitivity(runs, FORGOTTEN, tolerance=0.1, alarm=0.005, rng=np.random.default_rng(1))
+    assert found.told_apart_from is not None
+    assert found.told_apart_from <= 0.2
+    assert found.honest_passes_from is not None
+    assert found.honest_passes_from <= 0.1
+    share = found.told_apart_from
+    seen = measure_hiding(rearranged(runs, 1, FORGOTTEN, share, np.random.default_rng(2)), runs.without(1), FORGOTTEN)
+    assert seen.finding(0.005).told_apart
+    lenient = hiding_sensitivity(runs, FORGOTTEN, tolerance=0.99, alarm=0.0, rng=np.random.default_rng(1))
+    assert lenient.rejected_from is None
+
+
+def test_an_audit_that_passes_no_run_tells_nothing_apart() -> None:
+    """It rejects every share, which is no sensitivity: honest re-training does not pass either."""
+    rng = np.random.default_rng(14)
+    _, runs = make_runs(rng)
+    noisy = Runs(runs.values + 30 * rng.normal(size=runs.values.shape), runs.trained_on)
+    found = hiding_sensitivity(noisy, FORGOTTEN, tolerance=0.1, alarm=0.005, rng=np.random.default_rng(1))
+    assert (found.told_apart_from, found.honest_passes_from) == (None, None)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from attacks.forgetting.evaluation import OTHERS, Membership
 from attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
+from attacks.forgetting.paired import Sensitivity
 from attacks.membership.audits import Attack
 from attacks.membership.figures import compare_auc, measure_membership
 from experiments.cli.console import expected_errors
@@ -79,13 +80,16 @@ def measure(
     return Membership(client, asked, "local", attack, figures, excess, decisive=decisive)  # type: ignore[arg-type]
 
 
+TELLS = Sensitivity(told_apart_from=0.05, honest_passes_from=0.08, rejected_from=0.1)
+
+
 def clean(measures: list[Membership], **changes: object) -> Evidence:
     """Evidence of a perfect re-training, but for what is changed of the model that asked."""
     tests = [PairedTest("likelihood", Estimate(0.0, -0.1, 0.1, 600, "m"), 0.9)]
     model = ModelEvidence(
-        "a", True, "local", tests, Estimate(0.01, -0.05, 0.07, 600, "m"), "likelihood", 0.1,
-        [PlantedShare(0.2, Estimate(0.21, 0.15, 0.27, 600, "m"), 1e-5)],
-        hidden=Estimate(0.03, 0.01, 0.05, 600, "m"), hiding_noticed_from=0.1,
+        "a", True, "local", tests, Estimate(0.01, -0.05, 0.07, 600, "m"), "likelihood",
+        planted=[PlantedShare(0.2, Estimate(0.21, 0.15, 0.27, 600, "m"), 1e-5)],
+        at_random=TELLS, hidden=Estimate(0.03, 0.01, 0.05, 600, "m"), hiding=TELLS,
     )  # fmt: skip
     change = UtilityChange("a", "local", Estimate(0.0, -0.01, 0.01, 400, "m"), 0.2, 0.8)
     return Evidence([msgspec.structs.replace(model, **changes)] if measures else [], [change], 4, 4)
@@ -100,7 +104,8 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {},
             "forgotten",
-            "remembers at most 7% of the forget set (95 %); a share of 10% or more, kept at random",
+            "remembers at most 7% of the forget set (95 %). Kept at random: 5% or more is told apart from honest re-training, "
+            "which passes from a tolerance of 8.0% on",
         ),
         ({"tests": TOLD}, "not forgotten", "is not like a re-trained model on the forgotten triples: relearned +0.2"),
         (
@@ -108,19 +113,24 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
             "inconclusive",
             "is hardly like a re-trained model on the forgotten triples: relearned +0.2 (p 0.003)",
         ),
-        ({"hidden": None}, "inconclusive", "nothing bounds what a local remembers if all other triples were lowered"),
+        (
+            {"hidden": None},
+            "inconclusive",
+            "what a local remembers if all other triples were lowered to hide it cannot",
+        ),
         (
             {},
             "forgotten",
-            "if all others were lowered to compensate, a local remembers at most 5% in full (95 %); weaker memory that is hidden "
-            "from means and distributions would not have passed from a share of 10% on, and may have below",
+            "if all others were lowered to compensate, a local remembers at most 5% in full (95 %). Weaker memory that is hidden "
+            "from means and distributions: 5% or more is told apart from honest re-training, which passes from a tolerance of "
+            "8.0% on; smaller shares may pass",
         ),
         (
-            {"hiding_noticed_from": 0.15},
+            {"hiding": msgspec.structs.replace(TELLS, rejected_from=0.15)},
             "inconclusive",
             "too weak for a local: it may miss shares of less than 15% hidden from means and distributions, and 10% is tolerated",
         ),
-        ({"hiding_noticed_from": None}, "inconclusive", "it may miss any share hidden from means and distributions"),
+        ({"hiding": None}, "inconclusive", "it may miss any share hidden from means and distributions"),
         (
             {"hidden": Estimate(0.09, 0.05, 0.13, 600, "m")},
             "inconclusive",
@@ -129,15 +139,25 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         ({"share": Estimate(0.05, -0.02, 0.12, 9, "m")}, "inconclusive", "may remember up to 12% of the forget set"),
         ({"asked": False, "share": Estimate(0.1, 0.0, 0.2, 9, "m")}, "forgotten", "none is told apart"),
         (
-            {"asked": False, "share": Estimate(0.1, -0.1, 0.3, 9, "m")},
+            {"asked": False, "share": Estimate(0.2, 0.1, 0.3, 9, "m")},
             "inconclusive",
             "may remember up to 30% of what they can express of the forget set; 25% is tolerated of them",
         ),
-        ({"share": None}, "inconclusive", "the audit is blind for a local"),
-        ({"noticed_from": None}, "inconclusive", "too weak for a local: it may miss any share left in at random"),
-        ({"noticed_from": 0.05}, "forgotten", "a share of 5% or more, kept at random"),
         (
-            {"noticed_from": 0.15},
+            {"asked": False, "share": Estimate(0.1, -0.1, 0.3, 9, "m")},
+            "forgotten",
+            "nothing bounds what clients that did not ask remember: the share that a local may remember cannot be measured",
+        ),
+        ({"share": None}, "inconclusive", "may remember cannot be measured: its interval has no upper end below 100%"),
+        ({"share": None, "reading": ""}, "inconclusive", "cannot be measured: models that were trained on the triples"),
+        ({"at_random": None}, "inconclusive", "too weak for a local: it may miss any share left in at random"),
+        (
+            {"at_random": msgspec.structs.replace(TELLS, told_apart_from=None)},
+            "inconclusive",
+            "too weak for a local: it tells no share left in at random apart from honest re-training",
+        ),
+        (
+            {"at_random": msgspec.structs.replace(TELLS, rejected_from=0.15)},
             "inconclusive",
             "it may miss shares of less than 15% left in at random, and 10% is tolerated",
         ),
@@ -479,8 +499,8 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert made.evidence is not None
     assert made.evidence.num_references == 4
     assert {row.model for row in made.evidence.models if row.asked} == {"local", "global"}
-    assert [len(row.planted) for row in made.evidence.models if row.asked and row.share] == [1] * sum(
-        row.asked and row.share is not None for row in made.evidence.models
+    assert [len(row.planted) for row in made.evidence.models if row.asked and row.reading] == [1] * sum(
+        row.asked and row.reading != "" for row in made.evidence.models
     )
     attacks = {row.attack for row in made.forgetting.membership if not row.reason}
     assert attacks == {"loss", "calibrated", "lira", "u-lira"}

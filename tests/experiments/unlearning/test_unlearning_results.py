@@ -107,10 +107,10 @@ def test_committed_tables_of_fakes_certify_none_and_stand_in_their_readme(path: 
     for row in made.rows:
         if row.name in FAKES and row.outcome == "forgotten":
             assert row.held is not None, f"{row.name} is certified, and nothing says how little it holds"
-            assert made.noticed_from is not None
-            assert row.held[1] < made.noticed_from <= made.tolerated
-            assert made.hiding_noticed_from is not None
-            assert made.hiding_noticed_from <= made.tolerated
+            assert made.rejected_from is not None
+            assert row.held[1] < made.rejected_from <= made.tolerated
+            assert made.hiding_rejected_from is not None
+            assert made.hiding_rejected_from <= made.tolerated
     nulls = [row.outcome for row in made.rows if row.name not in FAKES]
     assert nulls.count("not forgotten") <= 1
     assert table(made) in (FOLDER / "certificates" / "README.md").read_text()
