@@ -206,7 +206,7 @@ class DefendedClient:
 
     def tell_sent_rows(self, round: int, table: Table, told: bytes) -> None:
         """It is told which rows of the table participants send: bits, which become part of its history."""
-        self.log.extend("rows to send", round, told)
+        self.log.extend(f"rows of {table} to send", round, told)
         bits = np.unpackbits(np.frombuffer(told, dtype=np.uint8))
         if len(bits) < len(self.names[table]):
             raise BroadcastError(

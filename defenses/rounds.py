@@ -376,7 +376,7 @@ def _server_sum(
     told = np.packbits(sent).tobytes()
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}
-    log.extend("rows to send", round, told)
+    log.extend(f"rows of {table} to send", round, told)
     setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, told)
     total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
     return total._replace(excluded={**counted.excluded, **total.excluded}), sent
