@@ -178,7 +178,8 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     as a draw among those left gives it.
     """
     members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
-    counts = np.stack([_equation(opened, table.opened) for opened in table.opened])
+    counted = {opened.round for opened in table.opened if not opened.total}
+    counts = np.stack([_equation(opened, opened.round in counted) for opened in table.opened])
     held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
     sources = np.zeros(held.shape, dtype=np.int8)
     for party, leaked, _ in table.parts:
@@ -212,23 +213,10 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     return held, sources, certainty
 
 
-def _equation(opened: Opened, others: Sequence[Opened]) -> np.ndarray:
-    """Number of survivors that hold each row, int64 `[n]`; `UNKNOWN` where the sum does not tell.
-
-    With suppression, a sum tells nothing of the rows that it leaves out; the count before it does. Holders of a row that no sum
-    has given yet train on it by themselves and no longer report it, so only the first count has them all.
-    """
+def _equation(opened: Opened, counted: bool) -> np.ndarray:
+    """The holders of a sum; `UNKNOWN` for rows that were suppressed in it, where only the count before it says something."""
     holders = opened.sums()[1]
-    if all(note.total for note in others):  # nothing was counted apart: no suppression
-        return holders
-    earlier = [note for note in others if note.round < opened.round]
-    known = np.full(len(holders), not earlier)
-    for note in earlier:
-        if note.total:
-            known |= note.sums()[1] > 0
-    if opened.total:
-        known &= holders > 0
-    return np.where(known, holders, UNKNOWN)
+    return np.where(holders == 0, UNKNOWN, holders) if counted and opened.total else holders
 
 
 def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:

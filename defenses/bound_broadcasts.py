@@ -44,14 +44,13 @@ class Last(msgspec.Struct):
     Attributes:
         commitment: to the table.
         withheld: the round in which it was first told the commitment alone since it last received rows; None: it has the rows.
-        shared: bool `[N]` as packed bits, the rows that a sum has given since the run began; empty without suppression.
-        local: bool `[N]` as packed bits, the rows that the client trains on from its own values; empty without suppression.
+        shared: bool `[N]` as packed bits, the rows that clients were told to send since the run began; empty before the first sum
+            that left rows out.
     """
 
     commitment: bytes = b""
     withheld: int | None = None
     shared: bytes = b""
-    local: bytes = b""
 
 
 class _State(msgspec.Struct):
@@ -73,6 +72,10 @@ class History:
     def extend(self, what: str, round: int, commitment: bytes) -> None:
         """The party was sent one thing more."""
         self.digest = digest("fkgsec broadcasts", self.digest, what, round, commitment)
+
+    def renewed(self, round: int, table: Table, sent: np.ndarray | None) -> None:
+        """The party was told which rows clients were to send in a round, bool `[N]`, or None for a round whose sum failed."""
+        self.extend(f"renewed rows of {table}", round, b"" if sent is None else np.packbits(sent).tobytes())
 
 
 class SentBroadcasts(History):
@@ -147,24 +150,22 @@ class ReceivedBroadcasts(History):
         elif last.withheld is None:
             last.withheld = round
 
-    def renew(self, round: int, table: Table, renewed: np.ndarray, *, failed: bool, in_sum: bool) -> None:
-        """Enter which rows the sum of a round gave, bool `[N]`, and decide which rows become or stay local.
+    def renew(self, round: int, table: Table, sent: np.ndarray | None) -> None:
+        """Enter which rows clients were to send in a round, bool `[N]`, or None for a round whose sum failed.
 
-        A row becomes local if the client took part in the round's sum, the sum left the row out, and no sum ever gave it. A sum
-        that gives the row makes it shared again. Every other row is taken over from each broadcast, also from one of a round
-        that `failed`. So all clients train a shared row from the same values, whatever the server says of earlier rounds.
+        From the first sum on, the rows that clients were never told to send are local. A row that they are told to send is shared
+        from this broadcast on: they take it over from each broadcast, also of a round that failed. Which rows are local follows
+        from the history alone. So it is the same for all clients of a sum, in which each row has all of its holders or none.
         """
-        self.extend(f"renewed rows of {table}", round, np.packbits(renewed).tobytes())
-        last = self.last[table]
-        shared = _bits(last.shared, len(renewed)) | renewed
-        local = self.local_rows(table, len(renewed)) & ~renewed
-        if in_sum and not failed:
-            local |= ~shared
-        last.shared, last.local = np.packbits(shared).tobytes(), np.packbits(local).tobytes()
+        self.renewed(round, table, sent)
+        if sent is None:
+            return
+        self.last[table].shared = np.packbits(sent | _bits(self.last[table].shared, len(sent))).tobytes()
 
     def local_rows(self, table: Table, num_rows: int) -> np.ndarray:
-        """Rows that the client trains on from its own values and contributes to no sum, bool `[N]`."""
-        return _bits(self.last.get(table, Last()).local, num_rows)
+        """Rows that clients train on from their own values and contribute to no sum, bool `[N]`."""
+        shared = self.last.get(table, Last()).shared
+        return ~_bits(shared, num_rows) if shared else np.zeros(num_rows, dtype=bool)
 
     def lacks_rows(self, table: Table) -> bool:
         """Whether the client was only told the commitment to the last table."""

@@ -185,13 +185,8 @@ class DefendedClient:
         self.log.enter(round, table, commitment, withheld=False)
         return self.tables[table].take(round, own)
 
-    def renewed(self, round: int, table: Table, *, failed: bool) -> np.ndarray:
-        """The rows that the sum of a round renewed, bool `[N]`: those that were sent, or none where the server says it failed.
-
-        Raises `BroadcastError` where it was not told which rows to send.
-        """
-        if failed:
-            return np.zeros(len(self.names[table]), dtype=bool)
+    def rows_sent(self, round: int, table: Table) -> np.ndarray:
+        """The rows that clients were to send in a round, bool `[N]`. Raises `BroadcastError` if it was not told them."""
         told, rows = self.sent_rows.get(table, (None, None))
         if told != round or rows is None:
             raise BroadcastError(f"{self.party} was not told which rows of {table} were sent in round {round}")
@@ -211,7 +206,7 @@ class DefendedClient:
 
     def tell_sent_rows(self, round: int, table: Table, told: bytes) -> None:
         """It is told which rows of the table participants send: bits, which become part of its history."""
-        self.log.extend("rows to send", round, told)
+        self.log.extend(f"rows of {table} to send", round, told)
         bits = np.unpackbits(np.frombuffer(told, dtype=np.uint8))
         if len(bits) < len(self.names[table]):
             raise BroadcastError(
@@ -232,9 +227,8 @@ class DefendedClient:
         )
         rows = np.arange(len(self.names[table])) if noise else np.sort(held)
         places = np.searchsorted(rows, held)
-        shared = ~self.log.local_rows(table, len(self.names[table]))[held]
         own = np.zeros((len(rows), width))
-        own[places] = np.where(shared[:, None], kept.contribution.rows.numpy(), 0)
+        own[places] = kept.contribution.rows.numpy()
         elements, num_clipped = encoding.encode(own)
         if num_clipped:
             self._warn_of_clip(round, table, num_clipped, encoding.clip)
@@ -245,7 +239,7 @@ class DefendedClient:
             drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
         weights = np.zeros(len(rows), dtype=Ring.UINT32.dtype)
-        weights[places] = weight * shared
+        weights[places] = weight
         self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights)
         return self.parts[table]
 
@@ -264,7 +258,7 @@ class DefendedClient:
         return self.places[table][: len(contribution.chosen)][contribution.chosen].numpy()
 
     def keep_back(self, table: Table, sent: np.ndarray) -> Part:
-        """Leave out the rows that are not to be sent, bool `[N]`."""
+        """Leave out all rows but those to send, bool `[N]`."""
         part = self.parts[table]
         sent = sent[part.rows]
         self.parts[table] = part._replace(

@@ -250,7 +250,7 @@ def server_broadcast(
             frame.insert(0, seal.message(SERVER, party, FAILED, b""))
     yield Ask("broadcast", {party: tuple(frame) for party, frame in requests.items()})
     if renews:
-        server.log.extend(f"renewed rows of {table}", round, np.packbits(server.crossed[table]).tobytes())
+        server.log.renewed(round, table, server.crossed[table] if server.opened[table] else None)
 
 
 def client_broadcast(client: DefendedClient, round: int, table: Table) -> ClientRound[Received | None]:
@@ -261,11 +261,12 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
     """
     seal = Seal(round, table)
     frame: list[AnyMessage] = list((yield NOTHING))
-    failed = client.terms.renews(round) and len(frame) > 1 and frame[0].label == FAILED
+    renews = client.terms.renews(round)
+    failed = renews and len(frame) > 1 and frame[0].label == FAILED
     if failed:
         seal.content(frame[0], SERVER, client.party, FAILED)
         frame = frame[1:]
-    in_sum = client.in_sum.get(table) == round
+    sent = client.rows_sent(round, table) if renews and not failed else None  # may raise: nothing was entered yet
     if not failed:  # the sum was opened; what it gave may be less than the client put in
         client.settle(round, table)
     if len(frame) not in (1, 2):
@@ -280,9 +281,8 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
         content = client.read(message)
         proof = b"".join(seal.content(one, SERVER, client.party, one.label) for one in more)
         received = client.receive(round, table, content, proof)
-    if client.terms.renews(round):
-        renewed = client.renewed(round, table, failed=failed)
-        client.log.renew(round, table, renewed, failed=failed, in_sum=in_sum)
+    if renews:
+        client.log.renew(round, table, sent)
         if received is not None:
             received = client.taking(table, received)
     return received
@@ -376,7 +376,7 @@ def _server_sum(
     told = np.packbits(sent).tobytes()
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}
-    log.extend("rows to send", round, told)
+    log.extend(f"rows of {table} to send", round, told)
     setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, told)
     total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
     return total._replace(excluded={**counted.excluded, **total.excluded}), sent
@@ -417,7 +417,7 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     told = _told(client, seal, counted.following)
     if client.party not in members:
         return
-    client.keep_back(table, client.sent_rows[table][1])
+    client.keep_back(table, client.sent_rows[table][1] & ~client.log.local_rows(table, num_rows))
     setting = sending_setting(terms, client.log, round, table, parties, members, num_rows, told)
     yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
 

@@ -50,8 +50,8 @@ def statement(terms: Terms, before: Protection) -> list[str]:
             lines.append(terms.graph_risk())
     if defense.suppress:
         lines.append(
-            f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; holders train a row that was "
-            "never in a sum by themselves, until a sum of others gives it"
+            f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; a row that no sum had yet is "
+            "trained by each holder alone, until enough of them are in a sum"
         )
     for name, other in defense.others.items():
         lines.append(f"{name}: {other.statement()}")

@@ -162,30 +162,23 @@ def test_after_a_pause_a_client_takes_over_every_shared_row(by_hand: Callable) -
     assert received["c"].taken.all()
 
 
-def test_a_row_that_a_sum_leaves_out_is_local_until_a_sum_of_others_gives_it(by_hand: Callable) -> None:
-    """c, d and e hold y. It has one holder in the sum of round 1, and one that is not local in round 2."""
+def test_a_row_that_a_sum_leaves_out_is_local_for_all_until_enough_holders_are_in_a_sum(by_hand: Callable) -> None:
+    """c, d and e hold y. It has one holder in the sums of rounds 1 and 4, and two in those of rounds 2 and 3."""
     held = {"a": ["x"], "b": ["x"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
     exchange = by_hand("secagg,suppress:t=2", held)
 
-    def round_of(number: int, senders: str) -> dict[str, list[bool]]:
+    def round_of(number: int, senders: str) -> tuple[int, list[bool]]:
+        """The number of clients that y is the sum of, and which of c, d and e take it over afterwards."""
         exchange.upload(number, "entities", {party: torch.ones(len(held[party]), 3) for party in senders})
+        opened = exchange.uploads[-1].opened[-1].sums()[1]
         received = exchange.broadcast(number, "entities", list(held))
-        return {party: received[party].taken.tolist() for party in "cde"}
+        assert all(received[party].taken[0] for party in held)
+        return opened[exchange.server["entities"].names.index("y")], [bool(received[p].taken[1]) for p in "cde"]
 
-    assert round_of(1, "abc") == {"c": [True, False], "d": [True, True], "e": [True, True]}
-    assert round_of(2, "acd") == {"c": [True, False], "d": [True, False], "e": [True, True]}
-    assert round_of(3, "abe") == {"c": [True, False], "d": [True, False], "e": [True, False]}
-
-
-def test_a_sum_that_gives_a_local_row_makes_it_shared_again(by_hand: Callable) -> None:
-    held = {"a": ["x"], "b": ["x"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
-    exchange = by_hand("secagg,suppress:t=2", held)
-    for number, senders in enumerate(["abc", "ade"], start=1):
-        exchange.upload(number, "entities", {party: torch.ones(len(held[party]), 3) for party in senders})
-        received = exchange.broadcast(number, "entities", list(held))
-    assert all(received[party].taken.all() for party in held)
-    exchange.upload(3, "entities", {party: torch.ones(len(held[party]), 3) for party in "abc"})
-    assert exchange.broadcast(3, "entities", list(held))["c"].taken.all()  # left out once, and shared before
+    assert round_of(1, "abc") == (0, [False, False, False])
+    assert round_of(2, "acd") == (0, [True, True, True])  # they have trained from their own rows
+    assert round_of(3, "ade") == (2, [True, True, True])
+    assert round_of(4, "abe") == (0, [True, True, True])
 
 
 @pytest.mark.parametrize("algorithm", ["fedep", "feds"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -483,14 +483,10 @@ def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(
     exchange = by_hand("secagg:dropout=0.3,threshold=3,suppress:t=2", HELD)
     names = exchange.server["entities"].names
     good = left_between = rare_without_the_gone = shown_of_the_gone = 0
-    shared: set[str] = set()  # rows that a sum gave
-    local: dict[str, set[str]] = {party: set() for party in HELD}  # rows that a party trains on alone
+    local = np.zeros(len(names), dtype=bool)  # rows that parties train on alone
 
-    def contributed(upload: Any, parties: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The sum in plaintext over the rows that are not local."""
-        kept = {party: [name not in local[party] for name in HELD[party]] for party in parties}
-        held = {party: [name for name in HELD[party] if name not in local[party]] for party in parties}
-        return clear_sum(names, held, {party: upload.rows[party][kept[party]] for party in parties})
+    def taken(party: str) -> list[bool]:
+        return [not local[names.index(name)] for name in HELD[party]]
 
     for number in range(1, 41):
         exchange.upload(number, "entities", drawn_rows(number))
@@ -504,17 +500,14 @@ def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(
         if not gone:
             counted, opened = upload.opened
             assert counted.survivors == opened.survivors
-            total, holders = contributed(upload, opened.survivors)
+            total, holders = clear_sum(names, HELD, {party: upload.rows[party] for party in opened.survivors})
             opened_total, opened_holders = opened.sums()
-            sent = holders >= t
+            sent, enough = (holders >= t) & ~local, holders >= t
             assert opened_holders.tolist() == np.where(sent, holders, 0).tolist()
             assert (opened_total[~sent] == 0).all()
-            given = {name for name, was_sent in zip(names, sent, strict=True) if was_sent}
-            shared |= given
-            for party in HELD:
-                local[party] -= given
-                local[party] |= set(HELD[party]) - shared if party in opened.survivors else set()
             assert np.abs(opened_total[sent] - total[sent]).max(initial=0) <= bound(5)
+            local = ~enough if not good else local & ~enough
+            assert all(received[party].taken.tolist() == taken(party) for party in HELD)
             good += 1
             continue
         left_between += 1
@@ -522,14 +515,13 @@ def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(
         assert counted.total == b""
         assert upload.outcome.num_survivors == 0
         assert torch.equal(upload.after, upload.before)
-        assert all(
-            received[party].taken.tolist() == [name not in local[party] for name in HELD[party]] for party in HELD
-        )
+        assert all(received[party].taken.tolist() == taken(party) for party in HELD)
         for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
             assert message.vectors.keys() == {"holders"}
         # The control: had the others gone on, this would have been opened.
         counts = np.frombuffer(counted.holders, dtype="<i8")
-        _, holders = contributed(upload, [party for party in counted.survivors if party not in gone])
+        left = {party: upload.rows[party] for party in counted.survivors if party not in gone}
+        _, holders = clear_sum(names, HELD, left)
         rare_without_the_gone += bool(((counts >= t) & (holders > 0) & (holders < t)).any())
         shown_of_the_gone += bool((counts != holders).any())
     assert min(good, left_between, shown_of_the_gone) >= 5

@@ -15,7 +15,8 @@ from torch import Tensor
 from defenses import rounds as defended_rounds
 from experiments.deploy.core.messages import Trained, decode
 from experiments.deploy.server import Server
-from fkgsec.federation.messages import client_party
+from fkgsec.federation import messages
+from fkgsec.federation.messages import SERVER, client_party
 
 TINY_VALUE = 1e-30
 """ComplEx has gradients in proportion to its rows, and Adam's epsilon makes tiny steps of tiny gradients: rows of this size are
@@ -203,3 +204,107 @@ def test_a_step_without_a_table_is_taken_once_whatever_table_the_request_names(c
     assert not server.talk.post(party, "train", round=1)().silence
     again = server.talk.post(party, "train", round=1, table=table)()
     assert again.silence
+
+
+SUPPRESSED = ONE_BATCH | {"rounds": 3, "defense": "psu,secagg,suppress:t=2"}
+EVERYONE_AND_MODELS = [{}, {"clients": 3}, {"clients": 2, "model": "transe"}, {"model": "rotate"}]
+
+
+def opened_alone(server: Server, apart: Any, victim: str, table: str, round: int) -> float:
+    """The share of the victim's rows that the sum of a round gives as the victim uploaded them, within 1e-3."""
+    (opened,) = (one for one in server.transcript.opened(round) if one.total and one.table == table)
+    total, holders = opened.sums()
+    party = apart.parties[victim]
+    num_uploaded = party.tables[table].holding.num_uploaded
+    places = party.defended.places[table].numpy()[:num_uploaded]
+    rows = party.task.rows(table, 0)[:num_uploaded].double().numpy()
+    alone = (np.abs(total[places] - rows).max(axis=1) < CLOSE) & (holders[places] == 1)
+    return float(alone.mean())
+
+
+def share_held_alone(apart: Any, victim: str, table: str) -> float:
+    """The share of the victim's rows that no other party holds."""
+    places = {name: set(party.defended.places[table].tolist()) for name, party in apart.parties.items()}
+    others = set[int]().union(*(held for name, held in places.items() if name != victim))
+    return len(places[victim] - others) / len(places[victim])
+
+
+def test_rows_that_a_sum_left_out_are_local_for_parties_outside_the_sum_too(consortium: Callable[..., Any]) -> None:
+    """Under `suppress` the server keeps the victim out of the sum of round 1 and says that no row is to be sent. If these rows
+    became local for the parties in the sum alone, the sum of round 2 would be the victim's upload."""
+    apart = consortium(**SUPPRESSED)
+    victim = apart.names[0]
+    server, table, _ = started(apart)
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    central.rows_to_send = lambda round, table, sent: np.full_like(sent, round > 1)
+    central.barred[client_party(victim)] = "left out"
+    server.train(1, server.participants(1), lambda: None)
+    (outcome,) = server.upload(1, server.participants(1))
+    assert outcome.num_survivors == 4
+    server.broadcast(1)
+    central.barred.clear()
+    server.train(2, server.participants(2), lambda: None)
+    server.upload(2, server.participants(2))
+    assert opened_alone(server, apart, victim, table, 2) <= share_held_alone(apart, victim, table)
+
+
+@pytest.mark.parametrize("options", EVERYONE_AND_MODELS, ids=str)
+def test_a_round_is_failed_for_all_parties_or_for_none(options: dict[str, Any], consortium: Callable[..., Any]) -> None:
+    """As above with all parties in the sum. The server tells the victim alone that it failed."""
+    apart = consortium(**(SUPPRESSED | options))
+    victim = apart.names[0]
+    server, table, _ = started(apart)
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    central.rows_to_send = lambda round, table, sent: np.full_like(sent, round > 1)
+    places = server.participants(1)
+    server.train(1, places, lambda: None)
+    server.upload(1, places)
+    content = server.exchange.server[table].rows.clone()
+    contents = dict.fromkeys(server.agreement.addresses, content)
+    server.talk.drive(
+        telling_failed(
+            client_party(victim),
+            1,
+            table,
+            defended_rounds.server_broadcast(central, 1, table, contents, central.commit(table, content)),
+        ),
+        "broadcast",
+        1,
+        table,
+    )
+    server.train(2, places, lambda: None)
+    (outcome,) = server.upload(2, places)
+    if outcome.num_survivors:
+        assert opened_alone(server, apart, victim, table, 2) <= share_held_alone(apart, victim, table)
+
+
+def telling_failed(victim: str, round: int, table: str, steps: Any) -> Any:
+    """A server's broadcast that tells one party that the round opened no sum."""
+    ask = next(steps)
+    failed = defended_rounds.Seal(round, table).message(SERVER, victim, defended_rounds.FAILED, b"")
+    yield ask._replace(requests={**ask.requests, victim: (failed, *ask.requests[victim])})
+    yield from steps
+
+
+def test_a_broadcast_that_a_party_refuses_leaves_it_without_rows(consortium: Callable[..., Any]) -> None:
+    """Under `suppress` the victim alone trains in six rounds, after which the server withholds the rows from it. Then the server
+    sends all parties a table without saying which rows are new. A party that took this for the rows of all would upload what
+    it trained in seven rounds, next to uploads of others that are the server's table."""
+    apart = consortium(**(SUPPRESSED | {"rounds": 8}))
+    victim = client_party(apart.names[0])
+    server, table, sent = started(apart, TINY_VALUE)
+    others = [party for party in server.agreement.addresses if party != victim]
+    for round in range(1, 7):
+        server.train(round, [0], lambda: None)()
+        send(server, round, table, sent, others, failed=True)
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    told = central.commit(table, sent)
+    for party in server.agreement.addresses:
+        frames = [messages.encode(central.message(7, table, party, sent))]
+        server.talk.post(party, "broadcast", round=7, table=table, frames=frames, lasting=False)
+    refused = server.talk.post_all("validate", round=7)  # a request with a step that is answered, so that it is sent
+    assert all(posted().silence for posted in refused.values())
+    central.log.extend(table, 7, told)
+    server.train(8, server.participants(8), lambda: None)
+    server.upload(8, server.participants(8))
+    assert num_read(server, apart, apart.names[0], table, 8, sent) == 0
