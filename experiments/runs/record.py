@@ -231,7 +231,11 @@ def make_record(
         spec=spec,
         seed=spec.seed,
         data=describe_data(task_of(spec), result.graph),
-        environment=msgspec.structs.replace(describe_environment(result), attack_s=attack_s),
+        environment=msgspec.structs.replace(
+            describe_environment(result),
+            attack_s=attack_s,
+            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts kibibytes
+        ),
         utility=reached.of_all,
         utility_by_client=reached.by_client,
         utility_by_leak=reached.by_leak,
@@ -307,7 +311,6 @@ def environment_of(options: RunOptions) -> Environment:
         command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",
         vector_level=vector_level(),
         processor=processor(),
-        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts kibibytes
     )
 
 
