@@ -22,7 +22,7 @@ from experiments.docs.pictures import ADVERSARY, HONEST, LINE, STYLE, TEXT
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.runs.record import read_record
 from fkgsec.data.catalogue import load_dataset, locate
-from fkgsec.data.graph import SPLITS
+from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.data.split_leaks import find_split_leaks
 
@@ -48,9 +48,16 @@ def _experiment(table: str) -> Experiment:
     return read_experiment(find_experiment(table))
 
 
+def released(clients: int) -> FederatedGraph:
+    """A DDB14 division as released with FedR."""
+    graph = load_dataset(f"DDB14-Fed{clients}")
+    assert isinstance(graph, FederatedGraph)
+    return graph
+
+
 def released_rows(clients: int) -> np.ndarray:
     """All triples of a released file, client by client and split by split, int `[n, 3]` in the file's own global IDs."""
-    graph = load_dataset(f"DDB14-Fed{clients}")
+    graph = released(clients)
     rows = np.concatenate([client.to_global(getattr(client, split)) for client in graph.clients for split in SPLITS])
     entities, relations = (np.array([int(name) for name in names]) for names in (graph.entities, graph.relations))
     return np.stack([entities[rows[:, 0]], relations[rows[:, 1]], entities[rows[:, 2]]], axis=1)
@@ -124,12 +131,14 @@ def overlaps(seed: int) -> list[float]:
     return [len(first & other) / len(other) for other in others]
 
 
-def divided(data: str, clients: int, seed: int = 0) -> Any:
+def divided(data: str, clients: int, seed: int = 0) -> FederatedGraph:
     """A data set divided at random. Repeats are impossible: a triple goes to one client and one split."""
-    return partition(load_dataset(data), "triples", clients, seed)
+    graph = load_dataset(data)
+    assert isinstance(graph, KnowledgeGraph)
+    return partition(graph, "triples", clients, seed)
 
 
-def mean_entities(graph: Any) -> float:
+def mean_entities(graph: FederatedGraph) -> float:
     """Entities of a client, mean over clients."""
     return float(np.mean([client.num_entities for client in graph.clients]))
 
@@ -158,7 +167,7 @@ def _is_multiple(figure: float, denominator: int) -> bool:
 def _leak_lines() -> list[str]:
     lines = ["file          triples  distinct  test   in own train   in another's alone   in none"]
     for clients in FILES:
-        graph = load_dataset(f"DDB14-Fed{clients}")
+        graph = released(clients)
         leaks, own, elsewhere = find_split_leaks(graph), 0, 0
         for index in range(len(graph.clients)):
             mine, others = (leaks.masks[index, "test", f"exact_{whose}"] for whose in ("own", "other"))
@@ -205,7 +214,7 @@ def _sizes_lines() -> list[str]:
     lines = ["entities of a client   paper     released file   a division without repeats"]
     for clients in COLUMNS:
         paper = printed("zhang2022_fedr_table5", "TransE Local", f"DDB14 C{clients}", "entities")
-        file, clean = (mean_entities(one) for one in (load_dataset(f"DDB14-Fed{clients}"), divided("DDB14", clients)))
+        file, clean = (mean_entities(one) for one in (released(clients), divided("DDB14", clients)))
         lines.append(f"DDB14 C{clients:<14} {paper:>9.2f} {file:>12.2f} {clean:>16.2f}")
     for data in ("WN18RR", "FB15k-237"):
         for clients in COLUMNS:
