@@ -8,7 +8,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from experiments.docs.published import (
+from experiments.papers.reproduce import find_record
+from experiments.papers.spec import find_experiment, read_experiment
+from experiments.runs.record import read_record
+from scripts.docs.published import (
     FILES,
     by_tenth,
     chance_of_multiples,
@@ -23,9 +26,6 @@ from experiments.docs.published import (
     released_rows,
     shuffled_as_views,
 )
-from experiments.papers.reproduce import find_record
-from experiments.papers.spec import find_experiment, read_experiment
-from experiments.runs.record import read_record
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "experiments/results/tables"

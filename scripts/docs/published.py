@@ -1,7 +1,7 @@
 """Recompute the figures of docs/published-numbers.md from the published files and the papers' printed tables.
 
-    FKGSEC_DATA=data python -m experiments.docs.published                # every section
-    python -m experiments.docs.published memory fedlu cefgl              # the sections that need no data
+    FKGSEC_DATA=data python -m scripts.docs.published                # every section
+    python -m scripts.docs.published memory fedlu cefgl              # the sections that need no data
 
 Printed figures are those of `experiments/specs`, which a test compares with the papers' texts. Nothing is trained.
 """
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from experiments.docs.pictures import ADVERSARY, HONEST, LINE, STYLE, TEXT
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.runs.record import read_record
 from fkgsec.data.catalogue import load_dataset, locate
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.data.split_leaks import find_split_leaks
+from scripts.docs.threat_pictures import ADVERSARY, HONEST, LINE, STYLE, TEXT
 
 FILES = (3, 5, 10, 15, 20)
 """Numbers of clients of the released DDB14 files."""
@@ -32,7 +32,7 @@ COLUMNS = (5, 10, 15, 20)
 """Of these, the columns of FedR's Table 2."""
 TENTHS = 10
 DENOMINATOR = 128
-_RECORDS = Path(__file__).parents[1] / "results/tables/kge"
+_RECORDS = Path(__file__).parents[2] / "experiments/results/tables/kge"
 _SIZE, _LEFT = 420, 60
 
 
