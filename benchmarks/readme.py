@@ -25,7 +25,7 @@ import msgspec
 import typer
 
 from experiments.cli.console import expected_errors
-from experiments.runs.record import write_atomically
+from experiments.runs.record import processor, write_atomically
 from fkgsec.errors import RunError
 
 SCHEMA = "fkgsec/readme-times/1"
@@ -162,14 +162,6 @@ def with_table(readme: str, times: Times | None) -> str:
     return head + BEGIN + "\n".join(times_lines(times) if times else [UNMEASURED]) + "\n" + END + tail
 
 
-def _processor() -> str:
-    try:
-        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
 def _git(*arguments: str) -> str | None:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
@@ -199,7 +191,7 @@ def main(
         commit=commit,
         dirty=None if status is None else bool(status),
         cores=os.cpu_count() or 1,
-        processor=_processor(),
+        processor=processor(),
         platform=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         load=load,

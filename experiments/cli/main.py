@@ -358,6 +358,7 @@ app.command("tune", epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_opti
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
+app.command("sign", epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
 app.command("view", epilog=overview.EXAMPLES)(expected_errors(overview.view))

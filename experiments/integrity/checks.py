@@ -21,6 +21,7 @@ from torch import Tensor
 from attacks.reconstruction.leakage import Item, items_of
 from attacks.view import ALL
 from experiments.integrity.origin import check_checkpoint, check_files, seal_of
+from experiments.integrity.signing import check_signature
 from experiments.reporting.frames import attack_name
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import ATTACKS, PICTURE_FILE, RECORD_FILE, SCORES_FILE, SPEC_FILE, read_scores, read_spec
@@ -76,6 +77,16 @@ def check_folder(folder: Path) -> list[Check]:
         missing = [path for name in sorted(named) if not (path := folder / Path(name).name).exists()]
         checks += [Check(_DRAWN, "broken", f"{path}: missing") for path in missing]
     return checks
+
+
+def check_record_file(path: Path) -> Check:
+    """Whether a record that stands alone is as it was written, by the digest of its words."""
+    return _checked("record", lambda: _check_words(path, read_record(path)))
+
+
+def signature_check(path: Path, key: Path | None) -> list[Check]:
+    """Whether the owner of a public key signed a record; nothing without a key. A missing signature is broken."""
+    return [_checked("signature", lambda: check_signature(path, key))] if key else []
 
 
 def require_whole(folder: Path) -> None:

@@ -1,7 +1,10 @@
 """`fkgsec verify-run`: whether what lies in run folders is as it was written, and its figures those of its files.
+`fkgsec sign`: vouch for records by a key.
 
 fkgsec verify-run runs/mine
 fkgsec verify-run runs --recompute
+fkgsec sign runs/mine --key key.pem --make-key
+fkgsec verify-run runs/mine --key key.pem.pub
 """
 
 from __future__ import annotations
@@ -13,21 +16,30 @@ from typing import Annotated
 import typer
 
 from experiments.cli.console import make_console
-from experiments.integrity.checks import Check, check_folder
+from experiments.integrity.checks import Check, check_folder, check_record_file, signature_check
 from experiments.integrity.groups import check_comparison, check_seeds
 from experiments.integrity.recompute import recomputed
+from experiments.integrity.signing import draw_key, sign_record
 from experiments.runs.compare import COMPARISON_FILE
+from experiments.runs.record import is_record
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.seeds import SEEDS_FILE
 from fkgsec.errors import RunError
 
-EXAMPLES = "Examples:\n\n  fkgsec verify-run runs/mine\n\n  fkgsec verify-run runs --recompute"
+EXAMPLES = (
+    "Examples:\n\n  fkgsec verify-run runs/mine\n\n  fkgsec verify-run runs --recompute\n\n"
+    "  fkgsec verify-run runs/mine --key key.pem.pub"
+)
+SIGN_EXAMPLES = (
+    "Examples:\n\n  fkgsec sign runs/mine --key key.pem --make-key\n\n  fkgsec sign experiments/results --key key.pem"
+)
 BROKEN, UNVERIFIABLE = 1, 3
 
 
 def verify_run(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="run folders, or folders with such at any depth")
+        list[Path],
+        typer.Argument(metavar="PLACE...", help="run folders, folders with such at any depth, or record files"),
     ],
     recompute: Annotated[
         bool,
@@ -38,13 +50,17 @@ def verify_run(
     force: Annotated[
         bool, typer.Option("--force", help="--recompute although the estimate says that memory does not suffice")
     ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="also require each record to be signed by the owner of this public key"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only what does not hold")] = False,
 ) -> None:
     """Check digests, rounds, bytes and figures of finished runs. Exits 0 all hold, 1 some are broken, 2 wrong input, 3 not all
     can be verified."""
     console = make_console()
     outcomes = set()
-    for place, check in _checks(folders, recompute=recompute, force=force):
+    for place, check in _checks(folders, recompute=recompute, force=force, key=key):
         outcomes.add(check.outcome)
         if not quiet or check.outcome != "holds":
             why = f" ({check.why})" if check.why else ""
@@ -55,17 +71,48 @@ def verify_run(
         raise typer.Exit(UNVERIFIABLE)
 
 
-def _checks(folders: list[Path], *, recompute: bool, force: bool) -> Iterator[tuple[Path, Check]]:
+def sign(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="PLACE...", help="record files, or folders with records at any depth")
+    ],
+    key: Annotated[Path, typer.Option("--key", help="your private key, Ed25519 in PEM format")],
+    make_key: Annotated[
+        bool, typer.Option("--make-key", help="first draw the key, with its public half beside it (.pub)")
+    ] = False,
+) -> None:
+    """Sign records: a file .sig beside each covers the record's digest and the outcomes of its test items."""
+    records = [path for place in places for path in _records(place)]
+    console = make_console()
+    if make_key:
+        console.print(f"{draw_key(key)}: publish this half", highlight=False, soft_wrap=True)
+    for record in records:
+        console.print(f"{sign_record(record, key)}: written", highlight=False, soft_wrap=True)
+
+
+def _records(place: Path) -> list[Path]:
+    """The records at a place, whatever their files are called. Raises `RunError` where there is none."""
+    found = [place] if place.is_file() else sorted(path for path in place.rglob("*.json") if is_record(path))
+    if not found:
+        raise RunError(f"{place}: has no record in it")
+    return found
+
+
+def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | None) -> Iterator[tuple[Path, Check]]:
     """Each check beside the file that it is about. Raises `RunError` for a place without a run, `SpecError` for memory."""
-    for root in folders:
+    for root in places:
+        if root.is_file():
+            yield root, check_record_file(root)
+            yield from ((root, one) for one in signature_check(root, key))
+            continue
         if not root.is_dir():
-            raise RunError(f"{root}: is no folder")
+            raise RunError(f"{root}: does not exist")
         runs = sorted(path.parent for path in root.rglob(RECORD_FILE))
         groups = sorted(path for name in (COMPARISON_FILE, SEEDS_FILE) for path in root.rglob(name))
         if not runs and not groups:
             raise RunError(f"{root}: has no {RECORD_FILE}, {COMPARISON_FILE} or {SEEDS_FILE} in it")
         for folder in runs:
             yield from ((folder, one) for one in check_folder(folder))
+            yield from ((folder, one) for one in signature_check(folder / RECORD_FILE, key))
             if recompute:
                 yield from ((folder, one) for one in recomputed(folder, force=force))
         for path in groups:

@@ -29,7 +29,8 @@ _FIELDS = (
     "guarantees", "withstands", "metric", "valid", "items", "items_shared",
 )  # fmt: skip
 _UTILITY = ("utility", "utility_by_client", "utility_by_leak", "utility_shared")
-_SAME = ("vector_level", "device", "versions")
+SAME = ("vector_level", "device", "versions")
+"""Of an environment what must be equal for figures that are equal to the last bit."""
 _LAST_DIGITS = 0.01  # of a share, or one item of few: what rounding may move; what was made up is further away
 
 
@@ -113,7 +114,7 @@ def _compared(
     told = f"{folder}: {len(differing)} differ: {'; '.join(differing[:3])}"
     there = record.environment
     threads = f" with {there.threads} threads, here {torch.get_num_threads()}" if here.threads != there.threads else ""
-    if near and (other := [name for name in _SAME if getattr(there, name) != getattr(here, name)]):
+    if near and (other := [name for name in SAME if getattr(there, name) != getattr(here, name)]):
         named = ", ".join(other).replace("_", " ")
         return Check(what, "unverifiable", f"{told}; made on another machine ({named}), where last digits may differ")
     return Check(what, "broken", told + threads)

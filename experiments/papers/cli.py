@@ -29,6 +29,8 @@ from experiments.papers.judging.scoreboard import (
     total_line,
 )
 from experiments.papers.plan import print_plan
+from experiments.papers.reproduce import EXAMPLES as REPRODUCE_EXAMPLES
+from experiments.papers.reproduce import reproduce
 from experiments.papers.runner import (
     MARKDOWN_FILE,
     PICTURE_FILE,
@@ -104,6 +106,8 @@ DryRun = Annotated[
     ),
 ]
 
+
+experiment_app.command("reproduce", epilog=REPRODUCE_EXAMPLES)(expected_errors(reproduce))
 
 Places = Annotated[
     list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -71,6 +73,8 @@ class Environment(msgspec.Struct, frozen=True):
         command: the command line; "" from a script.
         vector_level: of the CPU, as torch and numba use it; figures are equal to the last bit where it is; "" in old records.
         attack_s: seconds that its attacks took; None without attacks, and in records of before.
+        processor: model of the CPU; "" in records of before.
+        peak_bytes: most memory that this process has held so far, all runs in it together; None in records of before.
     """
 
     commit: str | None
@@ -83,6 +87,8 @@ class Environment(msgspec.Struct, frozen=True):
     command: str
     vector_level: str = ""
     attack_s: float | None = None
+    processor: str = ""
+    peak_bytes: int | None = None
 
 
 class Bytes(msgspec.Struct, frozen=True):
@@ -225,7 +231,11 @@ def make_record(
         spec=spec,
         seed=spec.seed,
         data=describe_data(task_of(spec), result.graph),
-        environment=msgspec.structs.replace(describe_environment(result), attack_s=attack_s),
+        environment=msgspec.structs.replace(
+            describe_environment(result),
+            attack_s=attack_s,
+            peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts kibibytes
+        ),
         utility=reached.of_all,
         utility_by_client=reached.by_client,
         utility_by_leak=reached.by_leak,
@@ -300,7 +310,17 @@ def environment_of(options: RunOptions) -> Environment:
         threads=torch.get_num_threads(),
         command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",
         vector_level=vector_level(),
+        processor=processor(),
     )
+
+
+def processor() -> str:
+    """The model of the CPU, as Linux names it; elsewhere the platform's word."""
+    try:
+        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def vector_level() -> str:

@@ -21,12 +21,14 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages and pictures."""
     from mkdocs.structure.files import File
 
+    from scripts.docs.published import draw
     from scripts.docs.reference import reference_files
 
     for path, content in reference_files().items():
         files.append(File.generated(config, path, content=content))
     matrix = ROOT / "experiments/results/attacks/matrix/hospitals.png"
     files.append(File.generated(config, "assets/matrix.png", abs_src_path=str(matrix)))
+    files.append(File.generated(config, "assets/leak.svg", content=draw()))
     return files
 
 

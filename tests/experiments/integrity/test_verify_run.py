@@ -255,7 +255,7 @@ def test_a_missing_picture_or_run(run: Path, tmp_path: Path) -> None:
     assert outcomes(run)["picture"] == "broken"
     require_whole(run)
     (tmp_path / "empty").mkdir()
-    for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "is no folder")):
+    for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "does not exist")):
         status, _, errors = fkgsec("verify-run", place)
         assert (status, says in errors) == (2, True)
 

@@ -1,0 +1,259 @@
+"""`fkgsec experiment reproduce`: train a cell of a paper's table again from its committed record, and compare.
+
+fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'
+fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5
+
+Where CPU type, device and package versions are the record's, every round must be equal to the last bit. Elsewhere sums of float32
+are rounded in another order, and the figures must lie in the record's 95 % intervals.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numba
+import torch
+import typer
+
+from defenses.transport import make_transport
+from experiments.cli.console import make_console, say
+from experiments.cli.progress import observe_on
+from experiments.integrity.recompute import SAME
+from experiments.papers.everything import COMMITTED
+from experiments.papers.runner import run_key
+from experiments.papers.spec import Cell, Experiment, find_experiment, read_experiment, select_cells
+from experiments.runs.record import Record, environment_of, is_record, read_record
+from experiments.runs.run import RECORD_FILE, execute
+from experiments.runs.writing import Force, refused
+from experiments.tasks.memory import check_memory
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.federation.checkpoint import RoundEntry
+from fkgsec.federation.loop import Observer, run_federation
+
+EXAMPLES = (
+    "Examples:\n\n  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'\n\n"
+    "  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5"
+)
+DIFFERS = 1
+NEAR_LOSS, NEAR_VALID = 0.01, 0.01
+"""On other hardware: relative tolerance of a round's loss, absolute tolerance of its validation."""
+
+
+class Comparison(NamedTuple):
+    """Whether a training agrees with a record, and in what words."""
+
+    agrees: bool
+    says: str
+
+
+class _Enough(Exception):
+    """The first rounds are there."""
+
+
+class _FirstRounds(Observer):
+    """Keeps rounds and ends the training after so many."""
+
+    def __init__(self, count: int) -> None:
+        self.rounds: list[RoundEntry] = []
+        self._count = count
+
+    def round_done(self, entry: RoundEntry) -> None:
+        self.rounds.append(entry)
+        if entry.round >= self._count:
+            raise _Enough
+
+
+def reproduce(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="a shipped experiment (see `fkgsec experiment list`) or a file")
+    ],
+    name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
+    *,
+    records: Annotated[Path, typer.Option("--records", help="a record, or a folder with records")] = COMMITTED,
+    seed: Annotated[int | None, typer.Option("--seed", help="of the record (default: the lowest)")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="compare only so many first rounds: loss, validation, bytes", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="run folder, where a killed training goes on (default: none is kept)")
+    ] = None,
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="the outcome only")] = False,
+) -> None:
+    """Train a cell again from its committed record and compare. Exits 0 if the two agree, 1 if they differ, 2 for wrong input."""
+    if rounds is not None and out is not None:
+        raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
+    experiment = read_experiment(find_experiment(table))
+    path, record = find_record(experiment, _cell(experiment, name), records, seed)
+    if not quiet:
+        seconds = sum(entry.seconds for entry in record.rounds)
+        say(
+            f"{path}: {len(record.rounds) - 1} rounds in {seconds:.0f} s, commit {(record.environment.commit or '?')[:7]}"
+        )
+    began = time.perf_counter()
+    found = again(record, rounds=rounds, out=out, force=force, quiet=quiet)
+    make_console().print(
+        f"{path.stem}: {found.says} ({time.perf_counter() - began:.0f} s)", highlight=False, soft_wrap=True
+    )
+    if not found.agrees:
+        raise typer.Exit(DIFFERS)
+
+
+def _cell(experiment: Experiment, name: str) -> Cell:
+    """The cell of this name, else the one with these words. Raises `SpecError` where several have them."""
+    cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
+    cells = cells or select_cells(experiment.cells, name)
+    if len(cells) > 1:
+        named = ", ".join(repr(cell.name) for cell in cells[:5])
+        raise SpecError(f"CELL: {len(cells)} cells have {name!r}: {named}; name one")
+    if cells[0].asked:
+        raise SpecError(f"CELL: {cells[0].name} is a cell of unlearning; use `fkgsec experiment run` and `show`")
+    return cells[0]
+
+
+def find_record(experiment: Experiment, cell: Cell, place: Path, seed: int | None = None) -> tuple[Path, Record]:
+    """The first record of a cell, and its file.
+
+    Args:
+        place: a record, or a folder with records at any depth. seed: of the record; None: the lowest.
+
+    Raises:
+        RunError: there is none, or it cannot be read.
+    """
+    found = [
+        (path, record)
+        for path, record in _candidates(cell, place)
+        if (record.leakage or not experiment.attack) and seed in (None, record.seed)
+    ]
+    if not found:
+        wanted = "" if seed is None else f" with seed {seed}"
+        raise RunError(f"{place}: has no record of {cell.name}{wanted}; see `fkgsec experiment status {place}`")
+    return min(found, key=lambda one: (one[1].seed, str(one[0])))
+
+
+def _candidates(cell: Cell, place: Path) -> Iterator[tuple[Path, Record]]:
+    """The records that a cell's runs are of, attacks aside; most others are left out before they are decoded whole."""
+    keys = {run_key(spec, attack=False) for spec in cell.candidates}
+    named = {(spec.algorithm, spec.data) for spec in cell.candidates}
+    for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
+        if not is_record(path):
+            continue
+        spec = msgspec.json.decode(path.read_bytes()).get("spec")
+        if isinstance(spec, dict) and (spec.get("algorithm"), spec.get("data")) in named:
+            record = read_record(path)
+            if run_key(record.spec, attack=False) in keys:
+                yield path, record
+
+
+def again(
+    record: Record, *, rounds: int | None = None, out: Path | None = None, force: bool = False, quiet: bool = True
+) -> Comparison:
+    """Train by a record's spec, on its number of threads, and compare.
+
+    Args:
+        rounds: stop after so many and compare these; None: train to the end, attack as the record did, compare everything.
+        out: run folder, where a killed training goes on. force: do not ask whether it fits into memory.
+
+    Raises:
+        RunError: the data differ from the record's; `out` has a finished run.
+    """
+    spec = record.spec.replace(device="cpu") if record.environment.device == "cpu" else record.spec
+    graph = spec.load_graph()
+    if graph.hash != record.data.hash:
+        raise RunError(f"data: {graph.name} has hash {graph.hash[:12]}, the record {record.data.hash[:12]}")
+    if not force:
+        check_memory(spec, graph)
+    torch.set_num_threads(record.environment.threads)
+    numba.set_num_threads(min(record.environment.threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    here = environment_of(spec.federation_options())
+    unlike = [one for one in SAME if getattr(here, one) != getattr(record.environment, one)]
+    if rounds is not None:
+        first = _FirstRounds(rounds)
+        with suppress(_Enough):
+            run_federation(graph, spec.federation_options(), observer=first, make_transport=make_transport)
+        return compared_rounds(record, first.rounds, unlike)
+    if out and (out / RECORD_FILE).exists():
+        raise refused(out / RECORD_FILE, "is a finished run")
+    observe = observe_on(make_console(stderr=True), enabled=not quiet)
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder, observe(spec, "") as observer:
+        finished = execute(
+            spec, graph, Path(folder), attack=record.attacked, observer=observer, at_once=0 if force else 1
+        )
+    return compared(record, finished.record, unlike)
+
+
+def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> Comparison:
+    """A whole training beside a record. Args: unlike: in what the machine differs from the record's."""
+    rounds = compared_rounds(record, made.rounds, ())
+    ours, theirs = _figures(made), _figures(record)
+    if rounds.agrees and ours == theirs and len(made.rounds) == len(record.rounds):
+        return Comparison(True, f"equal to the last bit: {rounds.says.partition(': ')[2]}, {len(ours)} figures")
+    outside = [
+        f"{name} {ours[name].value:.6f}, the record {one.value:.6f} [{one.low:.6f}, {one.high:.6f}]"
+        for name, one in theirs.items()
+        if name not in ours or not one.low <= ours[name].value <= one.high
+    ] if ours.keys() == theirs.keys() else ["other figures than the record's"]  # fmt: skip
+    if unlike and not outside:
+        return Comparison(
+            True, f"{len(theirs)} figures in the record's intervals, on another machine ({_words(unlike)})"
+        )
+    differing = outside or [rounds.says if not rounds.agrees else "last digits of figures"]
+    where = f"on another machine ({_words(unlike)})" if unlike else "on like hardware"
+    return Comparison(False, f"differs {where}: {differing[0]}")
+
+
+def _figures(record: Record) -> dict[str, Estimate]:
+    """Every figure of utility and of attacks, by name."""
+    figures = dict(record.utility)
+    for client, by_name in record.utility_by_client.items():
+        figures |= {f"{name} of {client}": figure for name, figure in by_name.items()}
+    for place, one in enumerate(record.figures):
+        figures[f"{one.key} of {one.victim}, {place}"] = one.estimate
+    return figures
+
+
+def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequence[str]) -> Comparison:
+    """The first rounds of a training beside those of a record: loss, validation and bytes."""
+    pairs = list(zip(record.rounds, rounds, strict=False))
+    said = f"rounds 1 to {len(pairs) - 1}: loss, validation, bytes"
+    differing = [
+        (entry, other)
+        for entry, other in pairs
+        if (entry.loss, entry.valid, entry.bytes_up, entry.bytes_down)
+        != (other.loss, other.valid, other.bytes_up, other.bytes_down)
+    ]
+    if not differing and len(pairs) == len(rounds):
+        return Comparison(True, f"equal to the last bit: {said}")
+    if len(pairs) < len(rounds):
+        return Comparison(False, f"differs: the record has {len(record.rounds) - 1} rounds")
+    far = [
+        (entry, other)
+        for entry, other in differing
+        if _far(entry.loss, other.loss, NEAR_LOSS * abs(entry.loss or 0)) or _far(entry.valid, other.valid, NEAR_VALID)
+    ]
+    if unlike and not far:
+        return Comparison(True, f"{said} near the record's, on another machine ({_words(unlike)})")
+    entry, other = (far or differing)[0]
+    named = [
+        f"{name} {getattr(other, name)}, the record {getattr(entry, name)}"
+        for name in ("loss", "valid", "bytes_up", "bytes_down")
+        if getattr(other, name) != getattr(entry, name)
+    ]
+    return Comparison(False, f"differs in round {entry.round}: {named[0]}")
+
+
+def _far(said: float | None, found: float | None, most: float) -> bool:
+    if said is None or found is None:
+        return said != found
+    return abs(said - found) > most
+
+
+def _words(names: Sequence[str]) -> str:
+    return ", ".join(names).replace("_", " ")

@@ -1,0 +1,313 @@
+"""Recompute the figures of docs/published-numbers.md from the published files and the papers' printed tables.
+
+    FKGSEC_DATA=data python -m scripts.docs.published                # every section
+    python -m scripts.docs.published memory fedlu cefgl              # the sections that need no data
+
+Printed figures are those of `experiments/specs`, which a test compares with the papers' texts. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.runs.record import read_record
+from fkgsec.data.catalogue import load_dataset, locate
+from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
+from fkgsec.data.partition import partition
+from fkgsec.data.split_leaks import find_split_leaks
+from scripts.docs.threat_pictures import ADVERSARY, HONEST, LINE, STYLE, TEXT
+
+FILES = (3, 5, 10, 15, 20)
+"""Numbers of clients of the released DDB14 files."""
+COLUMNS = (5, 10, 15, 20)
+"""Of these, the columns of FedR's Table 2."""
+TENTHS = 10
+DENOMINATOR = 128
+_RECORDS = Path(__file__).parents[2] / "experiments/results/tables/kge"
+_SIZE, _LEFT = 420, 60
+
+
+def printed(table: str, row: str, column: str, metric: Any = "mrr") -> float:
+    """A figure as a paper prints it. Raises `LookupError` where the table has none."""
+    for cell in _experiment(table).cells:
+        if (cell.row, cell.column) == (row, column) and (figure := cell.figures.get(metric)) is not None:
+            return figure
+    raise LookupError(f"{table} has no {metric} of {row}, {column}")
+
+
+def _experiment(table: str) -> Experiment:
+    return read_experiment(find_experiment(table))
+
+
+def released(clients: int) -> FederatedGraph:
+    """A DDB14 division as released with FedR."""
+    graph = load_dataset(f"DDB14-Fed{clients}")
+    assert isinstance(graph, FederatedGraph)
+    return graph
+
+
+def released_rows(clients: int) -> np.ndarray:
+    """All triples of a released file, client by client and split by split, int `[n, 3]` in the file's own global IDs."""
+    graph = released(clients)
+    rows = np.concatenate([client.to_global(getattr(client, split)) for client in graph.clients for split in SPLITS])
+    entities, relations = (np.array([int(name) for name in names]) for names in (graph.entities, graph.relations))
+    return np.stack([entities[rows[:, 0]], relations[rows[:, 1]], entities[rows[:, 2]]], axis=1)
+
+
+def original_rows() -> np.ndarray:
+    """DDB14 in the order of PathCon's files, int `[n, 3]` in the IDs of PathCon's dictionaries, which the released files use."""
+    folder = locate("DDB14")
+    entities, relations = (
+        {name: int(number) for number, name in (line.split("\t") for line in file.read_text().splitlines())}
+        for file in (folder / "entities.dict", folder / "relations.dict")
+    )
+    lines = [line.split("\t") for split in SPLITS for line in (folder / f"{split}.txt").read_text().splitlines()]
+    return np.array([(entities[head], relations[relation], entities[tail]) for head, relation, tail in lines])
+
+
+def shuffled_as_views(rows: np.ndarray, seed: int) -> np.ndarray:
+    """A copy of the rows after Python's `random.shuffle`, which exchanges `x[i], x[j] = x[j], x[i]`.
+
+    A row of a two-dimensional array is a view. The first assignment overwrites what the second one reads, so that one row is
+    copied over the other and nothing is exchanged.
+    """
+    copied = rows.copy()
+    random.Random(seed).shuffle(copied)  # type: ignore[arg-type] (an array is the point)
+    return copied
+
+
+def multiplicities(original: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How often each original triple stands among the rows, int `[n]`."""
+    base = int(max(original.max(), rows.max())) + 1
+    keys, found = (one @ np.array([base * base, base, 1]) for one in (original, rows))
+    distinct, counts = np.unique(found, return_counts=True)
+    places = np.searchsorted(distinct, keys).clip(max=len(distinct) - 1)
+    return np.where(distinct[places] == keys, counts[places], 0)
+
+
+def by_tenth(counts: np.ndarray) -> list[float]:
+    """Mean over each tenth of the positions."""
+    return [float(part.mean()) for part in np.array_split(counts, TENTHS)]
+
+
+def expected_by_tenth(n: int) -> list[float]:
+    """Expected multiplicity ln(n / v) of the triple at position v, mean over each tenth of the positions 1 to n."""
+    return by_tenth(np.log(n / np.arange(1, n + 1)))
+
+
+def leak_shares() -> dict[int, float]:
+    """By number of clients, the share of test triples in their own client's train split, as committed records have it."""
+    shares = {}
+    for clients in COLUMNS:
+        parts = read_record(_RECORDS / f"fedr-table2-transe-fedr-ddb14-c{clients}-seed0.json").utility_by_leak
+        shares[clients] = parts["leaked"]["mrr"].n / sum(part["mrr"].n for part in parts.values())
+    return shares
+
+
+def fedr_cells() -> list[tuple[str, int, float]]:
+    """Model, number of clients and printed MRR of every FedR cell on DDB14."""
+    rows = [
+        row for row in dict.fromkeys(cell.row for cell in _experiment("zhang2022_fedr_table2").cells) if "FedR" in row
+    ]
+    return [
+        (row.removesuffix(" FedR"), clients, printed("zhang2022_fedr_table2", row, f"DDB14 C{clients}"))
+        for row in rows
+        for clients in COLUMNS
+    ]
+
+
+def overlaps(seed: int) -> list[float]:
+    """Shares of the entities of clients 2 and 3 that client 1 holds, of a random division of FB15k-237 among three."""
+    first, *others = (set(client.entity_ids.tolist()) for client in divided("FB15k-237", 3, seed).clients)
+    return [len(first & other) / len(other) for other in others]
+
+
+def divided(data: str, clients: int, seed: int = 0) -> FederatedGraph:
+    """A data set divided at random. Repeats are impossible: a triple goes to one client and one split."""
+    graph = load_dataset(data)
+    assert isinstance(graph, KnowledgeGraph)
+    return partition(graph, "triples", clients, seed)
+
+
+def mean_entities(graph: FederatedGraph) -> float:
+    """Entities of a client, mean over clients."""
+    return float(np.mean([client.num_entities for client in graph.clients]))
+
+
+def multiples(table: str, denominator: int = DENOMINATOR) -> tuple[list[tuple[str, str, float]], int]:
+    """The printed accuracies that are multiples of 1/denominator to four digits, and how many the table prints."""
+    figures = [
+        (cell.row, cell.column, figure)
+        for cell in _experiment(table).cells
+        if (figure := cell.figures.get("accuracy")) is not None
+    ]
+    return [one for one in figures if _is_multiple(one[2], denominator)], len(figures)
+
+
+def chance_of_multiples(found: int, figures: int, denominator: int = DENOMINATOR) -> tuple[float, float]:
+    """Expected number of multiples among independent figures of four uniform digits, and the probability of as many as found."""
+    share = sum(_is_multiple(number / 10_000, denominator) for number in range(10_000)) / 10_000
+    return share * figures, float(binom.sf(found - 1, figures, share))
+
+
+def _is_multiple(figure: float, denominator: int) -> bool:
+    """Whether it is one to four digits, rounded either way where the fifth is a five."""
+    return abs(figure - round(figure * denominator) / denominator) <= 0.5e-4 + 1e-9
+
+
+def _leak_lines() -> list[str]:
+    lines = ["file          triples  distinct  test   in own train   in another's alone   in none"]
+    for clients in FILES:
+        graph = released(clients)
+        leaks, own, elsewhere = find_split_leaks(graph), 0, 0
+        for index in range(len(graph.clients)):
+            mine, others = (leaks.masks[index, "test", f"exact_{whose}"] for whose in ("own", "other"))
+            own, elsewhere = own + int(mine.sum()), elsewhere + int((others & ~mine).sum())
+        rows, test = released_rows(clients), sum(len(client.test) for client in graph.clients)
+        lines.append(
+            f"DDB14-Fed{clients:<4} {len(rows):>7,} {len(np.unique(rows, axis=0)):>9,} {test:>5,} "
+            f"{own:>6,} ({own / test:.4f}) {elsewhere:>9,} ({elsewhere / test:.4f}) {test - own - elsewhere:>8,} "
+            f"({1 - (own + elsewhere) / test:.4f})"
+        )
+    return lines
+
+
+def _cause_lines() -> list[str]:
+    original = original_rows()
+    n, simulated = len(original), multiplicities(original, shuffled_as_views(original, seed=0))
+    found = [multiplicities(original, released_rows(clients)) for clients in FILES]
+    alike = all((counts == found[0]).all() for counts in found)
+    shown = {
+        "expected ln(n / v)": expected_by_tenth(n),
+        "one shuffle, seed 0": by_tenth(simulated),
+        "released files": by_tenth(found[0]),
+    }
+    return [
+        f"{n:,} triples, all distinct; expected after the shuffle {n / 2:,.0f}, seed 0 {np.count_nonzero(simulated):,}, "
+        f"released {np.count_nonzero(found[0]):,}",
+        f"the {len(FILES)} files {'repeat the same triples as often' if alike else 'differ in what they repeat'}",
+        "copies of a triple by tenth of its position in PathCon's files:",
+        *(f"  {name:<20}" + " ".join(f"{value:.2f}" for value in values) for name, values in shown.items()),
+    ]
+
+
+def _memory_lines() -> list[str]:
+    shares, cells = leak_shares(), fedr_cells()
+    above = [figure - shares[clients] for _, clients, figure in cells]
+    lines = [
+        f"{model:<12} C{clients:<3} {figure:.4f} = {shares[clients]:.4f} + {figure - shares[clients]:.4f}"
+        for model, clients, figure in cells
+    ]
+    return [*lines, f"{len(cells)} cells: printed MRR less leak share is {min(above):.4f} to {max(above):.4f}"]
+
+
+def _sizes_lines() -> list[str]:
+    lines = ["entities of a client   paper     released file   a division without repeats"]
+    for clients in COLUMNS:
+        paper = printed("zhang2022_fedr_table5", "TransE Local", f"DDB14 C{clients}", "entities")
+        file, clean = (mean_entities(one) for one in (released(clients), divided("DDB14", clients)))
+        lines.append(f"DDB14 C{clients:<14} {paper:>9.2f} {file:>12.2f} {clean:>16.2f}")
+    for data in ("WN18RR", "FB15k-237"):
+        for clients in COLUMNS:
+            paper = printed("zhang2022_fedr_table5", "TransE Local", f"{data} C{clients}", "entities")
+            lines.append(
+                f"{f'{data} C{clients}':<21} {paper:>9.2f} {'-':>12} {mean_entities(divided(data, clients)):>16.2f}"
+            )
+    return lines
+
+
+def _err_lines() -> list[str]:
+    shares = [share for seed in range(3) for share in overlaps(seed)]
+    lines = ["leak   overlap times leak, three divisions   paper C2   paper C3"]
+    for leak, column in ((0.3, "LR 30%"), (0.5, "LR 50%"), (1.0, "LR 100%")):
+        paper = [printed("zhang2022_fedr_table1", row, column, "err") for row in ("C2", "C3")]
+        lines.append(
+            f"{leak:.1f}    {leak * min(shares):.4f} to {leak * max(shares):.4f} {paper[0]:>27.4f} {paper[1]:>10.4f}"
+        )
+    return lines
+
+
+def _fedlu_lines() -> list[str]:
+    lines = ["Hits@1, C3     Independent, Table 1   the same on 99 % of the triples, Table 2"]
+    for model in ("TransE", "ComplEx", "RotatE"):
+        whole = printed("zhu2023_fedlu_table1", f"{model} Independent", "C3", "hits@1")
+        less = printed("zhu2023_fedlu_table2", f"{model} re-trained", "local test", "hits@1")
+        lines.append(f"{model:<14} {whole:>20.4f} {less:>38.4f}   {less - whole:+.4f}")
+    return lines
+
+
+def _cefgl_lines() -> list[str]:
+    lines = []
+    for table in ("liu2024_cefgl_table1", "liu2024_cefgl_table2"):
+        found, figures = multiples(table)
+        expected, chance = chance_of_multiples(len(found), figures)
+        lines.append(
+            f"{table}: {len(found)} of {figures} accuracies are multiples of 1/{DENOMINATOR}; expected {expected:.1f}, "
+            f"probability of as many {chance:.1g}"
+        )
+        lines += [
+            f"  {row}, {column}: {figure:.4f} = {round(figure * DENOMINATOR)}/{DENOMINATOR}"
+            for row, column, figure in found
+        ]
+    return lines
+
+
+SECTIONS = {
+    "leak": _leak_lines, "cause": _cause_lines, "memory": _memory_lines, "sizes": _sizes_lines, "err": _err_lines,
+    "fedlu": _fedlu_lines, "cefgl": _cefgl_lines,
+}  # fmt: skip
+
+
+def draw() -> str:
+    """An SVG of the printed MRR of FedR on DDB14 over the leak share: a point per model and column, and the diagonal."""
+    shares, top, most = leak_shares(), 20, 0.5
+
+    def place(share: float, figure: float) -> tuple[float, float]:
+        return round(_LEFT + _SIZE * share / most, 1), round(top + _SIZE * (1 - figure / most), 1)
+
+    (left, bottom), (right, high) = place(0, 0), place(most, most)
+    parts = [f'<path d="M{left} {high}V{bottom}H{right}" fill="none" stroke="{LINE}"/>']
+    parts.append(f'<path d="M{left} {bottom}L{right} {high}" stroke="{HONEST}" stroke-dasharray="6 4"/>')
+    for tick in (0.1, 0.2, 0.3, 0.4, 0.5):
+        x, y = place(tick, tick)
+        parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle" fill="{TEXT}">{tick}</text>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" fill="{TEXT}">{tick}</text>')
+    for model, clients, figure in fedr_cells():
+        x, y = place(shares[clients], figure)
+        said = escape(f"{model}, {clients} clients: {figure:.4f}")
+        parts.append(
+            f'<circle cx="{x}" cy="{y}" r="4" fill="{ADVERSARY}" fill-opacity="0.7"><title>{said}</title></circle>'
+        )
+    for clients, share in shares.items():
+        x, y = place(share, share)
+        parts.append(f'<text x="{x + 8}" y="{y + 16}" fill="{TEXT}">{clients} clients</text>')
+    words = "share of test triples in their own client's train split"
+    parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 38}" text-anchor="middle" fill="{TEXT}">{words}</text>')
+    parts.append(
+        f'<text x="{left + 8}" y="{top + 4}" fill="{TEXT}">MRR of FedR that Table 2 prints, DDB14; dashed: MRR = share</text>'
+    )
+    title = "FedR on DDB14: printed MRR over the share of leaked test triples"
+    width, height = _LEFT + _SIZE + 60, top + _SIZE + 50
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" style="{STYLE}">'
+        f"<title>{title}</title>{''.join(parts)}</svg>"
+    )
+
+
+def main(names: Sequence[str]) -> None:
+    """Print these sections, or all of them."""
+    for name in names or SECTIONS:
+        print("\n".join([f"## {name}", "", *SECTIONS[name](), ""]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
