@@ -123,6 +123,18 @@ FLAGS: dict[str, Flag] = {
         "where the order of triples and the negatives come from: a numpy generator per epoch, or counters (philox)",
         OF_TASK["kge"],
     ),
+    "triple_weights": Flag(
+        ("--triple-weights",), "weights of positives: uniform, or less for frequent pairs", OF_TASK["kge"]
+    ),
+    "redraw": Flag(
+        ("--redraw",), "when batches and negatives are drawn: in each epoch, or once for all", OF_TASK["kge"]
+    ),
+    "entity_range": Flag(
+        ("--entity-range",), "divisor of the initial range of entities: dim, or the width of a row", OF_TASK["kge"]
+    ),
+    "best_round": Flag(
+        ("--best-round",), "round to keep: the best of the federation, or of each client", OF_TASK["kge"]
+    ),
     "label_smoothing": Flag(("--label-smoothing",), "of noge's labels (0.1)", OF_TASK["kge"]),
     "decoder_epochs": Flag(
         ("--decoder-epochs",), "epochs of kb-gat's decoder before each validation (5)", OF_TASK["kge"]

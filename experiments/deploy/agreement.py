@@ -156,6 +156,8 @@ def check_apart(options: KgeOptions) -> None:
             "negative_scope and rank_scope must be own with parties apart, who know no vocabulary but theirs; got "
             f"{options.negative_scope!r} and {options.rank_scope!r}"
         )
+    if options.keeps_by_client:
+        raise SpecError("best_round must be federation with parties apart; got 'client'")
     if options.protocol_seed is not None:
         raise SpecError("protocol_seed opens every upload to whoever has it: leave it out with parties apart")
     check_defense(options)

@@ -111,7 +111,7 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     if recipe and settings.get("tau") == 0.2 and not recipe.has("tau"):
         del settings["tau"]
     alike = settings.get("variant") != "published" or spec.get("model") != "rotate"
-    if recipe and recipe.has("variant") and alike:
+    if name == "fedlu" and alike:
         spec = {name: value for name, value in spec.items() if name != "temperature" or value == 0}
     return spec | {"settings": settings}
 

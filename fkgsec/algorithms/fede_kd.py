@@ -27,21 +27,24 @@ class FedEKDSettings(KgeSettings, frozen=True):
         return math.ceil(self.shared_dim_ratio * dim)
 
 
-def co_distillation(low: Tensor, high: Tensor, counts: Tensor, *, temperature: float) -> Tensor:
+def co_distillation(
+    low: Tensor, high: Tensor, counts: Tensor, *, temperature: float, importance: Tensor | float = 1.0
+) -> Tensor:
     """Both models' losses, plus their divergences from each other divided by these losses. Source: feds.txt Eq. 6.
 
     Gradients are those of the equation as it stands: through both divergences, and through the losses that divide them.
     """
     predicted = prediction_losses(low, high, counts, temperature)
     distilled = divergence(low, high, counts) + divergence(high, low, counts)
-    return predicted + distilled / predicted
+    return importance * predicted + distilled / predicted
 
 
 class FedEKDRule(LocalRule):
     """Co-distillation of the two models."""
 
-    def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
-        return co_distillation(shared, own, counts, temperature=self.options.sampling_temperature)
+    def distil(self, own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
+        temperature = self.options.sampling_temperature
+        return co_distillation(shared, own, counts, temperature=temperature, importance=importance)
 
 
 FEDE_KD = Recipe(

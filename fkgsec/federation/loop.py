@@ -77,6 +77,8 @@ class Federation:
             )
         self.graph, self.options = graph, options
         self.recipe: Recipe = RECIPES[options.algorithm]
+        if options.keeps_by_client and (adversary or make_task):
+            raise SpecError("best_round=client goes with neither an adversary nor clients in other processes")
         task = TASKS[self.recipe.task]
         if not isinstance(options, task.options_type):
             raise SpecError(

@@ -109,6 +109,11 @@ class RunOptions(
         """Whether the last round is kept, whatever validation says."""
         return False
 
+    @property
+    def keeps_by_client(self) -> bool:
+        """Whether each client keeps the round of its own best validation."""
+        return False
+
     def exchanges(self, round: int) -> bool:
         """Whether shared rows cross in this round; everybody can tell beforehand."""
         return self.settings.exchanges(round, self.seed)

@@ -119,6 +119,7 @@ class KgeModel:
         dim: embedding dimension D as the papers count it (RotatE and ComplEx entities take 2 D numbers).
         gamma: margin of the distance models; larger is a better score.
         init_epsilon: initial values are uniform in +-(gamma + init_epsilon) / dim; the codes' epsilon, no privacy budget.
+        entities_by_width: entity rows start in +-(gamma + init_epsilon) / `entity_width` instead, as FedLU's server has them.
 
     Raises:
         SpecError: for an unknown name or a size that is not positive.
@@ -128,6 +129,7 @@ class KgeModel:
     dim: int = 128
     gamma: float = 10.0
     init_epsilon: float = 2.0
+    entities_by_width: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
@@ -172,9 +174,10 @@ class KgeModel:
         """Half width of the uniform initial values, and of RotatE's phases. Source: fedr code; the dimension is not doubled."""
         return (self.gamma + self.init_epsilon) / self.dim
 
-    def initial_rows(self, rows: int, width: int, rng: np.random.Generator) -> Tensor:
-        """float32 `[rows, width]`, uniform in +-`initial_range`."""
-        half = self.initial_range
+    def initial_rows(self, rows: int, width: int, rng: np.random.Generator, *, table: str = "relations") -> Tensor:
+        """float32 `[rows, width]`, uniform in +-`initial_range`, or for entities in the range that `entities_by_width` says."""
+        by_width = self.entities_by_width and table == "entities"
+        half = (self.gamma + self.init_epsilon) / self.entity_width if by_width else self.initial_range
         return torch.from_numpy(rng.uniform(-half, half, size=(rows, width)).astype(np.float32))
 
     def relation_vectors(self, relations: Tensor) -> Tensor:

@@ -28,6 +28,11 @@ RankScope = Literal["own", "all"]
 NegativeSides = Literal["tail", "both", "each"]
 TrainsFrom = Literal["received", "checks", "own"]
 Draws = Literal["numpy", "philox"]
+TripleWeights = Literal["uniform", "frequency"]
+Redraw = Literal["epoch", "never"]
+EntityRange = Literal["dim", "width"]
+BestRound = Literal["federation", "client"]
+TRAINING = {"triple_weights": "uniform", "redraw": "epoch", "entity_range": "dim", "best_round": "federation"}
 NUM_NEGATIVES = 256
 ENCODER_SETTINGS = ("dropout", "label_smoothing", "decoder_epochs", "decoder_negatives")
 
@@ -55,6 +60,17 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         draws: where a client's order of triples and its negatives come from: "numpy", one generator per epoch, or
             "philox", numbers by key and counter (`fkgsec.philox`), each of which can be drawn without the others. Figures of
             the two differ as those of two seeds do. First rows come from numpy either way.
+        triple_weights: weights of positives in the loss of a batch: "uniform", or by "frequency", 1 / sqrt(count(h, r) +
+            count(r, t)) over their sum (`fkgsec.kge.negatives.frequency_weights`; FedLU's code). The divergence between two
+            models stays uniform.
+        redraw: whether each "epoch" draws its batches and negatives, or "never", so that all epochs repeat those of the first
+            (FedLU's code).
+        entity_range: initial entity values are uniform in +-(gamma + init_epsilon) over "dim", or over the "width" of a row,
+            which halves the range for RotatE and ComplEx (FedLU's code).
+        best_round: validation keeps the best round of the "federation", or of each "client" (FedLU's code). With "client" the
+            validation MRR of a round is that of the models kept so far. The transcript is of the last round that a client
+            improved in, so adversaries, sampled validation and clients in other processes are refused.
+            None of these four takes the value of the algorithm's settings (see `variant`), else the first.
         dropout, label_smoothing, decoder_epochs, decoder_negatives: of models with an encoder, those of `encoder_settings`;
             None: the model's own. `dropout` is of queries (`noge`) or of attention and layers (`kb-gat`); the decoder's are
             epochs before each validation, and negatives of each triple.
@@ -67,9 +83,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     Differs: FedLU's code (nju-websoft/FedLU) has the other values of its settings (`fkgsec.algorithms.fedlu`), and "each" for
     `negative_sides`; the specs of its tables set them where the paper is silent. Of what else it does there is no option: it
-    weighs triples by frequency, draws batches and negatives once for the run, keeps each client's models at that client's best
-    validation, halves the initial range of RotatE's and ComplEx's entities, and begins each direction of distillation when
-    validation stalls.
+    shuffles the batches of heads and of tails apart, validates in rounds 1, 6, 11 and so on, keeps a client's best round only
+    where a mean over clients improves, and begins each direction of distillation when validation stalls.
     """
 
     task: ClassVar[str] = "kge"
@@ -87,6 +102,10 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     negative_scope: NegativeScope = "own"
     rank_scope: RankScope = "own"
     draws: Draws = "numpy"
+    triple_weights: TripleWeights | None = None
+    redraw: Redraw | None = None
+    entity_range: EntityRange | None = None
+    best_round: BestRound | None = None
     dropout: float | None = None
     label_smoothing: float | None = None
     decoder_epochs: int | None = None
@@ -107,7 +126,16 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
             raise SpecError(f"model {self.model} has no numbers of relations, which {self.algorithm} shares")
         self._check_temperature()
+        self._check_best_round()
         self.private_model()
+
+    def _check_best_round(self) -> None:
+        if not self.keeps_by_client:
+            return
+        if RECIPES[self.algorithm].pooled:
+            raise SpecError(f"best_round must be federation for {self.algorithm}, which has one model; got 'client'")
+        if self.samples_validation:
+            raise SpecError("eval_sample and eval_candidates do not apply with best_round=client; leave them out")
 
     def _check_temperature(self) -> None:
         given = self.temperature
@@ -147,10 +175,21 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             )
         if self.num_negatives != NUM_NEGATIVES and not self._samples_negatives:
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")
+        for name, default in TRAINING.items():
+            if self.training(name) != default:
+                raise SpecError(f"{name} must be {default} for the model {self.model}; got {self.training(name)!r}")
         if self.draws != "numpy":
             raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
         if self.negative_scope == "published":
             raise SpecError(f"negative_scope must be one of own, all for the model {self.model}; got 'published'")
+
+    def training(self, name: str) -> str:
+        """The value of one of `TRAINING`: as given, else that of the algorithm's settings, else the default."""
+        return getattr(self, name) or self.kge_settings.training.get(name, TRAINING[name])
+
+    @property
+    def keeps_by_client(self) -> bool:
+        return self.training("best_round") == "client"
 
     @property
     def keeps_all_entities(self) -> bool:
@@ -201,7 +240,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     def kge_model(self) -> KgeModel:
         """The model whose rows are shared."""
-        return KgeModel(self.model, self.kge_settings.shared_dim(self.dim), self.gamma, self.init_epsilon)
+        return self._model(self.kge_settings.shared_dim(self.dim))
 
     def decoder(self, encoded: ClientTables) -> KgeModel:
         """The model that scores rows as a client's encoder made them."""
@@ -209,7 +248,11 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     def private_model(self) -> KgeModel:
         """The model that a client keeps to itself, in algorithms that have one."""
-        return KgeModel(self.model, self.dim, self.gamma, self.init_epsilon)
+        return self._model(self.dim)
+
+    def _model(self, dim: int) -> KgeModel:
+        halved = self.training("entity_range") == "width"
+        return KgeModel(self.model, dim, self.gamma, self.init_epsilon, entities_by_width=halved)
 
     @property
     def sampling_temperature(self) -> float:

@@ -9,6 +9,8 @@ Settings that say nothing of the model may extend `AlgorithmSettings` alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fkgsec.federation.settings import AlgorithmSettings
 
 
@@ -22,6 +24,11 @@ class KgeSettings(AlgorithmSettings, frozen=True):
     def sampling_temperature(self, given: float | None, model: str) -> float:
         """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
         return 1.0 if given is None else given
+
+    @property
+    def training(self) -> Mapping[str, str]:
+        """Values of `fkgsec.kge.options.TRAINING` that the settings bring along."""
+        return {}
 
     def check(self, entity_width: int) -> None:
         """Raise `SpecError` where the settings do not fit shared entity rows of this width."""

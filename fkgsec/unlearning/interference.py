@@ -70,12 +70,14 @@ def interference(
     mu_distill: float,
     variant: str = "paper",
     temperature: float = 0.0,
+    importance: Tensor | float = 1.0,
 ) -> Tensor:
-    """Hard confusion, plus mu_soft times soft confusion, plus mu_distill times the divergence of one model from the other. `[B]`.
+    """Hard confusion times `importance`, plus mu_soft times soft confusion, plus mu_distill times the teacher's divergence.
 
     Args:
         own: scores `[B, K]` of the model that learns. other: those of its teacher, which stands still.
         hard, soft: whether the loss has this part (fedlu.txt Table 3).
+        importance: float `[B]`, weight of each positive's hard confusion.
         temperature: of the weights of negatives in the hard confusion.
 
     Source: fedlu.txt Eq. 14, with KL(P, Q) read as D_KL(P || Q): of the local model D_KL(P_local || P_global), of the global one
@@ -85,7 +87,8 @@ def interference(
     loss = torch.zeros_like(own[:, 0])
     if hard:
         weight = PUBLISHED_WEIGHT if published else 1.0
-        loss = loss + (0.5 if published else 1) * hard_confusion(own, counts, temperature=temperature, weight=weight)
+        confused = hard_confusion(own, counts, temperature=temperature, weight=weight)
+        loss = loss + (0.5 if published else 1) * importance * confused
     if soft:
         loss = loss + mu_soft * soft_confusion(own, counts, variant=variant)
     if mu_distill:
@@ -117,14 +120,21 @@ DECAY: dict[str, tuple[Move, ...]] = {
 
 
 def decay_loss(
-    own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, variant: str = "paper", temperature: float = 0.0
+    own: Tensor,
+    other: Tensor,
+    counts: Tensor,
+    *,
+    mu_distill: float,
+    variant: str = "paper",
+    temperature: float = 0.0,
+    importance: Tensor | float = 1.0,
 ) -> Tensor:
-    """The loss of one model in passive decay, that of learning: prediction plus mu_distill times its divergence. `[B]`.
+    """The loss `[B]` of one model in passive decay: prediction times `importance`, plus mu_distill times its divergence.
 
     Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in variant "published", as `distillation.mutual` says.
     """
     published = variant == "published"
-    loss = (0.5 if published else 1) * negative_sampling_loss(own, counts, temperature=temperature)
+    loss = (0.5 if published else 1) * importance * negative_sampling_loss(own, counts, temperature=temperature)
     if not mu_distill:
         return loss
     teacher = other.detach()
@@ -139,7 +149,9 @@ class _Scored(NamedTuple):
 class MoveLoss(Protocol):
     """The loss `[B]` of a move, as `interference` or `decay_loss` with its further options given."""
 
-    def __call__(self, own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float) -> Tensor: ...
+    def __call__(
+        self, own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, importance: Tensor
+    ) -> Tensor: ...
 
 
 class AlternatingTrainer(LocalTrainer):
@@ -179,6 +191,7 @@ class AlternatingTrainer(LocalTrainer):
         triples: Tensor,
         candidates: Tensor,
         weights: Tensor,
+        importance: Tensor,
         side: Side,
         segments: kernels.Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
@@ -197,7 +210,8 @@ class AlternatingTrainer(LocalTrainer):
             with torch.enable_grad():
                 scores = student.candidates.scores.requires_grad_()
                 other = scored[teaches].candidates.scores if move.distils else scores.detach()
-                loss = self._loss(scores, other, counts, mu_distill=self._mu if move.distils else 0.0)
+                mu = self._mu if move.distils else 0.0
+                loss = self._loss(scores, other, counts, mu_distill=mu, importance=importance)
             gradient = torch.autograd.grad(loss, scores, weights)[0]
             to_queries, _ = student.candidates.vjp(gradient)
             moved = learners[learns].gradients(student.queries, triples, side, to_queries)

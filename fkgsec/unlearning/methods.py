@@ -98,9 +98,8 @@ def _fedlu(work: Work) -> float:
 
     Source: fedlu.txt 4.2, Eq. 12-14. Differs: relations stand still, see `AlternatingTrainer`; a batch corrupts heads or
     tails, as in all training here (the code: each batch of heads is followed by one of tails). As in the code, a client keeps
-    the models of its last epoch, not of its best. What the code has and "published" does not: one Adam through interference and
-    decay (here a new one at decay), batches and negatives that are drawn once, and triples weighed by 1 / sqrt of their
-    frequency.
+    the models of its last epoch, not of its best. Triples weigh and batches are drawn as the run has it (`triple_weights`,
+    `redraw`). What the code has and "published" does not: one Adam through interference and decay (here a new one at decay).
     """
     task, options, variant = work.task, work.options, work.options.variant
     assert task.private is not None
@@ -197,10 +196,11 @@ class _Ascent(LocalTrainer):
         triples: Tensor,
         candidates: Tensor,
         weights: Tensor,
+        importance: Tensor,
         side: Side,
         segments: Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
-        return super()._together(private, triples, candidates, -weights, side, segments)
+        return super()._together(private, triples, candidates, -weights, importance, side, segments)
 
 
 def _ascend(work: Work) -> float:

@@ -7,9 +7,10 @@ The client's relations are (1, -1) and (-1, 1); both its models share them. It f
 (A, r, B), which is therefore no negative of (A, r, C). TransE's score is 4 - |h + r - t|_1, DistMult's h * r * t summed.
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -361,6 +362,29 @@ class TestInterference:
                 [0.46647794, -0.26198992, 0.88996315, -0.26198992],
             ],
         )
+
+    @pytest.mark.parametrize("variant", ["paper", "published"])
+    def test_importance_weighs_hard_confusion_and_prediction_alone(self, variant: str) -> None:
+        """`unlearn_step` and `train_step` of FedLU's code weigh triples by frequency there, and neither norms nor divergences."""
+        own, other, counts = doubles(TRANSE_LOCAL.scores), doubles(TRANSE_GLOBAL.scores), torch.tensor(COUNTS)
+        importance = torch.tensor([0.25, 1.75], dtype=torch.float64)
+
+        def of(**given: Any) -> Tensor:
+            whole: dict[str, Any] = {
+                "hard": True,
+                "soft": True,
+                "mu_soft": MU_SOFT,
+                "mu_distill": MU_DISTILL,
+                "variant": variant,
+            }
+            return interference(own, other, counts, **(whole | given)).detach()
+
+        rest = of(hard=False)
+        close(of(importance=importance), (rest + importance * (of() - rest)).tolist())
+        decay = functools.partial(decay_loss, own, other, counts, variant=variant)
+        alone, both = decay(mu_distill=0.0).detach(), decay(mu_distill=MU_DISTILL).detach()
+        weighed = decay(mu_distill=MU_DISTILL, importance=importance).detach()
+        close(weighed, (importance * alone + both - alone).tolist())
 
     @pytest.mark.parametrize(("variant", "expected"), [("paper", 2.73406048), ("published", 4.48619257)])
     def test_weighs_the_negatives_of_the_hard_confusion(self, variant: str, expected: float) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from defenses.transport import make_transport
-from fkgsec.algorithms.fedlu import Variant
+from fkgsec.algorithms.alone import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Transport
@@ -498,7 +498,7 @@ class TestTraining:
         """What the loss is given: the learner's scores and its teacher's, as they are by then."""
         seen: list[tuple[Tensor, Tensor, float]] = []
 
-        def loss(own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float) -> Tensor:
+        def loss(own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, importance: Tensor) -> Tensor:
             seen.append((own.detach().clone(), other.detach().clone(), mu_distill))
             return hard_confusion(own, counts)
 

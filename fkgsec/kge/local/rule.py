@@ -66,11 +66,12 @@ class LocalRule:
         """What is added to the loss of a client's shared rows; None: nothing."""
         return None
 
-    def distil(self, own: Tensor, shared: Tensor, counts: Tensor) -> Tensor:
+    def distil(self, own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
         """Where a client has two models: the loss of each positive `[B]`, by their scores `[B, K]` of the same candidates.
 
         Args:
             own: scores by the model that the client keeps. shared: by the other. counts: bool `[B, K]`, which candidates count.
+            importance: float `[B]`, weight of each positive's prediction, mean 1.
         """
         raise SpecError(f"{self.options.algorithm} has two models and a rule that does not say how they learn")
 

@@ -68,7 +68,7 @@ class ClientStack:
 
         def initial(table: Table, width: int) -> Tensor:
             parts = [
-                model.initial_rows(count, width, generator(seed, purpose, table, keys[client]))
+                model.initial_rows(count, width, generator(seed, purpose, table, keys[client]), table=table)
                 for client, count in zip(self.order, sizes[table], strict=True)
             ]
             if device.type != "cpu":

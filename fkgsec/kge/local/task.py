@@ -27,7 +27,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.kge.encoders.trainer import NETWORK, EncoderTrainer
-from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.evaluation import ClientTables, Evaluator, Reciprocal, mean_reciprocal
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
@@ -37,6 +37,7 @@ from fkgsec.randomness import generator
 
 POOLED_KEY = -1
 PRIVATE = "private."
+KEPT = "kept."
 
 
 class KgeTask:
@@ -78,6 +79,9 @@ class KgeTask:
         self.shared_evaluator, self.evaluator = self.evaluators(self._wide)
         self.names: Sequence[str] = [client.name for client in trained]
         self.sizes: Sequence[int] = [len(client.train) for client in trained]
+        # By client its best validation, and the stacked tables of `snapshot` with its rows as they were then.
+        self._best = torch.zeros(len(self.names) if options.keeps_by_client else 0, dtype=torch.float64)
+        self._kept: dict[str, Tensor] = self.snapshot() if options.keeps_by_client else {}
         # A broadcast leaves private models as they are.
         self.judged_before_broadcast = options.evaluates_before_broadcast or self.private is not None
 
@@ -154,7 +158,18 @@ class KgeTask:
     def validate(self) -> float | None:
         if self.encoders:
             self.encoders.fit_decoders()
-        return self.evaluator.mrr("valid")
+        if not self.options.keeps_by_client:
+            return self.evaluator.mrr("valid")
+        parts = self.evaluator.reciprocal("valid")
+        for place, part in enumerate(parts):
+            if part.num_ranks and part.total <= self._best[place]:
+                continue
+            self._best[place] = part.total
+            for prefix, stack in (("", self.stack), *([(PRIVATE, self.private)] if self.private else [])):
+                for table in TABLES:
+                    self._kept[f"{prefix}{table}"][stack.span(table, place)] = stack.rows(table, place).detach()
+        kept = [Reciprocal(total, part.num_ranks) for total, part in zip(self._best.tolist(), parts, strict=True)]
+        return mean_reciprocal(kept)
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
         kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}
@@ -174,16 +189,23 @@ class KgeTask:
             self.encoders.restore_local(tensors)
 
     def trainer_state(self) -> dict[str, Tensor]:
-        return self.trainer.tensors()
+        kept = {f"{KEPT}{name}": rows for name, rows in {"best": self._best, **self._kept}.items()}
+        return self.trainer.tensors() | (kept if self._kept else {})
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        self.trainer.load(tensors)
+        self.trainer.load({name: one for name, one in tensors.items() if not name.startswith(KEPT)})
+        for name, rows in ({"best": self._best, **self._kept} if self._kept else {}).items():
+            rows.copy_(tensors[f"{KEPT}{name}"])
 
     def client_tables(self, evaluator: Evaluator, tables: Mapping[str, Tensor] | None = None) -> list[ClientTables]:
         """Copies of each client's embeddings, of a snapshot's tables or of the live ones."""
         return [evaluator.client_tables(client, tables).copied() for client in range(len(self.graph.clients))]
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
+        if self._kept:  # of private models the broadcast changed nothing
+            trained = {**trained, **{name: rows for name, rows in self._kept.items() if name in trained}}
+            after = {name for name in self._kept if name.startswith(PRIVATE) or not self.judged_before_broadcast}
+            final = {**final, **{name: self._kept[name] for name in after}}
         trained = {**final, **trained}  # what a client keeps to itself is as training left it
         judged = trained if self.options.evaluates_before_broadcast else final
         shared_ranks = self.shared_evaluator.ranks("test", judged)
@@ -222,7 +244,7 @@ def _remark_once(remark: str) -> None:
 def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -> Tensor:
     """The server's first rows of a shared table, `[n, width]`, one for each name whatever their order."""
     width = model.entity_width if table == "entities" else model.relation_width
-    rows = model.initial_rows(len(names), width, generator(seed, "initial rows", table, SERVER))
+    rows = model.initial_rows(len(names), width, generator(seed, "initial rows", table, SERVER), table=table)
     # A name's first row does not depend on the order in which names arrived.
     rank = np.argsort(np.argsort(np.array(names, dtype=object)))
     return rows[torch.from_numpy(rank)]

@@ -26,7 +26,7 @@ from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
-from fkgsec.kge.negatives import CounterDraws, NegativeSampler
+from fkgsec.kge.negatives import CounterDraws, NegativeSampler, frequency_weights
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -68,6 +68,7 @@ class LocalTrainer:
             given.get(client, TrainingSubset.all(graph.train)) for client, graph in enumerate(stack.graphs)
         ]
         self._samplers = [self._sampler(client) for client in range(len(stack.graphs))]
+        self._weights = [self._frequencies(subset) for subset in self._subsets]
         # Where both models use one table of relations, it is the private model's to train (FedLU's code).
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
         self._learner = Learner(stack, own_tables, options.learning_rate)
@@ -85,6 +86,7 @@ class LocalTrainer:
         """Let a client train on this from now on."""
         self._subsets[client] = subset
         self._samplers[client] = self._sampler(client)
+        self._weights[client] = self._frequencies(subset)
 
     def _learners(self) -> list[tuple[str, Learner, bool]]:
         """Name in checkpoints, learner, and whether its Adam outlives a round."""
@@ -95,6 +97,13 @@ class LocalTrainer:
         graph = self._stack.graphs[client]
         candidates = corrupting_entities(graph, self._options)
         return NegativeSampler(self._subsets[client].triples, num_relations=graph.num_relations, candidates=candidates)
+
+    def _frequencies(self, subset: TrainingSubset) -> np.ndarray:
+        """Weights of the triples `[n]` of a subset by the frequency of their pairs in its rows; 1 where triples weigh alike."""
+        weights = np.ones(len(subset.triples), dtype=np.float32)
+        if self._options.training("triple_weights") == "frequency":
+            weights[subset.rows] = frequency_weights(subset.triples[subset.rows])
+        return weights
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
         """Remember what a client received; `first`, in round 0."""
@@ -200,6 +209,8 @@ class LocalTrainer:
     def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator | CounterDraws]:
         """A client's rows in the order of an epoch, and what its negatives are drawn by."""
         seed, key, rows = self._options.seed, self._stack.keys[client], self._subsets[client].rows
+        if self._options.training("redraw") == "never":
+            round = epoch = 0
         if self._options.draws == "philox":
             order = philox.order(philox.key(seed, "shuffle", key), len(rows), epoch=epoch, round=round)
             return rows[order.numpy()], CounterDraws(philox.key(seed, "negatives", key), round, epoch)
@@ -212,10 +223,12 @@ class LocalTrainer:
         """The loss of each client, and each learner's gradients; nothing has moved yet."""
         segments = self._stack.segments({client: len(rows) for client, rows in batches.items()})
         triples, candidates, weights = self._assemble(batches, draws, side, segments.first)
+        importance = self._importance(batches)
         if self._private is None:
+            weights = weights * importance
             losses, steps = self._alone(triples, candidates, weights, side, segments)
         else:
-            losses, steps = self._together(self._private, triples, candidates, weights, side, segments)
+            losses, steps = self._together(self._private, triples, candidates, weights, importance, side, segments)
         further = self._add_row_losses(steps[0][1], batches)
         ends = np.cumsum([len(rows) for rows in batches.values()])
         parts = np.split((losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
@@ -247,6 +260,7 @@ class LocalTrainer:
         triples: Tensor,
         candidates: Tensor,
         weights: Tensor,
+        importance: Tensor,
         side: Side,
         segments: kernels.Segments,
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
@@ -267,13 +281,18 @@ class LocalTrainer:
         ]
         with torch.enable_grad():
             shared, own = (one.scores.requires_grad_() for one in scored)
-            losses = self.rule.distil(own, shared, candidates >= 0)
+            losses = self.rule.distil(own, shared, candidates >= 0, importance)
         by_scores = torch.autograd.grad(losses, [shared, own], weights)
         steps = []
         for learner, query, one, gradient in zip(learners, queries, scored, by_scores, strict=True):
             to_queries, _ = one.vjp(gradient)
             steps.append((learner, learner.gradients(query, triples, side, to_queries)))
         return losses.detach(), steps
+
+    def _importance(self, batches: Mapping[int, np.ndarray]) -> Tensor:
+        """Weight of each positive's prediction, float32 `[B]`, with mean 1 over a client's batch."""
+        parts = [self._weights[client][rows] for client, rows in batches.items()]
+        return torch.from_numpy(np.concatenate([part / part.mean() for part in parts])).to(self._stack.device)
 
     def _take(
         self,
@@ -337,7 +356,7 @@ class LocalTrainer:
 def corrupted_sides(options: KgeOptions, turn: int) -> tuple[Side, ...]:
     """The sides that a batch is corrupted on, a step for each.
 
-    Differs: FedLU's code, which takes both of every triple, shuffles their batches apart, and draws all once for the run.
+    Differs: FedLU's code, which takes both of every triple, shuffles their batches apart.
     """
     if options.negative_sides == "each":
         return ("head", "tail")

@@ -220,7 +220,8 @@ def test_fedlus_tables_share_the_runs_of_its_table_1() -> None:
         for cell in table.cells:
             assert cell.asked
             shared = [run_key(spec, attack=False) in runs for spec in cell.candidates]
-            assert all(shared), cell.name
+            # Re-training has margins, batches and validations of its own, as in the code.
+            assert all(shared) or cell.asked.role == "retrained", cell.name
             assert len(shared) == (1 if cell.asked.role == "retrained" else 3)
         options = {cell.asked.options for cell in table.cells if cell.row == "TransE unlearned" and cell.asked}
         assert [(one.epochs, one.decay_epochs, one.mu_soft) for one in options if one] == [(10, 10, 0.1)]

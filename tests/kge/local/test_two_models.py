@@ -118,9 +118,9 @@ def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
 
 
 def naive_losses(
-    own: Tensor, shared: Tensor, counts: Tensor, options: FederationOptions, reading: str
+    own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor, options: FederationOptions, reading: str
 ) -> tuple[Tensor, Tensor]:
-    """What the own model and what the shared model go down on, mean over the batch."""
+    """What the own model and what the shared model go down on, mean over the batch. `importance` sums to 1."""
     if options.algorithm == "fede-kd":  # feds.txt Eq. 6: one loss, and both models go down on it
         low, high = (
             predicted(shared, counts, options.sampling_temperature),
@@ -137,7 +137,7 @@ def naive_losses(
         teach = (divergence(shared.detach(), own, counts), divergence(own.detach(), shared, counts))
         # FedLU's code weighs negatives by their scores for RotatE alone.
         temperature = options.sampling_temperature if options.model == "rotate" else 0.0
-        terms = [predicted(side, counts, temperature) / 2 for side in (own, shared)]
+        terms = [predicted(side, counts, temperature) * importance * len(own) / 2 for side in (own, shared)]
     else:  # fedlu.txt Eq. 8, 11
         teach = (divergence(own, shared.detach(), counts), divergence(shared, own.detach(), counts))
         terms = [predicted(side, counts, 0.0) for side in (own, shared)]
@@ -157,17 +157,31 @@ def naive_round(client: NaiveClient, number: int, options: FederationOptions, re
     sampler = NegativeSampler(
         graph.train, num_relations=graph.num_relations, candidates=np.arange(graph.num_trained_entities)
     )
-    losses = []
+    losses, all_weights = [], naive_weights(graph.train)
+    published = getattr(options.settings, "variant", "paper") == "published"
     for epoch in range(options.local_epochs):
-        shuffled = generator(options.seed, "shuffle", client.key, number, epoch).permutation(len(graph.train))
-        draws = generator(options.seed, "negatives", client.key, number, epoch)
+        drawn = (0, 0) if published else (number, epoch)
+        shuffled = generator(options.seed, "shuffle", client.key, *drawn).permutation(len(graph.train))
+        draws = generator(options.seed, "negatives", client.key, *drawn)
         for step, low in enumerate(range(0, len(shuffled), options.batch_size)):
             rows = shuffled[low : low + options.batch_size]
             for side in naive_sides(step + epoch + number, options, reading):
                 wrong = sampler.sample(rows, options.num_negatives, side, draws)
                 triples, counts = candidates(graph.train[rows], wrong, side)
-                losses.append(naive_step(client, triples, counts, options, reading))
+                weights = all_weights[rows] if published else np.ones(len(rows))
+                importance = torch.from_numpy(weights / weights.sum())
+                losses.append(naive_step(client, triples, counts, importance, options, reading))
     return float(np.mean(losses))
+
+
+def naive_weights(triples: np.ndarray) -> np.ndarray:
+    """`TrainDataset.count_frequency` and `__getitem__` of FedLU's code: 1 / sqrt(count(h, r) + count(t, r)), from 4 on."""
+    counts: dict[tuple[str, int, int], int] = {}
+    pairs = [(("head", int(h), int(r)), ("tail", int(t), int(r))) for h, r, t in triples]
+    for both in pairs:
+        for pair in both:
+            counts[pair] = counts.get(pair, 3) + 1
+    return np.array([(counts[first] + counts[second]) ** -0.5 for first, second in pairs])
 
 
 def naive_sides(turn: int, options: FederationOptions, reading: str) -> list[Side]:
@@ -177,11 +191,18 @@ def naive_sides(turn: int, options: FederationOptions, reading: str) -> list[Sid
     return ["head"] if turn % 2 else ["tail"]
 
 
-def naive_step(client: NaiveClient, triples: Tensor, counts: Tensor, options: FederationOptions, reading: str) -> float:
+def naive_step(
+    client: NaiveClient,
+    triples: Tensor,
+    counts: Tensor,
+    importance: Tensor,
+    options: FederationOptions,
+    reading: str,
+) -> float:
     """Both models take a step; returns their loss."""
     own = scores(options.private_model(), client.own, triples)
     shared = scores(options.kge_model(), client.shared, triples)
-    local, world = naive_losses(own, shared, counts, options, reading)
+    local, world = naive_losses(own, shared, counts, importance, options, reading)
     moves = [(client.own_adam, local), (client.shared_adam, world)]
     slopes = [torch.autograd.grad(loss, adam.param_groups[0]["params"], retain_graph=True) for adam, loss in moves]
     for (adam, _), slope in zip(moves, slopes, strict=True):
@@ -200,7 +221,7 @@ def naive_federation(
     held.sort(key=lambda number: graph.entities[number])
     width = options.kge_model().entity_width
     first = options.kge_model().initial_rows(
-        len(held), width, generator(options.seed, "initial rows", "entities", "server")
+        len(held), width, generator(options.seed, "initial rows", "entities", "server"), table="entities"
     )
     server = {number: first[place].double() for place, number in enumerate(held)}
     losses, trained = [], []
