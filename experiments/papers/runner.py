@@ -58,7 +58,10 @@ class Outcome(NamedTuple):
 
 
 class Results:
-    """Finished records by what was run, device and spelled-out defaults aside, and what it forgot; the first of a run counts."""
+    """Finished records by what was run, device and spelled-out defaults aside, and what it forgot.
+
+    Of several records of one run and seed the first with outcomes by test item counts, else the first.
+    """
 
     def __init__(self, *, attack: bool) -> None:
         self._attack = attack
@@ -72,7 +75,10 @@ class Results:
             key = (self._key(record.spec), None)
         else:
             return
-        self._records.setdefault(key, {}).setdefault(record.seed, record)
+        seeds = self._records.setdefault(key, {})
+        earlier = seeds.setdefault(record.seed, record)
+        if run_of(earlier).items is None and run_of(record).items is not None:
+            seeds[record.seed] = record
 
     def of(self, cell: Cell, *, whole: bool = False) -> dict[int, Made]:
         """The finished record of a cell for each seed; of several candidates the one with the best validation MRR.

@@ -7,8 +7,9 @@ A claim says that one row of a table is above another, or near it, in every colu
 share a run are one test. `claims.yaml` has what the papers claim, and nothing of what came out.
 
 A difference varies with the test items and with the training. Two runs of one data set are compared item by item, within each
-client. Training varies as far as the seeds of all pairs of the claim do, pooled with a prior of `PRIOR_SEEDS` further seeds, so
-that no pair is judged by the one degree of freedom of its own two seeds.
+client. Seeds without outcomes by test item count only where no seed has such outcomes for both runs. Training varies as far as
+the seeds of all pairs of the claim do, pooled with a prior of `PRIOR_SEEDS` further seeds, so that no pair is judged by the one
+degree of freedom of its own two seeds.
 """
 
 from __future__ import annotations
@@ -260,7 +261,11 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iter
             runs = [
                 {seed: run_of(one) for seed, one in results.of(cell, whole=True).items()} for cell in (first, second)
             ]
-            if seeds := sorted(set(runs[0]) & set(runs[1])):
+            with_items = [
+                {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
+                for of_seed, cell in zip(runs, (first, second), strict=True)
+            ]
+            if seeds := sorted(set.intersection(*with_items) or set(runs[0]) & set(runs[1])):
                 both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
                 found.append((table, first, second, runs, seeds, compare(claim, first, second, both)))
     for full in (True, False):
@@ -292,15 +297,17 @@ def compare(claim: Claim, first: Cell, second: Cell, runs: Sequence[Sequence[Rec
     share = 1 - claim.margin
     found = unpaired(figures[0], figures[1], share)
     found = found._replace(by_seed=found.by_seed + claim.within)
-    items = [
-        [one.items_shared if cell.shown == "shared" else one.items for one in of_cell]
-        for cell, of_cell in zip((first, second), runs, strict=True)
-    ]
+    items = [[_items(one, cell) for one in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
     paired = [(one, other) for one, other in zip(*items, strict=True) if one is not None and other is not None]
     if len(paired) < len(found.by_seed) or len({one.data.hash for of_cell in runs for one in of_cell}) > 1:
         return found
     variance = paired_variance(paired, claim.metric, share, first.average)
     return found._replace(items=variance, unit=f"{sum(paired[0][0].counts):,} test items, paired")
+
+
+def _items(run: Record, cell: Cell) -> TestItems | None:
+    """The outcomes by test item of the model that a cell shows."""
+    return run.items_shared if cell.shown == "shared" else run.items
 
 
 def unpaired(first: Sequence[Estimate], second: Sequence[Estimate], share: float) -> Compared:

@@ -33,8 +33,9 @@ def rule_lines() -> list[str]:
         "lies on the other, else undecided. Of a row that is to be near another, the difference is to that row's figure "
         "less the margin. Two runs are compared test item by test item, and training varies as the seeds of all pairs of "
         f"the claim do, pooled with {PRIOR_SEEDS} further seeds of a standard deviation of {OTHER_DEVIATION} (accuracy: "
-        f"{SEED_DEVIATION['accuracy']}). Records of before have no outcomes by item; their figures are taken as independent, "
-        "which is wider. The averages over clients are those of the first row's code. Pairs that share a run "
+        f"{SEED_DEVIATION['accuracy']}). Older records have no outcomes by test item. They count only where no seed has such "
+        "outcomes for both runs. Their figures are then taken as independent, which widens the interval. "
+        "The averages over clients are those of the first row's code. Pairs that share a run "
         "are **one test**, which is for the claim where all of them are, and against it where all of them are."
     )
     decides = (

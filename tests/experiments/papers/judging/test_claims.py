@@ -128,6 +128,24 @@ def test_runs_are_compared_item_by_item(table: Experiment, records: dict[str, Re
     assert widths[0] > 2 * widths[1]
 
 
+def test_seeds_with_items_are_preferred_to_older_records(table: Experiment, records: dict[str, Record]) -> None:
+    """An older record of another seed, or of the same seed, makes no pair with items unpaired."""
+    ranks = drawn_ranks(0.93, 0.02, np.random.default_rng(0))
+    made = [with_ranks(records[name], one) for name, one in zip(("fedr", "fede"), ranks, strict=True)]
+    (alone,) = judge_claims([claim_of()], [table], made)
+    other_seed = [with_mrr(records[name], 0.5, 0.1, 7) for name in ("fedr", "fede")]
+    same_seed = []
+    for record in made:
+        environment = msgspec.structs.replace(record.environment, commit="0" * 40)
+        same_seed.append(msgspec.structs.replace(record, items=None, environment=environment))
+    for older in (other_seed, same_seed, same_seed[:1]):
+        (judged,) = judge_claims([claim_of()], [table], [*older, *made])
+        assert judged.pairs[0].excess == alone.pairs[0].excess
+        assert judged.pairs[0].excess.method == "4,460 test items, paired; 1 seed"
+    (plain,) = judge_claims([claim_of()], [table], [*other_seed, *made[:1]])
+    assert plain.pairs[0].seeds == (7,)
+
+
 @pytest.mark.parametrize(("margin", "reading"), [(0.0, "against"), (0.2, "undecided"), (0.5, "for")])
 def test_near_is_above_what_the_margin_leaves(
     table: Experiment, records: dict[str, Record], margin: float, reading: str
@@ -177,7 +195,7 @@ def test_a_true_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(seeds: in
             found.append(Compared(figure, figure, by_seed, float(items.var(ddof=1)) / num_items, "items"))
         for sign, outcome in ((1, "does not hold"), (-1, "holds")):
             signed = [one._replace(by_seed=sign * one.by_seed) for one in found]
-            readings = [reading_of(excess) for excess in with_intervals(signed, "mrr")]
+            readings: list[Reading] = [reading_of(excess) for excess in with_intervals(signed, "mrr")]
             wrong[outcome] += outcome_of(readings, num_wanted=num_tests) == outcome
     assert max(wrong.values()) <= 50
 
