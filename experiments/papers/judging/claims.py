@@ -15,6 +15,7 @@ degree of freedom of its own two seeds.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -53,6 +54,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         words: the paper's own. where: in it.
         metric: what the rows are compared by. margin: the share of the second row's that the first may lack to be near it.
         within: the absolute difference that it may lack. Without either, the first is to be above the second.
+        least_share: of a claim of being above, the share of the median printed difference that is the smallest difference of
+            interest. A pair whose whole interval lies below that difference is against the claim. 0: no such difference.
         most_bytes: until convergence, at most, as a share of the second's; None: bytes do not count. bytes_table: where the
             paper prints these shares (P@CG).
         columns: words of the columns that the claim is of, as for `select_cells`; empty: all.
@@ -70,6 +73,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pairs: tuple[tuple[str, str], ...] = ()
     margin: float = 0.0
     within: float = 0.0
+    least_share: float = 0.0
     most_bytes: float | None = None
     bytes_table: str = ""
     why: str = ""
@@ -100,12 +104,23 @@ class Pair(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim, its pairs, and of each test that the paper's tables have whether the printed figures are for the claim."""
+    """A claim and how it is decided.
+
+    Attributes:
+        pairs: that are run. printed: of each test that the paper's tables have, `Pair.excess` of its printed figures.
+        smallest: the smallest difference of interest, see `Claim.least_share`; 0 without one.
+    """
 
     claim: Claim
     outcome: Outcome
     pairs: tuple[Pair, ...]
-    printed: Mapping[str, bool]
+    printed: Mapping[str, list[float]]
+    smallest: float = 0.0
+
+    @property
+    def printed_for(self) -> list[str]:
+        """The tests whose printed figures are all for the claim."""
+        return [test for test, excesses in self.printed.items() if min(excesses) > 0]
 
     @property
     def full(self) -> list[Pair]:
@@ -135,9 +150,16 @@ class Compared(NamedTuple):
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
     """The claims of a file. Raises `SpecError`."""
     try:
-        return msgspec.convert(read_document(path).content, tuple[Claim, ...])
+        claims = msgspec.convert(read_document(path).content, tuple[Claim, ...])
     except msgspec.ValidationError as error:
         raise SpecError(f"{path}: {error}") from error
+    for claim in claims:
+        if claim.least_share and (claim.margin or claim.within or not 0 < claim.least_share < 1):
+            raise SpecError(
+                f"{path}: {claim.claim}: least_share: a share between 0 and 1, and without margin and within; got "
+                f"{claim.least_share}"
+            )
+    return claims
 
 
 def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], records: Iterable[Made]) -> list[Judged]:
@@ -161,14 +183,20 @@ def tables_of(claim: Claim, experiments: Iterable[Experiment]) -> list[Experimen
 
 
 def _judge(claim: Claim, experiments: Sequence[Experiment], results: Results) -> Judged:
-    tables = tables_of(claim, experiments)
+    tables, printed = tables_of(claim, experiments), printed_excesses(claim, experiments)
+    smallest = smallest_difference(claim, printed)
     if claim.unlearning:
         pairs = [pair for table in tables for pair in _unlearning_pairs(claim, table, results)]
     else:
-        pairs = list(_pairs(claim, tables, results))
-    printed = {test: min(found) > 0 for test, found in printed_excesses(claim, experiments).items()}
+        pairs = list(_pairs(claim, tables, results, smallest))
     outcome = outcome_of(readings_of([pair for pair in pairs if pair.full]), num_wanted=len(printed))
-    return Judged(claim, outcome, tuple(pairs), printed)
+    return Judged(claim, outcome, tuple(pairs), printed, smallest)
+
+
+def smallest_difference(claim: Claim, printed: Mapping[str, Sequence[float]]) -> float:
+    """The smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
+    differences = [one for excesses in printed.values() for one in excesses]
+    return max(0.0, claim.least_share * statistics.median(differences)) if claim.least_share and differences else 0.0
 
 
 def printed_excesses(claim: Claim, experiments: Sequence[Experiment]) -> dict[str, list[float]]:
@@ -253,7 +281,7 @@ def cells_of(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
                 yield cells[first, column], cells[second, column]
 
 
-def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iterator[Pair]:
+def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results, smallest: float) -> Iterator[Pair]:
     """Every pair that has runs of one seed; the variance over seeds is pooled over all of them."""
     found = list[tuple[Experiment, Cell, Cell, list[dict[int, Record]], list[int], Compared]]()
     for table in tables:
@@ -273,7 +301,7 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iter
         intervals = with_intervals([one[-1] for one in part], claim.metric)
         for (table, first, second, runs, seeds, compared), excess in zip(part, intervals, strict=True):
             remarks = [line for of_seed in runs for line in _remarks([of_seed[seed] for seed in seeds])]
-            readings: set[Reading] = {reading_of(excess)}
+            readings: set[Reading] = {reading_of(excess, smallest)}
             if claim.most_bytes is not None:
                 shares = [_must(measure("p@cg", runs[0][seed], runs[1][seed])).value for seed in seeds]
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
@@ -367,9 +395,15 @@ def _must(figure: Estimate | str) -> Estimate:
     return figure
 
 
-def reading_of(excess: Estimate) -> Reading:
-    """Which side of 0 the whole interval is on."""
-    return "for" if excess.low > 0 else "against" if excess.high < 0 else "undecided"
+def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
+    """For a claim where the whole interval lies above 0, against it where it lies below the smallest difference of interest.
+
+    An interval between 0 and that difference is for the claim, whose words do not say by how much.
+
+    >>> [reading_of(Estimate(0.0, low, high, 9, "x"), 0.02) for low, high in ((0.001, 0.01), (-0.01, 0.01), (-0.01, 0.03))]
+    ['for', 'against', 'undecided']
+    """
+    return "for" if excess.low > 0 else "against" if excess.high < smallest else "undecided"
 
 
 def _together(readings: Collection[Reading]) -> Reading:
