@@ -31,6 +31,7 @@ from experiments.papers.spec import Cell, Experiment, select_names
 from experiments.papers.table import Made, measure, over_seeds
 from experiments.runs.documents import read_document
 from experiments.runs.record import Record
+from experiments.runs.spec import RunSpec
 from experiments.tasks.items import TestItems
 from experiments.tasks.task import task_of
 from fkgsec.errors import SpecError
@@ -80,6 +81,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unlearning: tuple[tuple[str, str, str], ...] = ()
 
 
+class Compared(NamedTuple):
+    """Two rows before their difference has an interval.
+
+    Attributes:
+        by_seed: the difference of each seed, float64 `[k]`. items: its variance over test items. unit: what that is over.
+        num_paired: test items that are compared one by one; 0 where the two figures are taken as independent.
+    """
+
+    first: Estimate
+    second: Estimate
+    by_seed: np.ndarray
+    items: float
+    unit: str
+    num_paired: int = 0
+
+
 class Pair(NamedTuple):
     """One comparison of a claim.
 
@@ -88,6 +105,7 @@ class Pair(NamedTuple):
         first, second: their figures. excess: first - (1 - margin) second + within, which is above 0 where the claim holds; its
             `method` names the unit of variation.
         remark: what must be known beside. test: which one it is part of. column: of the table.
+        compared: what `excess` is of; None of unlearning.
     """
 
     name: str
@@ -101,6 +119,7 @@ class Pair(NamedTuple):
     commands: tuple[str, ...]
     test: str
     column: str
+    compared: Compared | None = None
 
 
 class Judged(NamedTuple):
@@ -131,20 +150,6 @@ class Judged(NamedTuple):
     def readings(self) -> list[Reading]:
         """Of each test that counts."""
         return readings_of(self.full)
-
-
-class Compared(NamedTuple):
-    """Two rows before their difference has an interval.
-
-    Attributes:
-        by_seed: the difference of each seed, float64 `[k]`. items: its variance over test items. unit: what that is over.
-    """
-
-    first: Estimate
-    second: Estimate
-    by_seed: np.ndarray
-    items: float
-    unit: str
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
@@ -183,8 +188,10 @@ def tables_of(claim: Claim, experiments: Iterable[Experiment]) -> list[Experimen
 
 
 def _judge(claim: Claim, experiments: Sequence[Experiment], results: Results) -> Judged:
-    tables, printed = tables_of(claim, experiments), printed_excesses(claim, experiments)
-    smallest = smallest_difference(claim, printed)
+    tables, printed = tables_of(claim, experiments), dict[str, list[float]]()
+    for one in printed_pairs(claim, experiments):
+        printed.setdefault(one.test, []).append(one.excess)
+    smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
     if claim.unlearning:
         pairs = [pair for table in tables for pair in _unlearning_pairs(claim, table, results)]
     else:
@@ -193,15 +200,27 @@ def _judge(claim: Claim, experiments: Sequence[Experiment], results: Results) ->
     return Judged(claim, outcome, tuple(pairs), printed, smallest)
 
 
-def smallest_difference(claim: Claim, printed: Mapping[str, Sequence[float]]) -> float:
+def smallest_difference(claim: Claim, printed: Sequence[float]) -> float:
     """The smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
-    differences = [one for excesses in printed.values() for one in excesses]
-    return max(0.0, claim.least_share * statistics.median(differences)) if claim.least_share and differences else 0.0
+    return max(0.0, claim.least_share * statistics.median(printed)) if claim.least_share and printed else 0.0
 
 
-def printed_excesses(claim: Claim, experiments: Sequence[Experiment]) -> dict[str, list[float]]:
-    """By test what its printed figures come to, as `Pair.excess`, each figure once; -inf where printed bytes are too many."""
-    found = dict[str, list[float]]()
+class Printed(NamedTuple):
+    """One comparison as the paper prints it.
+
+    Attributes:
+        test: that it is part of. cells: whose runs it needs, as "TABLE-FILE: CELL". spec: of one of these runs.
+        excess: as `Pair.excess`; -inf where the printed bytes are too many.
+    """
+
+    test: str
+    cells: tuple[str, ...]
+    spec: RunSpec | None
+    excess: float
+
+
+def printed_pairs(claim: Claim, experiments: Sequence[Experiment]) -> Iterator[Printed]:
+    """The comparisons of a claim by the papers' own figures, each figure once."""
     shares = {
         cell.name: cell.figures.get("p@cg")
         for one in experiments
@@ -210,15 +229,18 @@ def printed_excesses(claim: Claim, experiments: Sequence[Experiment]) -> dict[st
     }
     for table in (table for table in tables_of(claim, experiments) if not table.base):
         for row, _, cells in unlearning_cells(claim, table):
-            found.setdefault(f"{table.name}: {row}", []).extend(printed_unlearning(claim, cells))
+            names = tuple(f"{table.name}: {cell.name}" for cell in cells.values())
+            for excess in printed_unlearning(claim, cells):
+                yield Printed(f"{table.name}: {row}", names, cells["raw", "test"].spec, excess)
         for first, second in cells_of(claim, table):
             if first.other_data:
                 continue
             above, below = (cell.figures[claim.metric] or 0.0 for cell in (first, second))
             excess = above - (1 - claim.margin) * below + claim.within
             too_many = claim.most_bytes is not None and (shares.get(first.name) or 0.0) > claim.most_bytes
-            found.setdefault(test_of(claim, table, first, second), []).append(-math.inf if too_many else excess)
-    return found
+            names = tuple(f"{table.name}: {cell.name}" for cell in (first, second))
+            excess = -math.inf if too_many else excess
+            yield Printed(test_of(claim, table, first, second), names, first.spec, excess)
 
 
 def test_of(claim: Claim, table: Experiment, first: Cell, second: Cell) -> str:
@@ -311,8 +333,8 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results, smalles
             commands = dict.fromkeys(of_seed[seed].environment.command for of_seed in runs for seed in seeds)
             yield Pair(
                 f"{table.name}: {first.row}, {second.row}, {first.column}", full, compared.first, compared.second, excess,
-                _together(readings), tuple(seeds), "; ".join(remarks), tuple(commands), test_of(claim, table, first, second),
-                first.column,
+                together(readings), tuple(seeds), "; ".join(remarks), tuple(commands), test_of(claim, table, first, second),
+                first.column, compared,
             )  # fmt: skip
 
 
@@ -330,7 +352,8 @@ def compare(claim: Claim, first: Cell, second: Cell, runs: Sequence[Sequence[Rec
     if len(paired) < len(found.by_seed) or len({one.data.hash for of_cell in runs for one in of_cell}) > 1:
         return found
     variance = paired_variance(paired, claim.metric, share, first.average)
-    return found._replace(items=variance, unit=f"{sum(paired[0][0].counts):,} test items, paired")
+    num_items = sum(paired[0][0].counts)
+    return found._replace(items=variance, unit=f"{num_items:,} test items, paired", num_paired=num_items)
 
 
 def _items(run: Record, cell: Cell) -> TestItems | None:
@@ -406,7 +429,7 @@ def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
     return "for" if excess.low > 0 else "against" if excess.high < smallest else "undecided"
 
 
-def _together(readings: Collection[Reading]) -> Reading:
+def together(readings: Collection[Reading]) -> Reading:
     """Of a claim with two parts: for it where both are, against it where one is."""
     return "against" if "against" in readings else "for" if set(readings) == {"for"} else "undecided"
 
@@ -479,6 +502,6 @@ def _unlearning_pairs(claim: Claim, table: Experiment, results: Results) -> Iter
         commands = dict.fromkeys(one[seed].environment.command for one in found.values() for seed in seeds)
         yield Pair(
             f"{table.name}: {row} ({level})", not table.base, over_seeds(unlearned), over_seeds(retrained), lower,
-            _together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
+            together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
             f"{table.name}: {row}", cells["raw", "test"].column,
         )  # fmt: skip

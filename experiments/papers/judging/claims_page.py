@@ -171,6 +171,6 @@ def _command_lines(one: Judged) -> list[str]:
     if len(one.readings) < len(one.printed):
         rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
         words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
-        lines += ["", "What is missing is trained, the cheapest run first, by", "", "```"]
+        lines += ["", "This command trains what is missing, first what decides claims in the fewest hours:", "", "```"]
         lines += [f"fkgsec experiment run --all --hours 24 --nice --only '{words}'", "```"]
     return lines

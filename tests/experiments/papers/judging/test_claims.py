@@ -17,7 +17,7 @@ from experiments.papers.judging.claims import (
     Reading,
     judge_claims,
     outcome_of,
-    printed_excesses,
+    printed_pairs,
     read_claims,
     reading_of,
     smallest_difference,
@@ -235,7 +235,7 @@ def test_the_smallest_difference_is_half_the_median_that_the_paper_prints() -> N
     mrr = {cell.name: cell.figures["mrr"] or 0.0 for cell in table.cells}
     differences = [mrr[name] - mrr[name.replace("FedR", "Local")] for name in mrr if " FedR " in name]
     assert len(differences) == 60
-    found = smallest_difference(claim, printed_excesses(claim, [table]))
+    found = smallest_difference(claim, [one.excess for one in printed_pairs(claim, [table])])
     assert found == pytest.approx(float(np.median(differences)) / 2)
     assert all(bool(one.least_share) != bool(one.margin or one.within) for one in read_claims())
 
