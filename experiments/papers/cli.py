@@ -17,8 +17,9 @@ from rich.table import Table
 
 from experiments.cli.console import expected_errors, make_console, print_tables, say
 from experiments.cli.progress import observe_on
-from experiments.papers.everything import COMMITTED, costs_of, run_everything
 from experiments.papers.judging.admission import admit
+from experiments.papers.judging.claims import judge_claims, read_claims
+from experiments.papers.judging.claims_page import page_lines, summary_sheet
 from experiments.papers.judging.scoreboard import (
     all_records,
     cells_sheet,
@@ -28,7 +29,7 @@ from experiments.papers.judging.scoreboard import (
     tables_sheet,
     total_line,
 )
-from experiments.papers.plan import print_plan
+from experiments.papers.plan import COMMITTED, costs_of, plan_claims, print_plan, run_everything
 from experiments.papers.reproduce import EXAMPLES as REPRODUCE_EXAMPLES
 from experiments.papers.reproduce import reproduce
 from experiments.papers.runner import (
@@ -87,7 +88,10 @@ Reuse = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)]
 Everything = Annotated[
     bool,
-    typer.Option("--all", help="of all shipped tables at full settings, the cheapest missing run first; see --hours"),
+    typer.Option(
+        "--all",
+        help="every missing run of all shipped tables at full settings, first those that decide claims in the fewest hours",
+    ),
 ]
 Hours = Annotated[
     float | None,
@@ -101,8 +105,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="show the plan, run nothing: cells, runs, whose settings, what is finished, memory, and seconds as records of the "
-        "same run have them, else scaled from others or a short timing",
+        help="show the plan, run nothing: cells, runs, whose settings, what is finished, memory, and CPU seconds by a short "
+        "timing of training steps on the data, which is kept in the user's cache folder",
     ),
 ]
 
@@ -168,7 +172,7 @@ def run(
         asked = f"{_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make"
         errors.print(f"{experiment.name}: {asked}", highlight=False)
     if dry_run:
-        costs = costs_of([*places, COMMITTED], [experiment])
+        costs = costs_of(all_records([one for one in (*places, COMMITTED) if one.exists()])[0], [experiment])
         print_plan(make_console(), experiment, cells, wanted, results, costs, out=target, jobs=jobs)
         return
 
@@ -269,21 +273,26 @@ def status(
 @experiment_app.command(
     "claims",
     epilog="Examples:\n\n  fkgsec experiment claims runs\n\n"
-    "  fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite",
+    "  fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite\n\n"
+    "  fkgsec experiment claims experiments/results --power",
 )
 @expected_errors
 def claims(
     places: Places,
     *,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the page here")] = None,
+    power: Annotated[
+        bool,
+        typer.Option("--power", help="show which runs and CPU hours decide each claim if the papers' figures are true"),
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Whether the papers' headline claims hold, do not, or are open, by one rule."""
-    from experiments.papers.judging.claims import judge_claims, read_claims
-    from experiments.papers.judging.claims_page import page_lines, summary_sheet
-
     records, left_out = _admitted(places)
     judged = judge_claims(read_claims(), read_experiments(), records)
+    if power:
+        print_tables(make_console(), [terminal_table(plan_claims(judged, records))])
+        return
     print_tables(make_console(), [terminal_table(summary_sheet(judged))])
     if markdown:
         write_new(markdown, "\n".join([*page_lines(judged, left_out), ""]).encode(), overwrite=overwrite)

@@ -23,7 +23,7 @@ from experiments.papers.document import Asked
 from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgotten
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
-from experiments.papers.workers import Job, data_of, make, run_beside
+from experiments.papers.workers import Job, data_of, make, run_with_bases
 from experiments.runs.record import Record, read_record, write_atomically
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.spec import RunSpec
@@ -58,7 +58,10 @@ class Outcome(NamedTuple):
 
 
 class Results:
-    """Finished records by what was run, device and spelled-out defaults aside, and what it forgot; the first of a run counts."""
+    """Finished records by what was run, device and spelled-out defaults aside, and what it forgot.
+
+    Of several records of one run and seed the first with outcomes by test item counts, else the first.
+    """
 
     def __init__(self, *, attack: bool) -> None:
         self._attack = attack
@@ -72,7 +75,10 @@ class Results:
             key = (self._key(record.spec), None)
         else:
             return
-        self._records.setdefault(key, {}).setdefault(record.seed, record)
+        seeds = self._records.setdefault(key, {})
+        earlier = seeds.setdefault(record.seed, record)
+        if run_of(earlier).items is None and run_of(record).items is not None:
+            seeds[record.seed] = record
 
     def of(self, cell: Cell, *, whole: bool = False) -> dict[int, Made]:
         """The finished record of a cell for each seed; of several candidates the one with the best validation MRR.
@@ -199,12 +205,12 @@ def run_experiment(
     cell_of = {out / run_name(cell, spec): cell for cell, spec in left}
     bases = finished_runs([*([out] if out.exists() else []), *reuse]) if any(cell.asked for cell in cells) else {}
     todo = [
-        Job(f"{cell.name}, seed {spec.seed}", spec, folder, asked=cell.asked, base=_base(spec, out, bases))
+        Job(f"{cell.name}, seed {spec.seed}", spec, folder, experiment.attack, "", cell.asked, _base(spec, out, bases))
         for (folder, cell), (_, spec) in zip(cell_of.items(), left, strict=True)
     ]
-    run = _run_here if jobs == 1 else functools.partial(run_beside, count=jobs)
+    run = _run_here if jobs == 1 else functools.partial(run_with_bases, count=jobs)
     at_once = 0 if force else min(jobs, len(todo))
-    for job, error in run(todo, attack=experiment.attack, observe=observe, overwrite=overwrite, at_once=at_once):
+    for job, error in run(todo, observe=observe, overwrite=overwrite, at_once=at_once):
         if error is None:
             results.add(read_made(job.record_file))
         else:
@@ -214,7 +220,7 @@ def run_experiment(
 
 
 def _run_here(
-    todo: Sequence[Job], *, attack: bool, observe: Observe, overwrite: bool, at_once: int
+    todo: Sequence[Job], *, observe: Observe, overwrite: bool, at_once: int
 ) -> Iterator[tuple[Job, Exception | None]]:
     """Each run in this process, with the error where it failed."""
     graphs: dict[tuple[Any, ...], Any] = {}
@@ -224,7 +230,7 @@ def _run_here(
             if data not in graphs:
                 graphs = {data: job.spec.load_graph()}  # one at a time: the cells of a column follow each other
             with observe(job.spec, job.name) as observer:
-                make(job, graphs[data], observer=observer, attack=attack, overwrite=overwrite, at_once=at_once)
+                make(job, graphs[data], observer=observer, overwrite=overwrite, at_once=at_once)
         except Exception as error:  # also an unexpected one: a week of runs does not end with one cell
             yield job, error
         else:

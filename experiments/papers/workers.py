@@ -1,26 +1,26 @@
 """Runs in processes of their own: several of one thread each at a time, and one that is killed takes no other along.
 
-    for job, error in run_jobs(jobs, count=2, attack=False, observe=unobserved):
+    for job, error in run_jobs(jobs, count=2, observe=unobserved):
         print(job.name, error or read_record(job.folder / RECORD_FILE).valid)
 
-A process takes one run after the other. One that ends before its run does is replaced, and that run has failed; given again, it
-goes on from its checkpoint.
+A run whose process ends early has failed. Given again, it goes on from its checkpoint.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
 import shlex
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,11 +38,14 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 from protocols.core.errors import ProtocolError
 
+_POLL_S = 0.2
+
 
 class Job(NamedTuple):
     """A run to make, what it is called, and where its folder is.
 
     Attributes:
+        attack: whether the run is attacked.
         command: what its record is to name as the command that makes it; empty: this process's.
         asked: of a cell of unlearning what is made of the run, whose folder is then `base`.
     """
@@ -50,6 +53,7 @@ class Job(NamedTuple):
     name: str
     spec: RunSpec
     folder: Path
+    attack: bool = False
     command: str = ""
     asked: Asked | None = None
     base: Path = Path()
@@ -60,8 +64,12 @@ class Job(NamedTuple):
         return self.folder / (FORGOTTEN_FILE if self.asked else RECORD_FILE)
 
 
-def make(job: Job, graph: Any, *, observer: Observer, attack: bool, overwrite: bool = False, at_once: int = 1) -> None:
-    """Make a run, or what is asked of it, in this process. Args: attack, overwrite, at_once: as for `execute`.
+class CutOff(RunError):
+    """Time was up before a run ended."""
+
+
+def make(job: Job, graph: Any, *, observer: Observer, overwrite: bool = False, at_once: int = 1) -> None:
+    """Make a run, or what is asked of it, in this process. Args: overwrite, at_once: as for `execute`.
 
     A record that is cut off or empty is moved aside first, and made again from the run's checkpoint.
     """
@@ -70,7 +78,7 @@ def make(job: Job, graph: Any, *, observer: Observer, attack: bool, overwrite: b
     if job.asked:
         make_forgotten(job.spec, job.asked, job.folder, base=job.base, observer=observer, at_once=at_once)
         return
-    execute(job.spec, graph, job.folder, attack=attack, observer=observer, overwrite=overwrite, at_once=at_once)
+    execute(job.spec, graph, job.folder, attack=job.attack, observer=observer, overwrite=overwrite, at_once=at_once)
 
 
 def move_aside(path: Path) -> None:
@@ -86,50 +94,87 @@ def move_aside(path: Path) -> None:
         say(f"warning: {path}: is cut off or empty; moved to {aside.name}, and made again")
 
 
-class _Failed(NamedTuple):
-    """What went wrong in a process: the message, and the traceback where nobody expected it."""
-
-    message: str
-    trace: str
-
-
 def data_of(spec: RunSpec) -> tuple[Any, ...]:
     """What tells the data of one run from those of another."""
     return tuple(getattr(spec, name, None) for name in DATA_FIELDS)
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False, at_once: int = 1
+    jobs: Sequence[Job],
+    *,
+    count: int,
+    observe: Observe,
+    overwrite: bool = False,
+    at_once: int = 1,
+    threads: int = 1,
+    until: float = math.inf,
 ) -> Iterator[tuple[Job, Exception | None]]:
     """Make all runs, `count` at a time, in their order; yields each when it ends, with the error where it failed.
 
     Args:
-        attack, overwrite, at_once: as for `execute`. observe: gives each run its observer, in this process.
+        observe: gives each run its observer, in this process. overwrite, at_once: as for `execute`.
+        threads: of each process. until: when to end, by `time.monotonic`; runs that are not finished then are `CutOff`.
     """
-    left, workers = list(jobs), list[Worker]()
+    stop = threading.Event()
+
+    def run(job: Job) -> None:
+        _run_beside(job, observe, threads, lambda: stop.is_set() or time.monotonic() >= until, overwrite, at_once)
+
+    pool = ThreadPoolExecutor(count)
     try:
-        while left or workers:
-            while left and len(workers) < count:
-                workers.append(Worker(attack=attack, overwrite=overwrite, at_once=at_once))
-                workers[-1].begin(left.pop(0), observe)
-            for worker in [one for one in workers if one.connection in wait([one.connection for one in workers])]:
-                ended = worker.read()
-                if ended is None:
-                    continue
-                job, error, alive = ended
-                if alive and left:
-                    worker.begin(left.pop(0), observe)
-                else:
-                    worker.close()
-                    workers.remove(worker)
-                yield job, error
+        futures = {pool.submit(run, job): job for job in jobs}
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield futures[future], error
     finally:
-        for worker in workers:
-            worker.close(kill=True)
+        stop.set()
+        pool.shutdown(cancel_futures=True)
 
 
-def run_beside(
-    jobs: Sequence[Job], *, count: int, attack: bool, observe: Observe, overwrite: bool = False, at_once: int = 1
+def _run_beside(
+    job: Job, observe: Observe, threads: int, is_over: Callable[[], bool], overwrite: bool, at_once: int
+) -> None:
+    """Make a run in a process of its own, which is killed where time is up. Raises what ended it."""
+    if is_over():
+        raise CutOff(f"{job.name}: time is up")
+    context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
+    ours, theirs = context.Pipe(duplex=False)
+    how = {"overwrite": overwrite, "at_once": at_once}
+    process = context.Process(target=_work, args=(job, theirs, threads, how), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        with observe(job.spec, job.name) as observer:
+            while True:
+                if is_over():
+                    raise CutOff(f"{job.name}: time is up")
+                if not ours.poll(_POLL_S):
+                    continue
+                message = ours.recv()
+                if not isinstance(message, RoundEntry):
+                    break
+                observer.round_done(message)
+    except (EOFError, ConnectionResetError):
+        process.join()
+        status = process.exitcode
+        raise RunError(f"its process ended with status {status}; given again, the run goes on") from None
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if message is not None:
+        text, trace = message
+        if not trace:
+            raise RunError(text)
+        error = RuntimeError(text)
+        error.add_note(trace)
+        raise error
+
+
+def run_with_bases(
+    jobs: Sequence[Job], *, count: int, observe: Observe, overwrite: bool = False, at_once: int = 1
 ) -> Iterator[tuple[Job, Exception | None]]:
     """As `run_jobs`; of jobs that share a base run, that is made first, once, and they beside each other then."""
     how: dict[str, Any] = {"count": count, "observe": observe, "overwrite": overwrite, "at_once": at_once}
@@ -138,70 +183,9 @@ def run_beside(
         for job in jobs
         if job.asked and job.asked.role != "retrained" and not (job.base / RECORD_FILE).exists()
     }
-    lost = {job.folder: error for job, error in run_jobs(list(bases.values()), attack=False, **how) if error}
+    lost = {job.folder: error for job, error in run_jobs(list(bases.values()), **how) if error}
     yield from ((job, lost[job.base]) for job in jobs if job.base in lost)
-    yield from run_jobs([job for job in jobs if job.base not in lost], attack=attack, **how)
-
-
-class Worker:
-    """A process and the run that it is at."""
-
-    def __init__(self, threads: int = 1, **how: Any) -> None:
-        """`how`: arguments of `make`."""
-        context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
-        self.connection, theirs = context.Pipe()
-        arguments = (theirs, threads, how)
-        self._process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-        self._job: Job | None = None
-        self._observed: AbstractContextManager[Observer] | None = None
-        self._observer = Observer()
-
-    def begin(self, job: Job, observe: Observe) -> None:
-        """Hand it a run."""
-        self._job, self._observed = job, observe(job.spec, job.name)
-        self._observer = self._observed.__enter__()
-        self.connection.send(job)
-
-    def read(self) -> tuple[Job, Exception | None, bool] | None:
-        """Take one message; where the run has ended by it, the run, its error, and whether the process can take another."""
-        assert self._job is not None
-        try:
-            message = self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self._process.join()
-            self._end()
-            status = self._process.exitcode
-            return self._job, RunError(f"its process ended with status {status}; given again, the run goes on"), False
-        if isinstance(message, RoundEntry):
-            self._observer.round_done(message)
-            return None
-        self._end()
-        return self._job, _as_error(message), True
-
-    def _end(self) -> None:
-        if self._observed is not None:
-            self._observed.__exit__(None, None, None)
-            self._observed = None
-
-    def close(self, *, kill: bool = False) -> None:
-        """Let the process end, or end it."""
-        self._end()
-        if kill:
-            self._process.kill()
-        self.connection.close()
-        self._process.join()
-
-
-def _as_error(failed: _Failed | None) -> Exception | None:
-    if failed is None:
-        return None
-    if not failed.trace:
-        return RunError(failed.message)
-    error = RuntimeError(failed.message)
-    error.add_note(failed.trace)
-    return error
+    yield from run_jobs([job for job in jobs if job.base not in lost], **how)
 
 
 class _Sender(Observer):
@@ -222,8 +206,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(connection: Connection, threads: int, how: dict[str, Any]) -> None:
-    """What a process does: run after run, until the connection is closed."""
+def _work(job: Job, connection: Connection, threads: int, how: dict[str, Any]) -> None:
+    """Make the run; send each round, and at last None, or an error's message with the traceback of an unexpected error."""
     import numba
     import torch
 
@@ -231,22 +215,13 @@ def _work(connection: Connection, threads: int, how: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     numba.set_num_threads(threads)
-    graphs: dict[tuple[Any, ...], Any] = {}
-    while True:
-        try:
-            job: Job = connection.recv()
-        except EOFError:
-            return
-        if job.command:  # which records take from here
-            sys.argv = shlex.split(job.command)
-        try:
-            data = data_of(job.spec)
-            if data not in graphs:
-                graphs = {data: job.spec.load_graph()}
-            make(job, graphs[data], observer=_Sender(connection), **how)
-        except (FkgsecError, ProtocolError) as error:
-            connection.send(_Failed(str(error), ""))
-        except Exception as error:
-            connection.send(_Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
-        else:
-            connection.send(None)
+    if job.command:  # which records take from here
+        sys.argv = shlex.split(job.command)
+    try:
+        make(job, job.spec.load_graph(), observer=_Sender(connection), **how)
+    except (FkgsecError, ProtocolError) as error:
+        connection.send((str(error), ""))
+    except Exception as error:
+        connection.send((f"{type(error).__name__}: {error}", traceback.format_exc()))
+    else:
+        connection.send(None)

@@ -13,7 +13,7 @@ import torch
 from attacks.graphs.options import GraphAttackOptions
 from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics
+from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
@@ -234,6 +234,6 @@ TASK = RunTask(
     statistics=_statistics,
     memory=_memory,
     smaller="a smaller width or batch_size, or fewer clients",
-    work=lambda spec, num_train: num_train * spec.local_epochs * spec.layers * spec.width**2,
-    small={"data": MOTIFS, "size": 200, "clients": None, "partition": None, "local_epochs": 1},
+    timed_by=lambda spec: spec.document() | dict.fromkeys(("seed", "protocol_seed", "rounds", "patience", "eval_every")),
+    time_validation=lambda task, graph: cpu_seconds(task.validate),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from attacks.registry import MEMBERSHIP, RECONSTRUCTION
 from defenses.options import parse_defense
 from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics
+from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
 from fkgsec.data.catalogue import datasets, load_dataset, shadowed
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
@@ -37,6 +38,9 @@ from fkgsec.kge.local.evaluation import HITS, utility
 from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from fkgsec.kge.local.task import KgeTask
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
@@ -251,13 +255,34 @@ _SCORES = 4
 _TRIPLE = 400
 
 
-def _work(spec: Spec, num_train: int) -> float:
-    """Values of candidates' rows that a round scores; an encoder's, which draws no negatives, by its pairs; its decoder's."""
-    sides = 2 if spec.negative_sides == "each" else 1
-    scored = spec.local_epochs * sides * (1 + spec.num_negatives)
-    if "decoder_epochs" in spec.encoder_settings:
-        scored += spec.encoder_setting("decoder_epochs") * (1 + spec.encoder_setting("decoder_negatives"))
-    return num_train * scored * spec.kge_model().entity_width
+_TIMED_BY = (
+    "model", "dim", "num_negatives", "batch_size", "temperature", "negative_sides", "eval_sides", "eval_sample",
+    "eval_candidates", "negative_scope", "rank_scope", "draws", "dropout", "label_smoothing", "decoder_epochs",
+    "decoder_negatives", "device",
+)  # fmt: skip
+_TIMED_TRIPLES = 64
+
+
+def _timed_by(spec: Spec) -> dict[str, Any]:
+    """Algorithms that train alike, such as FedE, FedS and training alone, share a timing."""
+    recipe, values = RECIPES[spec.algorithm], spec.document()
+    trained = {"private": recipe.private, "pooled": recipe.pooled, "local": recipe.local and recipe.local.__qualname__}
+    width = spec.kge_model().entity_width  # FedEPL's is less than `dim` says
+    return {name: values[name] for name in _TIMED_BY} | trained | {"width": width}
+
+
+def _time_validation(task: KgeTask, graph: FederatedGraph) -> float:
+    """Rank `_TIMED_TRIPLES` validation triples of each client, and scale by their number; fit decoders for one epoch."""
+    options, decoding_s = task.options, 0.0
+    if "decoder_epochs" in options.encoder_settings:
+        once = type(task)(graph, msgspec.structs.replace(options, decoder_epochs=1)).encoders
+        decoding_s = options.encoder_setting("decoder_epochs") * cpu_seconds(once.fit_decoders) if once else 0.0
+    if options.samples_validation:
+        return decoding_s + cpu_seconds(lambda: task.evaluator.mrr("valid"))
+    clients = [replace(client, valid=client.valid[:_TIMED_TRIPLES]) for client in graph.clients]
+    num_timed, num_valid = (sum(len(client.valid) for client in one) for one in (clients, graph.clients))
+    evaluator = task.evaluators(replace(graph, clients=tuple(clients)))[1]
+    return decoding_s + cpu_seconds(lambda: evaluator.mrr("valid")) * num_valid / max(1, num_timed)
 
 
 _LEAK_WORDS = {
@@ -347,6 +372,6 @@ TASK = RunTask(
     statistics=_statistics,
     memory=_memory,
     smaller="a smaller dim, batch_size or num_negatives, or fewer clients",
-    work=_work,
-    small={"data": CONSORTIUM, "size": 1500, "clients": None, "partition": None, "local_epochs": 1},
+    timed_by=_timed_by,
+    time_validation=_time_validation,
 )

@@ -9,6 +9,7 @@ Records, tables, reports, listings and the gate read this and know no task by na
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -90,8 +91,8 @@ class RunTask:
         statistics: of the data, for `fkgsec data stats`.
         memory: bytes that a run takes beside the program itself, by part; see `experiments.tasks.memory`.
         smaller: what takes less of it.
-        work: what training of a round grows with, of a spec and its training items; in units of its own.
-        small: changes of a spec that make a round of it, and its data, small ones.
+        timed_by: of a spec what decides how long an epoch and a validation take, the data and the number of epochs aside.
+        time_validation: CPU seconds of one validation of all clients, of a federation's task and its data.
     """
 
     name: str
@@ -120,12 +121,20 @@ class RunTask:
     statistics: Callable[[Any], Statistics]
     memory: Callable[[Any, Any], Mapping[str, float]]
     smaller: str
-    work: Callable[[Any, int], float]
-    small: Mapping[str, Any]
+    timed_by: Callable[[Any], Mapping[str, Any]]
+    time_validation: Callable[[Any, Any], float]
 
     def label(self, figure: str) -> str:
         """How a figure of utility is written."""
         return self.labels.get(figure, figure)
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """CPU seconds of a second call of `run`, since the first may also compile."""
+    run()
+    began = time.process_time()
+    run()
+    return time.process_time() - began
 
 
 _MODULES = {"kge": "experiments.tasks.kge", "graph": "experiments.tasks.graph"}

@@ -2,8 +2,8 @@
 
     print_plan(console, chosen, graph, {"fede": Planned(chosen.spec, Path("runs/fede"))}, attack=True)
 
-Seconds are `experiments.papers.estimates`': of the records below `runs`, or of a short timing on generated data where there are
-none; memory is `experiments.tasks.memory`'s. Neither is a bound.
+Seconds are `experiments.papers.estimates`', by a short timing on the data; memory is `experiments.tasks.memory`'s. Neither is a
+bound.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def print_plan(
     """Settings, runs, seconds and memory as tables.
 
     Args:
-        runs: by name, at least one. attack: whether they would be attacked. records: a folder of finished runs, for seconds.
+        runs: by name, at least one. attack: whether they would be attacked. records: a folder of finished runs, for rounds.
     """
     console.print("Nothing is trained or written (--dry-run).", highlight=False)
     sheets = [_settings(chosen), _runs(graph, runs, records)]
@@ -87,12 +87,11 @@ def _written(value: Any) -> str:
 def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
     """A row for each run with its estimates."""
     known = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
-    num_train = sum(len(client.train) for client in graph.clients)
-    costs = Costs(known, papers_rounds={}, sizes={one.spec.data: num_train for one in runs.values()})
+    costs = Costs(known, papers_rounds={})
     rows, notes, seconds, most = [], [], 0.0, 0.0
     for name, one in runs.items():
         done = (one.folder / RECORD_FILE).exists()
-        found, size = costs.of(one.spec), sum(needed(one.spec, graph).values())
+        found, size = costs.of(one.spec, graph=graph), sum(needed(one.spec, graph).values())
         seconds, most = seconds + (0.0 if done else found.seconds), max(most, size)
         rows.append(
             (
@@ -107,7 +106,7 @@ def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
         notes.append(f"{name}: {found.says}.")
     free = available()
     notes.append(
-        f"In all about {seconds:,.0f} s of training on this machine, without what attacks take, and {most / GIB:.2f} GiB "
+        f"In all about {seconds:,.0f} s of training on one thread of this machine, without attacks, and {most / GIB:.2f} GiB "
         f"at once; {free.says} leaves {free.num_bytes / GIB:.1f} GiB."
     )
     heads = ("run", "rounds", "s", "GiB", "state", "folder")

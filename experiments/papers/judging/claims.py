@@ -7,13 +7,15 @@ A claim says that one row of a table is above another, or near it, in every colu
 share a run are one test. `claims.yaml` has what the papers claim, and nothing of what came out.
 
 A difference varies with the test items and with the training. Two runs of one data set are compared item by item, within each
-client. Training varies as far as the seeds of all pairs of the claim do, pooled with a prior of `PRIOR_SEEDS` further seeds, so
-that no pair is judged by the one degree of freedom of its own two seeds.
+client. Seeds without outcomes by test item count only where no seed has such outcomes for both runs. Training varies as far as
+the seeds of all pairs of the claim do, pooled with a prior of `PRIOR_SEEDS` further seeds, so that no pair is judged by the one
+degree of freedom of its own two seeds.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -29,6 +31,7 @@ from experiments.papers.spec import Cell, Experiment, select_names
 from experiments.papers.table import Made, measure, over_seeds
 from experiments.runs.documents import read_document
 from experiments.runs.record import Record
+from experiments.runs.spec import RunSpec
 from experiments.tasks.items import TestItems
 from experiments.tasks.task import task_of
 from fkgsec.errors import SpecError
@@ -52,6 +55,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         words: the paper's own. where: in it.
         metric: what the rows are compared by. margin: the share of the second row's that the first may lack to be near it.
         within: the absolute difference that it may lack. Without either, the first is to be above the second.
+        least_share: of a claim of being above, the share of the median printed difference that is the smallest difference of
+            interest. A pair whose whole interval lies below that difference is against the claim. 0: no such difference.
         most_bytes: until convergence, at most, as a share of the second's; None: bytes do not count. bytes_table: where the
             paper prints these shares (P@CG).
         columns: words of the columns that the claim is of, as for `select_cells`; empty: all.
@@ -69,10 +74,27 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pairs: tuple[tuple[str, str], ...] = ()
     margin: float = 0.0
     within: float = 0.0
+    least_share: float = 0.0
     most_bytes: float | None = None
     bytes_table: str = ""
     why: str = ""
     unlearning: tuple[tuple[str, str, str], ...] = ()
+
+
+class Compared(NamedTuple):
+    """Two rows before their difference has an interval.
+
+    Attributes:
+        by_seed: the difference of each seed, float64 `[k]`. items: its variance over test items. unit: what that is over.
+        num_paired: test items that are compared one by one; 0 where the two figures are taken as independent.
+    """
+
+    first: Estimate
+    second: Estimate
+    by_seed: np.ndarray
+    items: float
+    unit: str
+    num_paired: int = 0
 
 
 class Pair(NamedTuple):
@@ -83,6 +105,7 @@ class Pair(NamedTuple):
         first, second: their figures. excess: first - (1 - margin) second + within, which is above 0 where the claim holds; its
             `method` names the unit of variation.
         remark: what must be known beside. test: which one it is part of. column: of the table.
+        compared: what `excess` is of; None of unlearning.
     """
 
     name: str
@@ -96,15 +119,27 @@ class Pair(NamedTuple):
     commands: tuple[str, ...]
     test: str
     column: str
+    compared: Compared | None = None
 
 
 class Judged(NamedTuple):
-    """A claim, its pairs, and of each test that the paper's tables have whether the printed figures are for the claim."""
+    """A claim and how it is decided.
+
+    Attributes:
+        pairs: that are run. printed: of each test that the paper's tables have, `Pair.excess` of its printed figures.
+        smallest: the smallest difference of interest, see `Claim.least_share`; 0 without one.
+    """
 
     claim: Claim
     outcome: Outcome
     pairs: tuple[Pair, ...]
-    printed: Mapping[str, bool]
+    printed: Mapping[str, list[float]]
+    smallest: float = 0.0
+
+    @property
+    def printed_for(self) -> list[str]:
+        """The tests whose printed figures are all for the claim."""
+        return [test for test, excesses in self.printed.items() if min(excesses) > 0]
 
     @property
     def full(self) -> list[Pair]:
@@ -117,26 +152,19 @@ class Judged(NamedTuple):
         return readings_of(self.full)
 
 
-class Compared(NamedTuple):
-    """Two rows before their difference has an interval.
-
-    Attributes:
-        by_seed: the difference of each seed, float64 `[k]`. items: its variance over test items. unit: what that is over.
-    """
-
-    first: Estimate
-    second: Estimate
-    by_seed: np.ndarray
-    items: float
-    unit: str
-
-
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
     """The claims of a file. Raises `SpecError`."""
     try:
-        return msgspec.convert(read_document(path).content, tuple[Claim, ...])
+        claims = msgspec.convert(read_document(path).content, tuple[Claim, ...])
     except msgspec.ValidationError as error:
         raise SpecError(f"{path}: {error}") from error
+    for claim in claims:
+        if claim.least_share and (claim.margin or claim.within or not 0 < claim.least_share < 1):
+            raise SpecError(
+                f"{path}: {claim.claim}: least_share: a share between 0 and 1, and without margin and within; got "
+                f"{claim.least_share}"
+            )
+    return claims
 
 
 def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], records: Iterable[Made]) -> list[Judged]:
@@ -160,19 +188,39 @@ def tables_of(claim: Claim, experiments: Iterable[Experiment]) -> list[Experimen
 
 
 def _judge(claim: Claim, experiments: Sequence[Experiment], results: Results) -> Judged:
-    tables = tables_of(claim, experiments)
+    tables, printed = tables_of(claim, experiments), dict[str, list[float]]()
+    for one in printed_pairs(claim, experiments):
+        printed.setdefault(one.test, []).append(one.excess)
+    smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
     if claim.unlearning:
         pairs = [pair for table in tables for pair in _unlearning_pairs(claim, table, results)]
     else:
-        pairs = list(_pairs(claim, tables, results))
-    printed = {test: min(found) > 0 for test, found in printed_excesses(claim, experiments).items()}
+        pairs = list(_pairs(claim, tables, results, smallest))
     outcome = outcome_of(readings_of([pair for pair in pairs if pair.full]), num_wanted=len(printed))
-    return Judged(claim, outcome, tuple(pairs), printed)
+    return Judged(claim, outcome, tuple(pairs), printed, smallest)
 
 
-def printed_excesses(claim: Claim, experiments: Sequence[Experiment]) -> dict[str, list[float]]:
-    """By test what its printed figures come to, as `Pair.excess`, each figure once; -inf where printed bytes are too many."""
-    found = dict[str, list[float]]()
+def smallest_difference(claim: Claim, printed: Sequence[float]) -> float:
+    """The smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
+    return max(0.0, claim.least_share * statistics.median(printed)) if claim.least_share and printed else 0.0
+
+
+class Printed(NamedTuple):
+    """One comparison as the paper prints it.
+
+    Attributes:
+        test: that it is part of. cells: whose runs it needs, as "TABLE-FILE: CELL". spec: of one of these runs.
+        excess: as `Pair.excess`; -inf where the printed bytes are too many.
+    """
+
+    test: str
+    cells: tuple[str, ...]
+    spec: RunSpec | None
+    excess: float
+
+
+def printed_pairs(claim: Claim, experiments: Sequence[Experiment]) -> Iterator[Printed]:
+    """The comparisons of a claim by the papers' own figures, each figure once."""
     shares = {
         cell.name: cell.figures.get("p@cg")
         for one in experiments
@@ -181,15 +229,18 @@ def printed_excesses(claim: Claim, experiments: Sequence[Experiment]) -> dict[st
     }
     for table in (table for table in tables_of(claim, experiments) if not table.base):
         for row, _, cells in unlearning_cells(claim, table):
-            found.setdefault(f"{table.name}: {row}", []).extend(printed_unlearning(claim, cells))
+            names = tuple(f"{table.name}: {cell.name}" for cell in cells.values())
+            for excess in printed_unlearning(claim, cells):
+                yield Printed(f"{table.name}: {row}", names, cells["raw", "test"].spec, excess)
         for first, second in cells_of(claim, table):
             if first.other_data:
                 continue
             above, below = (cell.figures[claim.metric] or 0.0 for cell in (first, second))
             excess = above - (1 - claim.margin) * below + claim.within
             too_many = claim.most_bytes is not None and (shares.get(first.name) or 0.0) > claim.most_bytes
-            found.setdefault(test_of(claim, table, first, second), []).append(-math.inf if too_many else excess)
-    return found
+            names = tuple(f"{table.name}: {cell.name}" for cell in (first, second))
+            excess = -math.inf if too_many else excess
+            yield Printed(test_of(claim, table, first, second), names, first.spec, excess)
 
 
 def test_of(claim: Claim, table: Experiment, first: Cell, second: Cell) -> str:
@@ -252,7 +303,7 @@ def cells_of(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
                 yield cells[first, column], cells[second, column]
 
 
-def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iterator[Pair]:
+def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results, smallest: float) -> Iterator[Pair]:
     """Every pair that has runs of one seed; the variance over seeds is pooled over all of them."""
     found = list[tuple[Experiment, Cell, Cell, list[dict[int, Record]], list[int], Compared]]()
     for table in tables:
@@ -260,7 +311,11 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iter
             runs = [
                 {seed: run_of(one) for seed, one in results.of(cell, whole=True).items()} for cell in (first, second)
             ]
-            if seeds := sorted(set(runs[0]) & set(runs[1])):
+            with_items = [
+                {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
+                for of_seed, cell in zip(runs, (first, second), strict=True)
+            ]
+            if seeds := sorted(set.intersection(*with_items) or set(runs[0]) & set(runs[1])):
                 both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
                 found.append((table, first, second, runs, seeds, compare(claim, first, second, both)))
     for full in (True, False):
@@ -268,7 +323,7 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iter
         intervals = with_intervals([one[-1] for one in part], claim.metric)
         for (table, first, second, runs, seeds, compared), excess in zip(part, intervals, strict=True):
             remarks = [line for of_seed in runs for line in _remarks([of_seed[seed] for seed in seeds])]
-            readings: set[Reading] = {reading_of(excess)}
+            readings: set[Reading] = {reading_of(excess, smallest)}
             if claim.most_bytes is not None:
                 shares = [_must(measure("p@cg", runs[0][seed], runs[1][seed])).value for seed in seeds]
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
@@ -278,8 +333,8 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results) -> Iter
             commands = dict.fromkeys(of_seed[seed].environment.command for of_seed in runs for seed in seeds)
             yield Pair(
                 f"{table.name}: {first.row}, {second.row}, {first.column}", full, compared.first, compared.second, excess,
-                _together(readings), tuple(seeds), "; ".join(remarks), tuple(commands), test_of(claim, table, first, second),
-                first.column,
+                together(readings), tuple(seeds), "; ".join(remarks), tuple(commands), test_of(claim, table, first, second),
+                first.column, compared,
             )  # fmt: skip
 
 
@@ -292,15 +347,18 @@ def compare(claim: Claim, first: Cell, second: Cell, runs: Sequence[Sequence[Rec
     share = 1 - claim.margin
     found = unpaired(figures[0], figures[1], share)
     found = found._replace(by_seed=found.by_seed + claim.within)
-    items = [
-        [one.items_shared if cell.shown == "shared" else one.items for one in of_cell]
-        for cell, of_cell in zip((first, second), runs, strict=True)
-    ]
+    items = [[_items(one, cell) for one in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
     paired = [(one, other) for one, other in zip(*items, strict=True) if one is not None and other is not None]
     if len(paired) < len(found.by_seed) or len({one.data.hash for of_cell in runs for one in of_cell}) > 1:
         return found
     variance = paired_variance(paired, claim.metric, share, first.average)
-    return found._replace(items=variance, unit=f"{sum(paired[0][0].counts):,} test items, paired")
+    num_items = sum(paired[0][0].counts)
+    return found._replace(items=variance, unit=f"{num_items:,} test items, paired", num_paired=num_items)
+
+
+def _items(run: Record, cell: Cell) -> TestItems | None:
+    """The outcomes by test item of the model that a cell shows."""
+    return run.items_shared if cell.shown == "shared" else run.items
 
 
 def unpaired(first: Sequence[Estimate], second: Sequence[Estimate], share: float) -> Compared:
@@ -360,12 +418,18 @@ def _must(figure: Estimate | str) -> Estimate:
     return figure
 
 
-def reading_of(excess: Estimate) -> Reading:
-    """Which side of 0 the whole interval is on."""
-    return "for" if excess.low > 0 else "against" if excess.high < 0 else "undecided"
+def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
+    """For a claim where the whole interval lies above 0, against it where it lies below the smallest difference of interest.
+
+    An interval between 0 and that difference is for the claim, whose words do not say by how much.
+
+    >>> [reading_of(Estimate(0.0, low, high, 9, "x"), 0.02) for low, high in ((0.001, 0.01), (-0.01, 0.01), (-0.01, 0.03))]
+    ['for', 'against', 'undecided']
+    """
+    return "for" if excess.low > 0 else "against" if excess.high < smallest else "undecided"
 
 
-def _together(readings: Collection[Reading]) -> Reading:
+def together(readings: Collection[Reading]) -> Reading:
     """Of a claim with two parts: for it where both are, against it where one is."""
     return "against" if "against" in readings else "for" if set(readings) == {"for"} else "undecided"
 
@@ -438,6 +502,6 @@ def _unlearning_pairs(claim: Claim, table: Experiment, results: Results) -> Iter
         commands = dict.fromkeys(one[seed].environment.command for one in found.values() for seed in seeds)
         yield Pair(
             f"{table.name}: {row} ({level})", not table.base, over_seeds(unlearned), over_seeds(retrained), lower,
-            _together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
+            together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
             f"{table.name}: {row}", cells["raw", "test"].column,
         )  # fmt: skip

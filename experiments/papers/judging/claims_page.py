@@ -30,11 +30,16 @@ def rule_lines() -> list[str]:
     rule = (
         "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is "
         "**for** it where the whole 95 % interval of the difference lies on the claim's side, **against** it where it "
-        "lies on the other, else undecided. Of a row that is to be near another, the difference is to that row's figure "
+        "lies on the other, else undecided. A claim of being above also has a smallest difference of interest: a share of the "
+        "median difference that the paper prints, over all pairs of the claim. The share is fixed in `claims.yaml`. A pair whose "
+        "whole interval lies below that difference, and not above 0, is **against** the claim: the interval excludes that "
+        "share of the printed advantage. Claims of closeness have no such difference. "
+        "Of a row that is to be near another, the difference is to that row's figure "
         "less the margin. Two runs are compared test item by test item, and training varies as the seeds of all pairs of "
         f"the claim do, pooled with {PRIOR_SEEDS} further seeds of a standard deviation of {OTHER_DEVIATION} (accuracy: "
-        f"{SEED_DEVIATION['accuracy']}). Records of before have no outcomes by item; their figures are taken as independent, "
-        "which is wider. The averages over clients are those of the first row's code. Pairs that share a run "
+        f"{SEED_DEVIATION['accuracy']}). Older records have no outcomes by test item. They count only where no seed has such "
+        "outcomes for both runs. Their figures are then taken as independent, which widens the interval. "
+        "The averages over clients are those of the first row's code. Pairs that share a run "
         "are **one test**, which is for the claim where all of them are, and against it where all of them are."
     )
     decides = (
@@ -82,7 +87,7 @@ def summary_sheet(judged: Sequence[Judged]) -> Sheet:
         run, printed = str(len(one.readings)), ""
         if one.printed:
             run = f"{run} of {len(one.printed)}"
-            printed = f"{sum(one.printed.values())} of {len(one.printed)}"
+            printed = f"{len(one.printed_for)} of {len(one.printed)}"
         rows.append((one.claim.claim, one.claim.paper, one.outcome, run, *counts, printed))
     heads = (
         "claim", "paper", "outcome", "tests run at full settings", "for", "against", "undecided", "for it in the paper's figures",
@@ -107,12 +112,22 @@ def _test_line(one: Judged) -> str:
         line = f"For it: {what} above the second row's."
     if claim.most_bytes is not None:
         line += f" And at most {claim.most_bytes:.2f} of its bytes until convergence."
+    if one.smallest:
+        below = [excess < one.smallest for excesses in one.printed.values() for excess in excesses]
+        line += (
+            f" Against it also: the whole interval below {one.smallest:.4f}, {_share(claim)} of the median printed advantage "
+            f"({sum(below)} of {len(below)} printed differences are smaller)."
+        )
     return line + (f" ({claim.why}.)" if claim.why else "")
+
+
+def _share(claim: Claim) -> str:
+    return "half" if claim.least_share == 0.5 else f"{claim.least_share:.0%}"
 
 
 def _printed_lines(one: Judged) -> list[str]:
     """The tests whose printed figures do not meet the paper's own claim."""
-    against = [test.partition(": ")[2] for test, is_for in one.printed.items() if not is_for]
+    against = [test.partition(": ")[2] for test in one.printed if test not in one.printed_for]
     if not against:
         return []
     said = f"The paper's own figures do not meet the claim in {len(against)} of {len(one.printed)} tests: {', '.join(against)}."
@@ -136,7 +151,9 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
             *map(str, (pair.first, pair.second, pair.excess)),
             pair.excess.method,
             ", ".join(map(str, pair.seeds)),
-            pair.reading,
+            f"against: the interval excludes {_share(claim)} of the median printed advantage"
+            if claim.least_share and pair.reading == "against" and pair.excess.high >= 0
+            else pair.reading,
             pair.remark,
         )
         for pair in pairs
@@ -154,6 +171,6 @@ def _command_lines(one: Judged) -> list[str]:
     if len(one.readings) < len(one.printed):
         rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
         words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
-        lines += ["", "What is missing is trained, the cheapest run first, by", "", "```"]
+        lines += ["", "This command trains what is missing, first what decides claims in the fewest hours:", "", "```"]
         lines += [f"fkgsec experiment run --all --hours 24 --nice --only '{words}'", "```"]
     return lines

@@ -1,6 +1,5 @@
 """Tables of unlearning: raw, re-trained and unlearned models from one base run, their records, and who counts them."""
 
-import time
 from pathlib import Path
 
 import msgspec
@@ -9,13 +8,14 @@ import pytest
 
 from attacks.membership.statistics import triple_scores
 from experiments.cli.progress import unobserved
-from experiments.papers.estimates import Costs
+from experiments.papers.estimates import Costs, Timed, Timings
 from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, forget_sets, make_forgotten, read_forgotten
 from experiments.papers.judging.admission import admit
 from experiments.papers.judging.scoreboard import all_records, make_scoreboard
-from experiments.papers.queue import Queue, held, wanted_runs
+from experiments.papers.queue import Entry, entries_of, wanted_runs
 from experiments.papers.runner import Outcome, Results, run_experiment, run_key
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.papers.workers import Job, run_jobs
 from experiments.runs.run import load_run
 from experiments.runs.spec import Spec
 from fkgsec.errors import DataError, RunError, SpecError
@@ -236,31 +236,45 @@ def test_jobs_beside_each_other_make_the_same(path: Path, made: tuple[Path, Outc
     assert {name: one.quality for name, one in here.items()} == {name: one.quality for name, one in there.items()}
 
 
-def queue_of(folder: Path, table: Experiment) -> Queue:
+def plan_in(folder: Path, table: Experiment) -> list[Entry]:
     nothing = {attack: Results(attack=attack) for attack in (False, True)}
-    costs = Costs([], papers_rounds={}, sizes={"consortium": 300}, time_round=lambda spec: 1.0)
-    return Queue(folder, wanted_runs([table], nothing, num_seeds=1), costs, {"consortium": 300})
+    timings = Timings(folder.parent / "cache", lambda spec, graph: Timed(1.0, 0.0, 300, 60, ""))
+    costs = Costs([], papers_rounds={}, timings=timings)
+    return entries_of(wanted_runs([table], nothing, num_seeds=1), folder, costs)
 
 
 def test_the_plan_counts_the_base_run_until_it_is_there(tmp_path: Path, table: Experiment) -> None:
-    plan = queue_of(tmp_path / "all", table).plan()
+    plan = plan_in(tmp_path / "all", table)
     assert len(plan) == 5
-    raw = next(one for one in plan if "tiny: raw local forget" in one.cells)
-    assert raw.cells == ("tiny: raw local forget", "tiny: raw global test")
-    assert raw.rounds == 2 + 1
-    assert "1 more to unlearn and measure" in raw.says
-    base = next(one for one in wanted_runs([table], {False: Results(attack=False)}, num_seeds=1) if one.base)
-    (tmp_path / "all" / base.base).mkdir(parents=True)
-    (tmp_path / "all" / base.base / "record.json").write_text("{}")
-    assert next(one for one in queue_of(tmp_path / "all", table).plan() if one.name == raw.name).rounds == 1
+    raw = next(one for one in plan if "tiny: raw local forget" in one.wanted.cells)
+    assert raw.wanted.cells == ("tiny: raw local forget", "tiny: raw global test")
+    assert raw.estimate.rounds == 2 + 1
+    assert "1 more to unlearn and measure" in raw.estimate.says
+    others = [one.estimate.rounds for one in plan if one.wanted.base == raw.wanted.base and one is not raw]
+    assert others
+    assert all("its run is there" in one.estimate.says for one in plan if one.wanted.base and one is not raw)
+    base = next(one.wanted.base for one in plan if one.wanted.base)
+    (tmp_path / "all" / base).mkdir(parents=True)
+    (tmp_path / "all" / base / "record.json").write_text("{}")
+    again = next(one for one in plan_in(tmp_path / "all", table) if one.folder == raw.folder)
+    assert again.estimate.rounds == 1
 
 
 @pytest.mark.slow
 def test_a_queue_makes_them(tmp_path: Path, table: Experiment) -> None:
-    queue = queue_of(tmp_path / "all", table)
-    with held(queue.folder):
-        ended = list(queue.work(until=time.monotonic() + 300, observe=unobserved))
-    assert [entry.state for entry in ended] == ["done"] * 5, [entry.error for entry in ended]
+    jobs = [
+        Job(
+            "",
+            one.wanted.spec,
+            one.folder,
+            False,
+            one.wanted.command,
+            one.wanted.asked,
+            tmp_path / "all" / one.wanted.base,
+        )
+        for one in plan_in(tmp_path / "all", table)
+    ]
+    assert [error for _, error in run_jobs(jobs, count=1, observe=unobserved)] == [None] * 5
     records, _ = all_records([tmp_path / "all"])
     found = Results(attack=False)
     for record in records:

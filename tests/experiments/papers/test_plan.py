@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.cli.progress import Trained
 from experiments.papers import cli
-from experiments.papers.estimates import Costs
+from experiments.papers.estimates import Costs, Timed, Timings
 from experiments.papers.plan import plan_lines, plan_of, runs_sheet
 from experiments.papers.runner import find_results, run_experiment
 from experiments.papers.spec import read_experiment
@@ -54,22 +54,25 @@ def out(path: Path) -> Path:
 def test_every_run_stands_once_with_its_state_seconds_and_memory(path: Path, out: Path) -> None:
     experiment = read_experiment(path)
     results, _ = find_results([out], attack=False)
-    costs = Costs([], papers_rounds={}, sizes={}, time_round=lambda spec: 1.0 if spec.algorithm == "fedr" else 0.0)
+    timings = Timings(
+        path.with_name("cache"), lambda spec, graph: Timed(float(spec.algorithm == "fedr"), 0.0, 300, 60, "")
+    )
+    costs = Costs([], papers_rounds={}, timings=timings)
     plan = plan_of(experiment, experiment.cells, [0, 1], results, costs, out=out)
     found = [
-        (one.cell.name, one.spec.seed, one.spec.document()["gamma"], one.state)
+        (one.cell.name, one.entry.wanted.spec.seed, one.entry.wanted.spec.document()["gamma"], one.entry.state)
         for one in plan
-        if one.spec.data == "consortium"
+        if one.entry.wanted.spec.data == "consortium"
     ]
     assert sorted(found) == [
         ("FedE two", 0, 10, "finished"),
         ("FedE two", 1, 10, "to make"),
         *(("FedR two", seed, gamma, "to make") for seed in (0, 1) for gamma in (8, 10)),
     ]
-    assert {one.state for one in plan if one.spec.data != "consortium"} == {"cannot be made"}
-    made = [one for one in plan if one.state == "to make"]
+    assert {one.entry.state for one in plan if one.entry.wanted.spec.data != "consortium"} == {"cannot be made"}
+    made = [one for one in plan if one.entry.state == "to make"]
     assert all(one.num_bytes > 0 for one in made)
-    expected = sum(2 * costs.of(one.spec).round_s for one in made)
+    expected = sum(2 * costs.of(one.entry.wanted.spec).round_s for one in made)
     assert sum(one.entry.left_s for one in made) == pytest.approx(expected)
     whole, _, lost = plan_lines(plan, experiment.cells, jobs=1)
     assert "Cells: 9. Runs: 1 finished, 5 to make, 6 cannot be made." in whole
@@ -79,19 +82,22 @@ def test_every_run_stands_once_with_its_state_seconds_and_memory(path: Path, out
     assert f"{2 * most / 2**30:.2f} GiB at once" in plan_lines(plan, experiment.cells, jobs=2)[0]
 
 
-def test_the_command_shows_it_and_writes_nothing(path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_it_and_writes_nothing(
+    path: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cli, "COMMITTED", path.with_name("none"))
     before = {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")}
     given = ["experiment", "run", str(path), "--dry-run", "--only", "two"]
     result = CliRunner().invoke(app, [*given, "--out", str(out)])
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
-    for said in ("Nothing is trained or written", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
+    for said in ("Nothing is trained", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
         assert said in words
     assert "1 finished, 2 to make" in words
     assert "FedE two 0 – – – finished" in words
-    assert "short timing" in words
+    assert "training steps and one validation batch are timed" in words
     assert "lost" not in words  # --only
     assert {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")} == before
     nowhere = CliRunner().invoke(app, [*given, "--out", str(path.with_name("other"))])

@@ -1,9 +1,10 @@
-"""`fkgsec experiment run --all`: which runs cells are missing, what they are expected to take, and a queue on disk."""
+"""`fkgsec experiment run --all`: which runs cells are missing, what they are expected to take, and how they are made."""
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -11,17 +12,17 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.cli.progress import Trained
-from experiments.papers import estimates
-from experiments.papers.estimates import ASSUMED_ROUNDS, Costs, timed_attack_rate, timed_rate
-from experiments.papers.queue import QUEUE_FILE, Entry, Queue, held, papers_rounds, read_queue, wanted_runs
+from experiments.papers.estimates import TIMED_CLIENTS, Costs, Timed, Timings, time_spec, time_training
+from experiments.papers.queue import Entry, entries_of, papers_rounds, wanted_runs
 from experiments.papers.runner import Results, find_results, run_key
 from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from experiments.papers.workers import CutOff, Job, run_jobs
 from experiments.reporting.summary import __file__ as summary_file
 from experiments.runs.record import Record, read_record
-from experiments.runs.spec import GraphSpec, Spec
-from experiments.tasks.task import task_of
-from fkgsec.errors import RunError, SpecError
+from experiments.runs.spec import GraphSpec, RunSpec, Spec
+from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Observer
+from fkgsec.federation.task import TASKS
 
 RESULTS = Path(summary_file).parents[1] / "results"
 FEDR = RESULTS / "ddb14-fed5-fedr.json"
@@ -108,75 +109,130 @@ def test_finished_seeds_count_whichever_they_are_and_variants_are_left_out(fedr:
 # Estimates.
 
 
-def test_a_measured_run_is_estimated_by_its_own_rounds(fedr: Record) -> None:
-    costs = Costs([fedr], papers_rounds={}, sizes={})
-    found = costs.of(fedr.spec.replace(seed=7))
-    mean = sum(entry.seconds for entry in fedr.rounds[1:]) / 65
-    assert found.round_s == pytest.approx(mean)
-    assert found.rounds == 65
-    assert found.seconds == pytest.approx(65 * mean)
-    assert found.left(60) == pytest.approx(5 * mean)
-    assert found.left(90) == pytest.approx(mean)
-    assert "measured; 65 rounds: measured" in found.says
+def timings_of(folder: Path, **seconds: float) -> Timings:
+    """Of one second an epoch and half a second a validation; other seconds by algorithm."""
+
+    def measure(spec: RunSpec, graph: Any) -> Timed:
+        return Timed(seconds.get(spec.algorithm, 1.0), 0.5, 300, 60, spec.algorithm)
+
+    return Timings(folder, measure)
 
 
-def test_other_runs_are_scaled_by_their_work(fedr: Record) -> None:
-    sizes = {"half": sum(client["train"] for client in fedr.data.clients.values()) // 2}
-    costs = Costs([fedr], papers_rounds={}, sizes=sizes)
-    same = costs.of(fedr.spec).round_s
-    # Half of the triples, twice the dimension, a third of the epochs, 128 + 1 scores a triple where 256 + 1 were.
-    spec = fedr.spec.replace(data="half", dim=2 * fedr.spec.document()["dim"], local_epochs=1, num_negatives=128)
-    found = costs.of(spec)
-    assert found.round_s == pytest.approx(same / 2 * 2 / 3 * 129 / 257, rel=1e-4)
-    assert "scaled from transe fedr" in found.says
-    assert "scaled from transe;" in costs.of(spec.replace(algorithm="fede")).says.replace(": scaled", ": scaled")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(size=600, dim=8, num_negatives=4, clients=5, batch_size=32, local_epochs=2, patience=0),
+        Spec(size=600, dim=8, algorithm="fedlu", num_negatives=4, batch_size=64, patience=0),
+        GraphSpec(algorithm="fedavg", width=8, data="motifs", clients=3, size=150),
+    ],
+)
+def test_a_timing_is_near_what_rounds_take(spec: Spec | GraphSpec) -> None:
+    """Rounds are timed whole beside it, by CPU seconds; the machine may be shared."""
+    graph = spec.load_graph()
+    timed = time_spec(spec, graph)
+    task = TASKS[spec.task](graph, spec.federation_options())
+    places = list(range(len(task.names)))
+
+    def rounds() -> None:
+        for number in range(1, 6):
+            task.begin_round()
+            task.train(number, places, lambda: None)
+
+    rounds()
+    began = time.process_time()
+    rounds()
+    whole = (time.process_time() - began) / 5
+    assert 1 / 3 < timed.epoch_s * spec.local_epochs / whole < 3
+    assert timed.validation_s > 0
+    assert timed.num_train == sum(len(client.train) for client in graph.clients)
 
 
-def test_rounds_are_the_papers_or_as_on_other_data_or_assumed(fedr: Record) -> None:
-    spec = fedr.spec.replace(data="elsewhere")
-    sizes = {"elsewhere": 1000}
-    assert Costs([fedr], papers_rounds={}, sizes=sizes).of(spec).rounds == 65  # stopped by validation, before 300
-    printed = {run_key(spec, attack=False): 105}
-    assert Costs([fedr], papers_rounds=printed, sizes=sizes).of(spec).rounds == 105 + 5 * 5
-    rotate = spec.replace(model="rotate")
-    costs = Costs([fedr], papers_rounds={}, sizes=sizes, time_round=lambda spec: 1e-9)
-    assert costs.of(rotate).rounds == ASSUMED_ROUNDS + 25
-    assert "short timing" in costs.of(rotate).says
-    assert costs.of(rotate.replace(patience=0, rounds=9)).rounds == 9
+def test_clients_between_those_that_are_timed_are_interpolated() -> None:
+    """Ten clients, of whom four are timed; a step is 2 ms for each."""
+
+    class Ten:
+        names, sizes = [str(place) for place in range(10)], [100 * (place + 1) for place in range(10)]
+        trained: ClassVar[set[int]] = set()
+
+        def begin_round(self) -> None: ...
+
+        def num_steps(self, places: list[int]) -> int:
+            return sum(self.sizes[place] for place in places) // 10
+
+        def train(self, number: int, places: list[int], on_step: Callable[[], None]) -> None:
+            self.trained.update(places)
+            for _ in range(self.num_steps(places)):
+                until = time.process_time() + 0.002
+                while time.process_time() < until:
+                    pass
+                on_step()
+
+    task = Ten()
+    assert time_training(task) == pytest.approx(0.002 * 550, rel=0.2)  # type: ignore[arg-type]
+    assert len(task.trained) == TIMED_CLIENTS
 
 
-def test_rounds_are_scaled_from_those_that_are_nearest_in_work(fedr: Record) -> None:
-    small = [
-        msgspec.structs.replace(
-            fedr,
-            spec=fedr.spec.replace(data=f"small{number}"),
-            data=msgspec.structs.replace(fedr.data, clients={"a": {"train": 100 + number}}),
-        )
-        for number in range(9)
+def test_runs_that_differ_in_what_takes_no_time_share_a_timing(tmp_path: Path) -> None:
+    timings = timings_of(tmp_path)
+    spec = Spec(algorithm="fede", seed=0, learning_rate=0.1, rounds=9)
+    same = [
+        spec.replace(seed=4),
+        spec.replace(rounds=3, learning_rate=0.2, local_epochs=1),
+        spec.replace(algorithm="feds"),
     ]
-    sizes = {"large": 3 * sum(client["train"] for client in fedr.data.clients.values())}
-    large = fedr.spec.replace(data="large")
-    alone = Costs([fedr], papers_rounds={}, sizes=dict(sizes)).of(large).round_s
-    costs = Costs(
-        [*small, *[fedr] * 3], papers_rounds={}, sizes=sizes
-    )  # a round of the small ones takes as long all the same
-    assert costs.of(large).round_s == pytest.approx(alone)
+    other = [
+        spec.replace(dim=64),
+        spec.replace(num_negatives=9),
+        spec.replace(data="UMLS"),
+        spec.replace(algorithm="fedlu"),
+    ]
+    assert len(timings.missing([spec, *same])) == 1
+    assert len(timings.missing([spec, *same, *other])) == 5
+    timings.of(spec, object())
+    assert not Timings(tmp_path).missing([spec, *same])  # another process reads them
+    assert len(Timings(tmp_path).missing(other)) == 4
+    (tmp_path / "timings.json").write_text("{")
+    assert Timings(tmp_path).missing([spec])
 
 
-def test_attacks_count_by_recorded_seconds_or_a_timing(fedr: Record) -> None:
+def test_an_estimate_is_rounds_times_what_was_timed(fedr: Record, tmp_path: Path) -> None:
+    costs = Costs([fedr], papers_rounds={}, timings=timings_of(tmp_path, fedr=2.0))
+    found = costs.of(fedr.spec.replace(seed=7), graph=object())
+    assert found.round_s == pytest.approx(3 * 2.0 + 0.5 / 5)  # three epochs, a validation every five rounds
+    assert (found.rounds, found.seconds) == (65, pytest.approx(65 * found.round_s))
+    assert found.left(60) == pytest.approx(5 * found.round_s)
+    assert found.left(90) == pytest.approx(found.round_s)
+    assert found.says == "6.1 s a round; 65 rounds: records of the same run"
+
+
+def test_rounds_are_the_papers_or_those_of_like_runs_or_the_bound(fedr: Record, tmp_path: Path) -> None:
+    spec, timings = fedr.spec.replace(data="elsewhere"), timings_of(tmp_path)
+
+    def rounds(records: list[Record], spec: RunSpec, printed: dict[RunSpec, int] | None = None) -> tuple[int, str]:
+        found = Costs(records, papers_rounds=printed or {}, timings=timings).of(spec, graph=object())
+        return found.rounds, found.says.rpartition(": ")[2]
+
+    assert rounds([fedr], spec) == (65, "records of like runs on other data")
+    assert rounds([fedr], spec, {run_key(spec, attack=False): 105}) == (105 + 5 * 5, "the paper's, and patience")
+    rotate = spec.replace(model="rotate")
+    assert rounds([fedr], rotate) == (65, "records of like runs on other data and with other models")
+    assert rounds([], rotate) == (300, "the bound of its settings")
+    assert rounds([fedr], rotate.replace(patience=0, rounds=9)) == (9, "all")
+
+
+def test_attacks_count_where_a_record_has_their_seconds(fedr: Record, tmp_path: Path) -> None:
     spec = fedr.spec.replace(threat=["collusion"])
-    sizes = {"twice": 2 * sum(client["train"] for client in fedr.data.clients.values())}
-    environment = msgspec.structs.replace(fedr.environment, attack_s=30.0)
-    attacked = msgspec.structs.replace(fedr, spec=spec, environment=environment)
-    costs = Costs([attacked], papers_rounds={}, sizes=sizes, time_attacks=lambda spec: 0.5)
-    plain, found = costs.of(spec.replace(data="twice")), costs.of(spec.replace(data="twice"), attack=True)
-    assert found.attack_s == pytest.approx(60.0)
-    assert found.seconds == pytest.approx(plain.seconds + 60.0)
-    assert found.left(found.rounds) == pytest.approx(found.round_s + 60.0)
-    assert "60 s of attacks: measured" in found.says
-    other = costs.of(spec.replace(data="twice", threat=["server"]), attack=True)
-    assert other.attack_s == pytest.approx(0.5 * sizes["twice"])
-    assert "short timing" in other.says
+    attacked = msgspec.structs.replace(
+        fedr, spec=spec, environment=msgspec.structs.replace(fedr.environment, attack_s=30.0)
+    )
+    num_train = sum(client["train"] for client in fedr.data.clients.values())
+    costs = Costs([attacked], papers_rounds={}, timings=timings_of(tmp_path))
+    found = costs.of(spec.replace(data="elsewhere"), attack=True, graph=object())
+    assert found.attack_s == pytest.approx(30.0 * 300 / num_train)
+    assert "of attacks: measured" in found.says
+    other = costs.of(spec.replace(data="elsewhere", threat=["server"]), attack=True, graph=object())
+    assert (other.attack_s, "without its attacks" in other.says) == (0.0, True)
 
 
 def test_the_papers_own_rounds_are_read_from_its_cells() -> None:
@@ -186,150 +242,74 @@ def test_the_papers_own_rounds_are_read_from_its_cells() -> None:
     assert papers_rounds([table])[run_key(cell.spec, attack=False)] == 105
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "spec", [Spec(model="distmult", dim=8, num_negatives=4), GraphSpec(algorithm="fedavg", width=8)]
-)
-def test_a_short_timing_is_of_a_round(spec: Spec | GraphSpec) -> None:
-    assert 0 < timed_rate(spec) < 1.0
+# The runs.
 
 
-@pytest.mark.slow
-def test_a_short_timing_of_attacks_is_by_training_item() -> None:
-    assert 0 < timed_attack_rate(Spec(dim=8, num_negatives=4, threat=("collusion",))) < 1.0
+def plan_in(folder: Path, only: str = "", text: str = TABLE) -> list[Entry]:
+    """Of the tiny table."""
+    wanted = wanted_runs([experiment_of(folder.parent, text)], nothing(), num_seeds=1, only=only)
+    return entries_of(wanted, folder, Costs([], papers_rounds={}, timings=timings_of(folder.parent / "cache")))
 
 
-def test_a_short_timing_of_an_encoder_leaves_out_most_of_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = Spec(model="kb-gat", dim=4, local_epochs=500, decoder_epochs=150)
-    trained: list[Spec] = []
-    monkeypatch.setattr(estimates, "run_federation", lambda graph, options: trained.append(options) or _one_second())
-    work = task_of(spec).work
-    assert timed_rate(spec) * work(spec.replace(local_epochs=1, decoder_epochs=1), 1210) == pytest.approx(1.0)
-    assert (trained[0].local_epochs, trained[0].decoder_epochs) == (1, 1)
-    assert work(spec, 10) > work(spec.replace(decoder_epochs=5), 10)
+def make_all(plan: list[Entry], **how: Any) -> list[tuple[Job, Exception | None]]:
+    jobs = [
+        Job(", ".join(one.wanted.cells), one.wanted.spec, one.folder, one.wanted.attack, one.wanted.command)
+        for one in plan
+    ]
+    return list(run_jobs(jobs, count=1, observe=quiet, **how))
 
 
-def _one_second() -> SimpleNamespace:
-    return SimpleNamespace(rounds=[SimpleNamespace(seconds=1.0)])
-
-
-# The queue.
-
-
-def queue_of(folder: Path, only: str = "", **times: float) -> Queue:
-    """Of the tiny table, with rounds of these seconds by algorithm."""
-    wanted = wanted_runs([experiment_of(folder.parent)], nothing(), num_seeds=1, only=only)
-    sizes = read_queue(folder).sizes | {"consortium": 300}
-    seconds = {"fede": 1.0, "fedr": 2.0} | times
-    costs = Costs([], papers_rounds={}, sizes=sizes, time_round=lambda spec: seconds[spec.algorithm])
-    return Queue(folder, wanted, costs, sizes)
-
-
-def test_the_cheapest_comes_first_and_data_that_are_not_there_are_said(tmp_path: Path) -> None:
-    queue = queue_of(tmp_path / "all", fede=5.0)
-    assert [entry.cells[0] for entry in queue.plan()] == ["tiny: FedE two", *["tiny: FedR two"] * 2]
-    assert {entry.state for entry in queue.impossible()} == {"impossible"}
-    assert all("nowhere" in entry.error for entry in queue.impossible())
-    assert len(queue.impossible()) == 3
-
-
-def test_the_file_survives_and_what_failed_comes_last(tmp_path: Path) -> None:
-    queue = queue_of(tmp_path / "all", "two")
-    with held(queue.folder):
-        first, second, _ = queue.plan()
-        queue._set(first.name, state="failed", error="no memory")
-        queue._set(second.name, state="begun", rounds_done=1)
-        with pytest.raises(RunError, match="another process is writing here"), held(queue.folder):
-            pass
-    again = queue_of(tmp_path / "all", "two")
-    assert [entry.state for entry in again.plan()] == ["begun", "waiting", "failed"]
-    assert again.plan()[0].rounds_done == 1
-    assert again.plan()[0].left_s == again.plan()[0].round_s
-    assert again.plan()[-1].error == "no memory"
-    fewer = queue_of(tmp_path / "all", "FedE two")  # which leaves out the others for now
-    with held(fewer.folder):
-        fewer.save()
-    assert {entry.name for entry in read_queue(tmp_path / "all").entries} == set(queue.entries)
-    assert [entry.state for entry in queue_of(tmp_path / "all", "two").plan()] == ["begun", "waiting", "failed"]
-
-
-@pytest.mark.parametrize("content", ["{", '{"schema": "x", "entries": [], "sizes": {}}'])
-def test_a_file_that_is_no_queue_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / QUEUE_FILE).write_text(content)
-    with pytest.raises(RunError, match=r"queue.json: not a queue of schema fkgsec/queue/1"):
-        read_queue(tmp_path)
-
-
-def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
-    queue = queue_of(tmp_path / "all", "two")
-    with held(queue.folder):
-        assert not list(queue.work(until=time.monotonic(), observe=quiet))
-    assert {entry.state for entry in read_queue(tmp_path / "all").entries} == {"waiting"}
+def test_data_that_are_not_there_are_said(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path / "all")
+    assert [one.state for one in plan] == ["to make", "cannot be made", *["to make"] * 2, *["cannot be made"] * 2]
+    assert all("nowhere" in one.error for one in plan if one.error)
 
 
 @pytest.mark.slow
 def test_a_run_is_made_in_a_process_of_its_own_and_is_finished_then(tmp_path: Path) -> None:
     plain = TABLE.replace("    choose: {option: gamma, values: [8, 10], why: tried}\n", "")
-    table = experiment_of(tmp_path, plain)
-    wanted = wanted_runs([table], nothing(), num_seeds=1, only="FedR two")
-    queue = Queue(tmp_path / "all", wanted, costs_of_one_second(), {})
-    with held(queue.folder):
-        (done,) = queue.work(until=time.monotonic() + 300, observe=quiet)
-    record = read_record(tmp_path / "all" / done.name / "record.json")
-    assert (done.state, done.rounds_done) == ("done", 2)
-    assert record.environment.command == done.command == "fkgsec experiment run tiny --only 'FedR two' --seeds 1"
-    assert read_queue(tmp_path / "all").entries == [done]
+    (entry,) = plan_in(tmp_path / "all", "FedR two", plain)
+    ((job, error),) = make_all([entry])
+    assert error is None
+    record = read_record(job.record_file)
+    assert record.environment.command == "fkgsec experiment run tiny --only 'FedR two' --seeds 1"
     found, _ = find_results([tmp_path / "all"], attack=False)
+    table = experiment_of(tmp_path, plain)
     assert not wanted_runs([table], {False: found, True: found}, num_seeds=1, only="FedR two")
-
-
-def costs_of_one_second() -> Costs:
-    return Costs(
-        [], papers_rounds={}, sizes={"consortium": 300}, time_round=lambda spec: 1.0 + (spec.algorithm == "fedr")
-    )
 
 
 @pytest.mark.slow
 def test_a_failed_run_stops_no_other_and_is_said(tmp_path: Path) -> None:
-    wanted = wanted_runs([experiment_of(tmp_path)], nothing(), num_seeds=1, only="two")
-    queue = Queue(tmp_path / "all", wanted, costs_of_one_second(), {})
-    first, second, third = queue.plan()
+    plan = plan_in(tmp_path / "all", "two")
     (tmp_path / "all").mkdir()
-    (tmp_path / "all" / first.name).write_text("")  # something else stands where its folder is to be
-    with held(queue.folder):
-        ended = list(queue.work(until=time.monotonic() + 300, observe=quiet))
-    assert [(entry.name, entry.state) for entry in ended] == [
-        (first.name, "failed"), (second.name, "done"), (third.name, "done"),
-    ]  # fmt: skip
-    assert str(tmp_path / "all" / first.name) in ended[0].error
-    assert {entry.name: entry for entry in read_queue(tmp_path / "all").entries} == {
-        entry.name: entry for entry in ended
-    }
+    plan[0].folder.write_text("")  # something else stands where its folder is to be
+    (_, first), *others = make_all(plan)
+    assert str(plan[0].folder) in str(first)
+    assert [error for _, error in others] == [None, None]
+
+
+def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
+    ended = make_all(plan_in(tmp_path / "all", "two"), until=time.monotonic())
+    assert all(isinstance(error, CutOff) for _, error in ended)
+    assert not (tmp_path / "all").exists()
 
 
 @pytest.mark.slow
 def test_time_cuts_a_run_off_which_goes_on_to_the_same_figures(tmp_path: Path) -> None:
     long = TABLE.replace("size: 300", "size: 4000").replace("rounds: 2", "rounds: 60").replace("dim: 4", "dim: 64")
 
-    def queue(folder: Path) -> Queue:
-        wanted = wanted_runs([experiment_of(tmp_path, long)], nothing(), num_seeds=1, only="FedE two")
-        return Queue(folder, wanted, Costs([], papers_rounds={}, sizes={"consortium": 4000}), {"consortium": 4000})
+    def work(folder: Path, seconds: float) -> tuple[Job, Exception | None]:
+        (found,) = make_all(plan_in(folder, "FedE two", long), until=time.monotonic() + seconds)
+        return found
 
-    def work(folder: Path, seconds: float) -> Entry:
-        one = queue(folder)
-        with held(one.folder):
-            (entry,) = one.work(until=time.monotonic() + seconds, observe=quiet)
-        return entry
-
-    whole, seconds = work(tmp_path / "whole", 600), 3.0
-    began = time.monotonic()
-    while (entry := work(tmp_path / "cut", seconds)).state == "begun":
+    (whole, error), seconds, began = work(tmp_path / "whole", 600), 4.0, time.monotonic()
+    assert error is None
+    while isinstance((ended := work(tmp_path / "cut", seconds))[1], CutOff):
         assert time.monotonic() - began < seconds + 3
+        assert not ended[0].record_file.exists()
         began, seconds = time.monotonic(), seconds * 2
-        assert not (tmp_path / "cut" / entry.name / "record.json").exists()
-    assert seconds > 3.0
-    first, second = (read_record(tmp_path / name / entry.name / "record.json") for name in ("whole", "cut"))
-    assert whole.name == entry.name
+    assert seconds > 4.0
+    first, second = read_record(whole.record_file), read_record(ended[0].record_file)
     assert first.utility == second.utility
     assert [one.loss for one in first.rounds] == [one.loss for one in second.rounds]
 
@@ -359,10 +339,12 @@ def test_options_that_do_not_fit(tmp_path: Path, given: list[str], says: str) ->
 @pytest.mark.slow
 def test_a_plan_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = ["experiment", "run", "--all", "--dry-run", "--hours", "1", "--only", "TransE DDB14 C5", "--seeds", "3"]
     result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "TransE Local DDB14 C5" in result.output
-    assert "measured" in result.output
+    assert "records of the same run" in result.output
+    assert "Timing training steps of" in result.output
     assert "runs are expected to end within" in result.output
     assert not (tmp_path / "out").exists()

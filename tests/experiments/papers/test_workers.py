@@ -16,7 +16,7 @@ import pytest
 from experiments.cli.progress import unobserved
 from experiments.papers import workers
 from experiments.papers.document import Asked, Role
-from experiments.papers.workers import Job, make, run_beside
+from experiments.papers.workers import Job, make, run_with_bases
 from experiments.runs.record import read_record
 from experiments.runs.spec import Spec
 from experiments.runs.writing import LOCK_FILE, locked
@@ -27,7 +27,7 @@ TINY = Spec(size=300, clients=2, dim=4, num_negatives=4, batch_size=64, rounds=2
 
 
 def again(folder: Path) -> None:
-    make(Job("one", TINY, folder), TINY.load_graph(), observer=Observer(), attack=False)
+    make(Job("one", TINY, folder), TINY.load_graph(), observer=Observer())
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def test_whole_json_stays_where_it_is(finished: Path, tmp_path: Path) -> None:
 def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[list[str], int, bool]] = []
+    begun: list[tuple[list[str], int]] = []
 
-    def run_jobs(jobs: list[Job], *, count: int, attack: bool, **how: Any) -> Iterator[tuple[Job, Exception | None]]:
-        begun.append(([job.folder.name for job in jobs], count, attack))
+    def run_jobs(jobs: list[Job], *, count: int, **how: Any) -> Iterator[tuple[Job, Exception | None]]:
+        begun.append(([job.folder.name for job in jobs], count))
         yield from ((job, RunError("no memory") if job.folder.name == "bad" else None) for job in jobs)
 
     monkeypatch.setattr(workers, "run_jobs", run_jobs)
@@ -83,10 +83,11 @@ def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
         "e": ("raw", "there"),
     }
     jobs = [
-        Job(name, TINY, tmp_path / name, "", Asked(role=role), tmp_path / base) for name, (role, base) in roles.items()
+        Job(name, TINY, tmp_path / name, False, "", Asked(role=role), tmp_path / base)
+        for name, (role, base) in roles.items()
     ]
-    ended = {job.name: error for job, error in run_beside(jobs, count=2, attack=False, observe=unobserved)}
-    assert begun == [(["good", "bad"], 2, False), (["a", "b", "d", "e"], 2, False)]
+    ended = {job.name: error for job, error in run_with_bases(jobs, count=2, observe=unobserved)}
+    assert begun == [(["good", "bad"], 2), (["a", "b", "d", "e"], 2)]
     assert {name: str(error) if error else "" for name, error in ended.items()} == {
         "a": "", "b": "", "c": "no memory", "d": "", "e": "",
     }  # fmt: skip
@@ -100,7 +101,7 @@ from experiments.runs.spec import Spec
 from fkgsec.federation.loop import Observer
 
 spec = Spec(size=4000, clients=2, dim=64, rounds=2, local_epochs=1_000_000, patience=0)
-list(run_jobs([Job("long", spec, Path("run"))], count=1, attack=False, observe=lambda options, name: nullcontext(Observer())))
+list(run_jobs([Job("long", spec, Path("run"))], count=1, observe=lambda options, name: nullcontext(Observer())))
 """
 
 
