@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attacks.figure import Figure, headline
     from attacks.frames import figures_to_frame
     from attacks.graphs.options import GraphAttackOptions
+    from attacks.laboratory import Laboratory
     from attacks.reconstruction.evaluation import attack_federation
     from attacks.reconstruction.leakage import Leakage, headline_rows
     from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
@@ -29,6 +30,7 @@ __all__ = [
     "Figure",
     "GraphAttackOptions",
     "KgeAttackOptions",
+    "Laboratory",
     "Leakage",
     "Needs",
     "ThreatModel",
@@ -50,6 +52,7 @@ _WHERE = {
     "Figure": "attacks.figure",
     "GraphAttackOptions": "attacks.graphs.options",
     "KgeAttackOptions": "attacks.reconstruction.options",
+    "Laboratory": "attacks.laboratory",
     "Leakage": "attacks.reconstruction.leakage",
     "Needs": "attacks.registry",
     "THREAT_MODELS": "attacks.view",

@@ -1,9 +1,9 @@
 """Attacks by name: what each needs, what it claims from a view, and how claims are scored against the truth.
 
-    def run(view, rng):                      # sees a View and nothing else
+    def run(view, laboratory, rng):          # sees a View, and what the laboratory trains for the adversary
         return {victim.name: -victim.entities.norm(dim=1).numpy() for victim in view.victims}
 
-    def score(claims, truth):                # joins the truth
+    def score(claims, truth):                # sees the claims and the truth
         return [truth.figure("degree", victim, spearman(claims[victim], truth.degrees(victim))) for victim in claims]
 
     ATTACKS.register("degrees", Attack("degrees", "...", Needs(single_uploads=True), {"degree": "..."}, run, score))
@@ -25,6 +25,7 @@ import pandas as pd
 from attacks.figure import NOT_ATTACKED, TOGETHER, Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.kge.leak_draws import LEAK_DRAWS
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import measure_membership
 from attacks.view import (
     KGE,
@@ -42,6 +43,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.frames import block
+from fkgsec.randomness import generator
 from fkgsec.registry import Registry
 
 if TYPE_CHECKING:
@@ -125,26 +127,36 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the evaluator knows and the adversary does not, and how figures of the view are made.
+    """What the evaluator knows and the adversary does not, and how figures are made. It is made once claims are complete.
 
     Attributes:
-        result: the finished run, of the task's type. colluder: the client that colludes, where the threat model has one.
-            accomplices: further ones, which hand over what they know and do nothing else.
-        seed: of the attack. rng: of whatever scoring draws.
+        threat_model, round, leak: of the attacked view.
+        runs: the finished run, of the task's type, and those that the attack had trained, see `View.run`.
+        colluder: the client that colludes, where the threat model has one. accomplices: further ones, which hand over what they
+            know and do nothing else.
+        victims: names of those that could be attacked. seed: of the attack. rng: of whatever scoring draws.
         scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
             scores.parquet beside the record.
         shuffled: by victim its graph in the order of the rows that the attack was given, where that is a random one.
     """
 
     attack: Attack
-    view: Any
-    result: Any
+    threat_model: ThreatModel
+    round: int
+    leak: float | None
+    runs: Sequence[Any]
+    victims: Sequence[str]
     colluder: str
     seed: int
     rng: np.random.Generator
     scores: list[pd.DataFrame] = field(default_factory=list)
     shuffled: Mapping[str, Any] = field(default_factory=dict)
     accomplices: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> Any:
+        """The attacked run."""
+        return self.runs[0]
 
     @property
     def colluders(self) -> tuple[str, ...]:
@@ -162,17 +174,30 @@ class Truth:
         Rows of a knowledge graph that it uploaded in clear stand in the order of its local ids, which are not those of `graph`
         where the attack's rows were shuffled.
         """
-        return self.shuffled.get(victim) or next(client for client in self.graph.clients if client.name == victim)
+        return self.shuffled.get(victim) or self.own(victim)
+
+    def own(self, victim: str) -> Any:
+        """A victim's graph, or graphs, in the order of `graph`."""
+        return next(client for client in self.graph.clients if client.name == victim)
+
+    def rows_of(self, victim: str, table: Table) -> np.ndarray:
+        """Of a victim's entities, or relations, in the order of `graph`: which row the attack was given of each, int64 `[n]`."""
+        before, after = (
+            client.entity_ids if table == "entities" else client.relation_ids
+            for client in (self.own(victim), self.client(victim))
+        )
+        row = {number: row for row, number in enumerate(after.tolist())}
+        return np.array([row[number] for number in before.tolist()], dtype=np.int64)
 
     def figure(
         self, metric: str, victim: str, estimate: Estimate, *, baseline: Estimate | None = None, **details: Any
     ) -> Figure:
-        """A figure of this attack under the view's threat model; `details` are further fields of `Figure`."""
-        model = self.view.threat_model
+        """A figure of this attack under the threat model; `details` are further fields of `Figure`."""
+        model = self.threat_model
         return Figure(
             self.attack.name, metric, model.name, victim, estimate, baseline,
-            leak=self.view.leak if model.leaks else None, colluder=TOGETHER.join(self.colluders) if model.colluder else None,
-            round=self.view.round, less_is_worse=metric in self.attack.errors, **details,
+            leak=self.leak if model.leaks else None, colluder=TOGETHER.join(self.colluders) if model.colluder else None,
+            round=self.round, less_is_worse=metric in self.attack.errors, **details,
         )  # fmt: skip
 
     def not_attacked(self, victim: str, reason: str) -> list[Figure]:
@@ -203,16 +228,17 @@ class Attack:
 
     Attributes:
         about: one line. metrics: what it measures, a line by name.
-        run: from a view of the victims that can be attacked, and a generator of the attack's own, whatever it claims of them.
-        score: figures of these claims, from the truth.
+        run: from a view of the victims that can be attacked, a laboratory and a generator of the attack's own, whatever it claims
+            of them, guesses without the messages included. It never sees the truth.
+        score: figures of these claims, from the truth. It sees neither view nor laboratory.
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
         items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
         choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
             it has nothing to attack; None: those that give what it needs.
         configured: the attack under given options, for one draw of the leaked entities; None: it has no options.
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
-        in_order: whether it is given victims' rows in the order of their messages, which `Truth.result` goes by and which follows
-            the vocabulary; else they are shuffled, and `Truth.client` with them. For attacks that are known not to use the place.
+        asks: whether victims come with triples that the adversary is to tell apart (`VictimView.candidates`).
+        dictionary: how many names of each victim stand in a dictionary that the adversary has; 0: it has none.
         task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
@@ -224,7 +250,7 @@ class Attack:
     about: str
     needs: Needs
     metrics: Mapping[str, str]
-    run: Callable[[Any, np.random.Generator], Any]
+    run: Callable[[Any, Any, np.random.Generator], Any]  # the laboratory is the task's
     score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
     items: Mapping[str, str] = field(default_factory=dict)
@@ -232,7 +258,8 @@ class Attack:
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
     configured: Callable[[Any], Attack] | None = None
     redrawn: bool = False
-    in_order: bool = False
+    asks: bool = False
+    dictionary: int = 0
     task: str = KGE
     leads: tuple[str, ...] = ()
     trains: bool = False
@@ -335,16 +362,35 @@ def attacks_of(task: str) -> dict[str, Attack]:
     return {name: attack for name, attack in ATTACKS.items() if attack.task == task}
 
 
-def attack_view(attack: Attack, view: View, truth: Truth, rng: np.random.Generator) -> list[Figure]:
-    """Figures of an attack on one view: of the victims that cannot be attacked with a reason."""
+def attack_view(
+    attack: Attack,
+    view: View,
+    laboratory: Laboratory,
+    colluders: Sequence[str],
+    clients: Callable[[], Mapping[str, Any]] = dict,
+) -> Case:
+    """Figures and scores of an attack on one view: of the victims that cannot be attacked with a reason.
+
+    Args:
+        laboratory: for the adversary of the view. colluders: those that collude, the one that acts first.
+        clients: `Truth.shuffled`, once the attack has run.
+    """
     lacking, needs = None, attack.needs_under(view.threat_model)
     if attack.choose is None and not needs.fit(view.threat_model):
         lacking = f"it needs {attack.need_words}"
     missing = {victim.name: lacking or needs.missing(victim) for victim in view.victims}
+    seed, names = laboratory.seed, (attack.name, view.threat_model.name)
+    able = tuple(victim for victim in view.victims if not missing[victim.name])
+    claims = attack.run(view.only(able), laboratory, generator(seed, "attack", *names)) if able else None
+    who, *accomplices = colluders
+    truth = Truth(
+        attack, view.threat_model, view.round, view.leak, laboratory.runs, [victim.name for victim in able], who, seed,
+        generator(seed, "score", *names), shuffled=clients(), accomplices=tuple(accomplices),
+    )  # fmt: skip
     figures = [figure for victim, reason in missing.items() if reason for figure in truth.not_attacked(victim, reason)]
-    if able := tuple(victim for victim in view.victims if not missing[victim.name]):
-        figures += attack.score(attack.run(view.only(able), rng), truth)
+    if able:
+        figures += attack.score(claims, truth)
     for one in figures:
         if one.metric not in attack.metrics:
             raise ThreatModelError(f"attack {attack.name!r} declares {', '.join(attack.metrics)}; got {one.metric!r}")
-    return figures
+    return figures, truth.scores

@@ -41,7 +41,8 @@ import msgspec
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView, VictimView, kge_view
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import UPDATE_RECOVERY, Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
 from attacks.view import THREAT_MODELS
@@ -49,7 +50,7 @@ from fkgsec import estimate
 from fkgsec.estimate import Estimate, at_level, critical_value, exact
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import client_party
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 METRICS = {
@@ -79,33 +80,73 @@ def threats(asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(["server", *adding]))
 
 
-def claim_uploads(view: KgeView, rng: np.random.Generator) -> dict[str, VictimView]:
-    """What the adversary takes for each victim's upload: the rows in its view, as single uploads or as claimed of a sum."""
-    return {victim.name: victim for victim in view.victims}
+class Recovered(NamedTuple):
+    """What an adversary takes for rows of a victim after its training, float64 `[n, W]`, NaN where it has none.
+
+    `means`: of all uploads in the view. `own`: the victim's own upload. `summed`: whether rows are those of the whole table, in
+    the order of the sums; else they are the victim's.
+    """
+
+    means: np.ndarray
+    own: np.ndarray
+    summed: bool
 
 
-def score_changes(claims: Mapping[str, VictimView], truth: Truth) -> list[Figure]:
+def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
+    """By victim what the adversary takes for its rows of a table."""
+    if table in view.secure:
+        opened = view.secure[table].opened[:1]
+        if not opened:
+            return {}
+        total, holders = opened[0].sums()
+        means = np.full(total.shape, np.nan)
+        if opened[0].round == view.round:
+            means[holders > 0] = total[holders > 0] / holders[holders > 0, None]
+        found = {}
+        for victim in view.victims:
+            own, rows = np.full(total.shape, np.nan), victim.rows(table)
+            if rows is not None and table in victim.claims:
+                own[victim.claims[table].rows] = rows.double().numpy()
+            found[victim.name] = Recovered(means, own, summed=True)
+        return found
+    known = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
+    uploads: dict[int, list[np.ndarray]] = {}
+    for victim in view.victims:
+        if victim.name in known and table in victim.uploaded:
+            for number, row in zip(victim.aligned[table].tolist(), known[victim.name], strict=False):
+                if not np.isnan(row).any():
+                    uploads.setdefault(number, []).append(row)
+    found = {}
+    for victim in view.victims:
+        if victim.name in known:
+            own = known[victim.name]
+            means = np.full(own.shape, np.nan)
+            for row, number in enumerate(victim.aligned[table].tolist()):
+                if number in uploads:
+                    means[row] = np.mean(uploads[number], axis=0)
+            found[victim.name] = Recovered(means, own, summed=False)
+    return found
+
+
+def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[Table, dict[str, Recovered]]:
+    """By shared table and victim what the adversary takes for rows."""
+    return {table: recover(view, table) for table in laboratory.settings.recipe.shared}
+
+
+def score(claims: Mapping[Table, Mapping[str, Recovered]], truth: Truth) -> list[Figure]:
     """Cosine and relative error of every victim, for each table that is shared."""
-    result, view, figures = truth.result, truth.view, []
-    for table in RECIPES[result.options.algorithm].shared:
-        means = _aggregate(result, view, table) if result.started.get(table) else {}
-        for victim in claims.values():
-            rng = generator(truth.seed, "update recovery", table, victim.name)
-            changes = _changes(result, view, victim, table, means)
+    figures = []
+    for table, recovered in claims.items():
+        for victim in truth.victims:
+            rng = generator(truth.seed, "update recovery", table, victim)
+            changes = changes_of(truth, 0, victim, table, recovered.get(victim))
             suffix = "" if table == "entities" else f"_{table}"
             if isinstance(changes, str):
                 metrics = [f"{name}{suffix}" for name in ("cosine", "relative_error")]
-                figures += [truth.figure(name, victim.name, NOT_ATTACKED, reason=changes) for name in metrics]
+                figures += [truth.figure(name, victim, NOT_ATTACKED, reason=changes) for name in metrics]
             else:
-                figures += figures_of(truth, victim.name, changes, rng, suffix=suffix)
+                figures += figures_of(truth, victim, changes, rng, suffix=suffix)
     return figures
-
-
-def by_the_server(truth: Truth, result: FederationResult, victim: str, table: Table) -> Changes | str:
-    """What a server that follows the protocol infers from another run of the same clients; the reason when there is nothing."""
-    view = kge_view(result, THREAT_MODELS["server"], colluder=truth.colluders, leak=1.0, seed=truth.seed)
-    means = _aggregate(result, view, table) if result.started.get(table) else {}
-    return _changes(result, view, next(one for one in view.victims if one.name == victim), table, means)
 
 
 ATTACK = Attack(
@@ -113,12 +154,11 @@ ATTACK = Attack(
     "estimates how the victims' training changed their rows in a round",
     Needs(),
     METRICS,
-    claim_uploads,
-    score_changes,
+    run,
+    score,
     items=dict.fromkeys(METRICS, "rows of the victims that changed"),
     errors=("relative_error", "relative_error_relations"),
     choose=threats,
-    in_order=True,
     leads=("cosine", "cosine_relations"),
 )
 
@@ -171,31 +211,8 @@ def _error_at_level(error: Estimate, compared: int) -> Estimate:
     return Estimate(error.value, max(0.0, low), high, error.n, f"{error.method}, best of {compared}")
 
 
-def _aggregate(result: FederationResult, view: KgeView, table: Table) -> dict[str, np.ndarray]:
-    """By name, the mean of each row in the view, `[W]`; names of rows that are in no sum and no upload are missing.
-
-    Names are those of the evaluator, who matches rows; the server aligns rows without them.
-    """
-    if table in view.secure:
-        opened = view.secure[table].opened[:1]
-        if not opened or opened[0].round != view.round:
-            return {}
-        total, holders = opened[0].sums()
-        return {name: total[row] / holders[row] for row, name in enumerate(result.row_names[table]) if holders[row] > 0}
-    found: dict[str, list[np.ndarray]] = {}
-    for victim in view.victims:
-        rows = victim.entities if table == "entities" else victim.relations
-        if rows is None:
-            continue
-        names, start, end = client_rows(result, _client_index(result, victim.name), table)
-        if not np.array_equal(start, end):  # else the client sat the round out
-            for name, row in zip(names, rows.double().numpy(), strict=False):
-                if not np.isnan(row).any():
-                    found.setdefault(name, []).append(row)
-    return {name: np.mean(rows, axis=0) for name, rows in found.items()}
-
-
-def _client_index(result: FederationResult, name: str) -> int:
+def client_index(result: FederationResult, name: str) -> int:
+    """The index of a client."""
     return next(index for index, client in enumerate(result.graph.clients) if client.name == name)
 
 
@@ -209,23 +226,50 @@ def client_rows(result: FederationResult, place: int, table: Table) -> tuple[lis
     return [vocabulary[number] for number in ids[:num]], start[:num], end[:num]
 
 
-def _changes(
-    result: FederationResult, view: KgeView, victim: VictimView, table: Table, means: Mapping[str, np.ndarray]
-) -> Changes | str:
-    """The rows of a victim that its training changed; the reason when there is nothing to measure."""
+def moved_rows(result: FederationResult, victim: str, table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Changes and starts float64 `[n, W]` of the rows that a victim's training moved at all, and their rows in the table."""
+    names, start, end = client_rows(result, client_index(result, victim), table)
+    moved = np.abs(end - start).max(axis=1) > 0
+    return (end - start)[moved], start[moved], table_rows(result, names, table)[moved]
+
+
+def table_rows(result: FederationResult, names: Sequence[str], table: Table) -> np.ndarray:
+    """The rows of names in the server's table, int64 `[n]`, -1 for a name that it does not have."""
+    row_of = {name: row for row, name in enumerate(result.row_names[table])}
+    return np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
+
+
+def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The values `[m, W]` of rows `[n]`, float64 `[n, W]`, NaN where there is no such row."""
+    found, there = np.full((len(rows), values.shape[1]), np.nan), (rows >= 0) & (rows < len(values))
+    found[there] = values[rows[there]]
+    return found
+
+
+def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Recovered | None) -> Changes | str:
+    """The rows of a victim that its training changed; the reason when there is nothing to measure.
+
+    Args:
+        run: see `View.run`.
+    """
+    result: FederationResult = truth.runs[run]
     if not result.started.get(table):  # nor by runs of an earlier version
         return "the rows that training started from were not kept, or nothing was sent"
-    names, start, end = client_rows(result, _client_index(result, victim.name), table)
+    names, start, end = client_rows(result, client_index(result, victim), table)
     moved = changed_rows(start, end)
     if not moved.any():
-        return f"training in round {view.round} changed no row of {victim.name}"
-    mean = np.stack([means.get(name, row) for name, row in zip(names, start, strict=True)])
-    known = _estimates(result, victim, table, names)
+        return f"training in round {result.best_round} changed no row of {victim}"
+    mean, known = start, np.full_like(start, np.nan)
+    if recovered is not None:
+        own = truth.rows_of(victim, table)[: len(names)]
+        rows = table_rows(result, names, table) if recovered.summed else own
+        mean, known = (at_rows(values, rows) for values in (recovered.means, recovered.own))
+        mean = np.where(np.isnan(mean).any(axis=1, keepdims=True), start, mean)
     claimed = np.asarray(~np.isnan(known).any(axis=1))
     ways = {AGGREGATE: mean - start, UPLOAD: np.where(claimed[:, None], known, mean) - start}
     if np.allclose(ways[AGGREGATE], ways[UPLOAD], atol=1e-6):  # single precision of claims
         del ways[UPLOAD]
-    read = UPLOAD if UPLOAD in ways and table not in victim.claims else AGGREGATE
+    read = UPLOAD if UPLOAD in ways and recovered and not recovered.summed else AGGREGATE
     return Changes(
         (end - start)[moved], {way: rows[moved] for way, rows in ways.items()}, read, int(claimed[moved].sum())
     )
@@ -235,21 +279,3 @@ def changed_rows(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Which rows `[n, W]` training changed by more than single precision rounds them, bool `[n]`."""
     rounding = np.finfo(np.float32).eps * np.abs(start).max(axis=1)
     return np.abs(end - start).max(axis=1) > rounding
-
-
-def _estimates(result: FederationResult, victim: VictimView, table: Table, names: list[str]) -> np.ndarray:
-    """What the adversary takes for the victim's rows of these names, float64 `[n, W]`; NaN where it has none."""
-    rows = victim.entities if table == "entities" else victim.relations
-    width = getattr(result.trained[0], table).shape[1]
-    found = np.full((len(names), width), np.nan)
-    if rows is None:
-        return found
-    known = rows.double().numpy()
-    if table in victim.claims:
-        place = {result.row_names[table][row]: number for number, row in enumerate(victim.claims[table].rows)}
-        for number, name in enumerate(names):
-            if name in place:
-                found[number] = known[place[name]]
-    else:
-        found[: len(known)] = known[: len(names)]
-    return found

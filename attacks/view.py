@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attacks.figure import ALL
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.loop import run_federation
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.result import RunResult
 from fkgsec.registry import Registry
@@ -159,15 +158,16 @@ class View:
     Attributes:
         round: the attacked one.
         leak: the share of the colluder's knowledge that it handed over, where that is a share.
-        train: how federations of the adversary's own are trained, and those that it is active in: `run_federation`, or with an
-            observer or the run's defense besides.
+        run: the number of the run in `attacks.laboratory.Laboratory.runs`; 0: the attacked one.
+        at: of a run of the laboratory, what the same adversary had in another round whose messages were asked for.
     """
 
     threat_model: ThreatModel
     round: int
     victims: tuple[Any, ...]
     leak: float | None = None
-    train: Callable[..., Any] = run_federation
+    run: int = 0
+    at: Callable[[int], Any] | None = None
 
     def only(self, victims: tuple[Any, ...]) -> Self:
         """The same view with these victims."""

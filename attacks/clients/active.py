@@ -16,10 +16,11 @@ An active attack changes the run: so it is trained once more with the same seed 
 make it apply them; what a server does to uploads is done to its own.
 
 `displacement`: the cosine of the other end's change to that which the triple's relation makes of the move, averaged over the ends
-that were moved. `with passive`: that and the score of the triple on the broadcast before the probe, both in deviations.
+that were moved. `passive`: the score of the triple on the broadcast before the probe, which takes no misbehavior.
+`with passive`: both, in deviations.
 
-It is asked what `client-passive` is asked, of the triples of which it moved an end. Baselines: `passive`, the latter score alone,
-which takes no misbehaviour, and `names`. What the probe costs and shows, beside the same run without it:
+It is asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
+What the probe costs and shows, beside the same run without it:
 
 `cost`: MRR that clients lose in the kept round. `visibility`: the norm of the attacker's change in the round of the probe, times
 that of the median of the others, as a server sees it that sees single uploads; 1 is a client like all.
@@ -45,6 +46,7 @@ from attacks.clients.asking import askable, names_scorer, no_relation, nothing_b
 from attacks.clients.passive import row_scores
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, sent_before
+from attacks.laboratory import Laboratory
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
@@ -52,7 +54,7 @@ from attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import exact, mean
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import KgeModel, Side
@@ -133,18 +135,76 @@ class Prober(Adversary):
 
 
 def planned(options: KgeAttackOptions) -> Any:
-    """The adversary's part under these options: which rows it is going to move, and by what."""
+    """The adversary under these options: it moves rows in the run, and reads what comes back."""
 
-    def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-        assert view.colluder is not None
-        own = view.colluder.of_the_first
-        moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
-        signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
-        moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
-        names = names_scorer(view.colluder)
-        return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
+    def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generator) -> Probed | str:
+        plan = draw_plan(view, options, rng)
+        found = ask(plan, laboratory)
+        if isinstance(found, str):
+            return found
+        own, (ways, guesses) = plan.own, found.answers.ways()
+        entities, relations, moved = map(
+            frozenset, (own.entity_names, own.relation_names, own.entity_names[plan.moved])
+        )
+        return Probed(found.run, found.round, entities, relations, moved, ways, guesses)
 
-    return plan
+    return probe
+
+
+def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
+    """Which rows the client is going to move, and by what."""
+    assert view.colluder is not None
+    own = view.colluder.of_the_first
+    moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
+    signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
+    moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
+    names = names_scorer(view.colluder)
+    return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
+
+
+class Asked(NamedTuple):
+    """The run with a probe, see `View.run`, the round of the probe, and what the client knows after it."""
+
+    run: int
+    round: int
+    answers: Answers
+
+
+def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Asked | str:
+    """Train the run with the probe in it; or why there is no probe."""
+    if reason := nothing_broadcast(laboratory) or laboratory.defended:
+        return reason
+    who, needed = plan.own.name, plan.rounds + 2
+    rounds = [number for number in laboratory.uploads[who] if plan.round is None or number >= plan.round]
+    if len(rounds) < needed:
+        since = "" if plan.round is None else f" from round {plan.round} on"
+        return f"{who} took part in {len(rounds)} rounds{since}; a probe takes {needed}"
+    number = rounds[-needed] if plan.round is None else rounds[0]
+    prober = Prober(who, number, plan.moved, plan.moves, plan.rounds)
+    try:
+        attacked = laboratory.train(prober)
+    except TrainingError as error:
+        return f"the run broke down with the probe in it: {error}"
+    if not prober.is_answered:
+        return f"the run with the probe in round {number} stopped before its answer"
+    return Asked(attacked.run, number, Answers(plan, prober.received[0], prober.received[-1] - prober.received[-2]))
+
+
+class Probed(NamedTuple):
+    """What the client says after the probe of a round.
+
+    Attributes:
+        run: the run with the probe, see `View.run`. entities, relations: names that it can be asked about. moved: those that it
+            moved. ways, guesses: see `Answers.ways`.
+    """
+
+    run: int
+    round: int
+    entities: frozenset[str]
+    relations: frozenset[str]
+    moved: frozenset[str]
+    ways: dict[str, Scorer]
+    guesses: dict[str, Scorer]
 
 
 class Answers(NamedTuple):
@@ -181,7 +241,7 @@ class Answers(NamedTuple):
         return row_scores(self.plan.model, self.before, self.plan.own.relations, triples)
 
     def ways(self) -> tuple[dict[str, Scorer], dict[str, Scorer]]:
-        """Of triples of names: ways that take the probe, and guesses without it."""
+        """Of triples of names: ways that take broadcasts, and guesses without any."""
         place, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
 
         def both(triples: np.ndarray) -> np.ndarray:
@@ -189,32 +249,34 @@ class Answers(NamedTuple):
             return in_deviations(self.displacement(found)) + in_deviations(self.passive(found))
 
         return (
-            {"displacement": lambda triples: self.displacement(places(triples, place, kind)), "with passive": both},
-            {"passive": lambda triples: self.passive(places(triples, place, kind)), "names": self.plan.names},
+            {
+                "displacement": lambda triples: self.displacement(places(triples, place, kind)),
+                "with passive": both,
+                "passive": lambda triples: self.passive(places(triples, place, kind)),
+            },
+            {"names": self.plan.names},
         )
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
-    """Train the run with the probe; figures of every victim, and what the probe cost and showed."""
-    victims = [victim.name for victim in truth.view.victims]
-    unknown = {victim: reason for victim in victims if (reason := no_relation(truth, victim))}
-    found = _probed(plan, truth) if len(unknown) < len(victims) else ""
-    if isinstance(found, str):
-        return [figure for victim in victims for figure in truth.not_attacked(victim, found or unknown[victim])]
-    attacked, answers, number = found
-    ways, guesses = answers.ways()
-    own, kinds = set(plan.own.entity_names.tolist()), set(plan.own.relation_names.tolist())
-    moved = set(plan.own.entity_names[plan.moved].tolist())
+def score(claims: Probed | str, truth: Truth) -> list[Figure]:
+    """Figures of every victim, and what the probe cost and showed."""
+    unknown = {victim: reason for victim in truth.victims if (reason := no_relation(truth, victim))}
+    if isinstance(claims, str) or len(unknown) == len(truth.victims):
+        found = claims if isinstance(claims, str) and len(unknown) < len(truth.victims) else ""
+        return [one for victim in truth.victims for one in truth.not_attacked(victim, found or unknown[victim])]
+    attacked, number = truth.runs[claims.run], claims.round
     names, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
     figures = []
-    for victim in victims:
+    for victim in truth.victims:
         if victim in unknown:
             figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=unknown[victim]) for metric in METRICS]
             figures.append(_cost(truth, attacked, victim, number))
             continue
-        client, known = truth.client(victim), askable(truth, victim)
-        was_moved, has = (np.array([name in some for name in names[client.entity_ids]]) for some in (moved, own))
-        has_kind = np.array([name in kinds for name in relations[client.relation_ids]])
+        client, known = truth.own(victim), askable(truth.graph, truth.colluders, victim)
+        was_moved, has = (
+            np.array([name in some for name in names[client.entity_ids]]) for some in (claims.moved, claims.entities)
+        )
+        has_kind = np.array([name in claims.relations for name in relations[client.relation_ids]])
 
         def asks(
             triples: np.ndarray,
@@ -227,37 +289,9 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
             return known(triples) & was_moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
 
         asked = draw_questions(truth, victim, asks, truth.rng)
-        figures += question_figures(truth, victim, asked, ways, guesses)
+        figures += question_figures(truth, victim, asked, claims.ways, claims.guesses)
         figures.append(_cost(truth, attacked, victim, number))
     return [*figures, _visibility(truth, attacked, number)]
-
-
-def _probed(plan: Plan, truth: Truth) -> tuple[FederationResult, Answers, int] | str:
-    """The run with the probe, what the client knows after it, and its round; or why there is no probe."""
-    result: FederationResult = truth.result
-    party = client_party(truth.colluder)
-    if reason := nothing_broadcast(truth):
-        return reason
-    if result.options.defense and truth.view.train is run_federation:
-        return "the run was defended: it can be trained again with that defense's transport alone"
-    entries = result.transcript.entries
-    own = sorted({one.round for one in entries if one.sender == party and one.direction == "up" and one.round > 0})
-    rounds = own if plan.round is None else [number for number in own if number >= plan.round]
-    needed = plan.rounds + 2
-    if len(rounds) < needed:
-        since = "" if plan.round is None else f" from round {plan.round} on"
-        return f"{truth.colluder} took part in {len(rounds)} rounds{since}; a probe takes {needed}"
-    number = rounds[-needed] if plan.round is None else rounds[0]
-    prober = Prober(truth.colluder, number, plan.moved, plan.moves, plan.rounds)
-    try:
-        attacked = truth.view.train(result.graph, result.options, adversary=prober)
-    except TrainingError as error:
-        return f"the run broke down with the probe in it: {error}"
-    if not prober.is_answered:
-        return (
-            f"the run with the probe in round {number} stopped in round {attacked.rounds[-1].round}, before its answer"
-        )
-    return attacked, Answers(plan, prober.received[0], prober.received[-1] - prober.received[-2]), number
 
 
 def _cost(truth: Truth, attacked: FederationResult, victim: str, number: int) -> Figure:
@@ -318,6 +352,5 @@ ATTACK = Attack(
     items=ITEMS | {"cost": "test triples", "visibility": "other clients"},
     errors=("visibility",),
     configured=lambda options: replace(ATTACK, run=planned(options)),
-    in_order=True,
     trains=True,
 )

@@ -1,6 +1,6 @@
 """What a client that is alone can be asked about another one's triples, and what it would guess by names.
 
-    asked = draw_questions(truth, "hospital-2", askable(truth, "hospital-2"), rng)
+    asked = draw_questions(truth, "hospital-2", askable(truth.graph, truth.colluders, "hospital-2"), rng)
     guess = names_scorer(view.colluder)                  # float64 [q] of triples of names [q, 3]
 
 It is asked of triples whose entities and relation it holds, too, and whose pair none of its own triples links: of the others it
@@ -9,16 +9,18 @@ knows without any attack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attacks.kge.view import ColluderKnowledge
+from attacks.laboratory import Laboratory
 from attacks.reconstruction.prior import fit_names
 from attacks.registry import Truth
 from attacks.uploads.questions import Scorer
-from fkgsec.data.graph import ClientGraph
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.randomness import generator
 
 
 def numbers(names: np.ndarray) -> dict[str, int]:
@@ -44,9 +46,10 @@ def names_scorer(own: ColluderKnowledge) -> Scorer:
     return by_names
 
 
-def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Of a victim's local triples `[k, 3]` whether the client can be asked about them, bool `[k]`."""
-    colluders, client = [truth.client(name) for name in truth.colluders], truth.client(victim)
+def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Of a victim's local triples `[k, 3]` whether colluding clients can be asked about them, bool `[k]`."""
+    colluders = [one for one in graph.clients if one.name in colluding]
+    client = next(one for one in graph.clients if one.name == victim)
     own_entities = {number for own in colluders for number in own.entity_ids[: own.num_trained_entities].tolist()}
     own_relations = {number for own in colluders for number in _relations(own)}
     ends = np.concatenate([own.to_global(own.triples) for own in colluders])[:, [0, 2]]
@@ -66,8 +69,8 @@ def askable(truth: Truth, victim: str) -> Callable[[np.ndarray], np.ndarray]:
 
 def no_relation(truth: Truth, victim: str) -> str | None:
     """Why nothing can be asked of a victim whose relations the client does not know; None where it knows one."""
-    own = {number for name in truth.colluders for number in _relations(truth.client(name))}
-    known = own.intersection(_relations(truth.client(victim)))
+    own = {number for name in truth.colluders for number in _relations(truth.own(name))}
+    known = own.intersection(_relations(truth.own(victim)))
     return None if known else f"{' and '.join(truth.colluders)} trains no relation of those that {victim} trains"
 
 
@@ -75,7 +78,44 @@ def _relations(client: ClientGraph) -> list[int]:
     return client.relation_ids[: client.num_trained_relations].tolist()
 
 
-def nothing_broadcast(truth: Truth) -> str | None:
+def nothing_broadcast(laboratory: Laboratory) -> str | None:
     """Why broadcasts say nothing of entities; None where they do."""
-    shared = RECIPES[truth.result.options.algorithm].shared
-    return None if "entities" in shared else "no entity embedding is broadcast"
+    return None if "entities" in laboratory.settings.recipe.shared else "no entity embedding is broadcast"
+
+
+class Dictionary(NamedTuple):
+    """Guessed names.
+
+    Attributes:
+        held: by victim those that it holds. invented: as many that nobody holds as the longest of these lists.
+    """
+
+    held: dict[str, list[str]]
+    invented: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All, each once."""
+        return list(dict.fromkeys([name for names in self.held.values() for name in names] + self.invented))
+
+
+def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: int, seed: int) -> Dictionary:
+    """Names that victims hold and the colluders do not, at most `guesses` of each, and invented ones."""
+    own = {number for one in graph.clients if one.name in colluders for number in one.entity_ids.tolist()}
+    held = {}
+    for client in graph.clients:
+        if client.name not in colluders:
+            trained = client.entity_ids[: client.num_trained_entities].tolist()
+            foreign = [number for number in trained if number not in own]
+            rng = generator(seed, "guessed names", client.name)
+            held[client.name] = [graph.entities[foreign[place]] for place in rng.permutation(len(foreign))[:guesses]]
+    longest, taken = max(held.values(), key=len, default=[]), set(graph.entities)
+    return Dictionary(held, [invent(name, taken) for name in longest])
+
+
+def invent(name: str, taken: set[str]) -> str:
+    """A name that is not taken, which then is."""
+    while name in taken:
+        name += "*"
+    taken.add(name)
+    return name

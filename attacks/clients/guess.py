@@ -26,29 +26,26 @@ Source: ours.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.clients.asking import nothing_broadcast
+from attacks.clients.asking import draw_dictionary, invent, nothing_broadcast
 from attacks.figure import Figure
-from attacks.kge.view import KgeView
+from attacks.kge.view import ColluderKnowledge, KgeView
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import estimate_auc, placements
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
-from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
@@ -102,139 +99,76 @@ class Guesser(Adversary):
         self.moved, self.sent, self.trained = tensors["moved"], tensors["sent"], tensors["trained"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How many names of each victim stand in the dictionary."""
+class Told(NamedTuple):
+    """By way and name how sure the client is that another one holds it, above 1 where it says so."""
 
-    guesses: int
-
-
-class Dictionary(NamedTuple):
-    """Guessed names.
-
-    Attributes:
-        held: by victim those that it holds. invented: as many that nobody holds as the longest of these lists.
-        references: further ones that nobody holds, as the client knows.
-    """
-
-    held: dict[str, list[str]]
-    invented: list[str]
-    references: list[str]
-
-    @property
-    def names(self) -> list[str]:
-        """All, each once."""
-        return list(
-            dict.fromkeys([name for names in self.held.values() for name in names] + self.invented + self.references)
-        )
+    ways: dict[str, dict[str, float]]
 
 
-def planned(options: KgeAttackOptions) -> Any:
-    """The adversary's part under these options; what it knows of names comes from outside of the federation."""
+def guess(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Told | str:
+    """Train first rounds with the guessed names, and say of each whether another client holds it; or why it cannot ask."""
+    assert view.colluder is not None
+    own = view.colluder.of_the_first
+    if reason := nothing_broadcast(laboratory):
+        return reason
+    if not view.dictionary:
+        return f"nobody holds a name that {own.name} does not"
+    if laboratory.defended:
+        return laboratory.defended
+    everybody = max((rounds[0] for rounds in laboratory.uploads.values() if rounds), default=0)
+    seen = [number for number in laboratory.uploads[own.name] if number > everybody]
+    if not all(laboratory.uploads.values()) or not seen:
+        return f"{own.name} took part in no round after all clients had uploaded"
+    taken = {*view.dictionary, *own.entity_names}
+    references = [invent("*", taken) for _ in range(NUM_REFERENCES)]
+    names = [*view.dictionary, *references]
+    made: list[Guesser] = []
 
-    def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-        return Plan(options.guesses)
+    def guesser(rows: np.ndarray) -> Guesser:
+        made.append(Guesser(own.name, rows))
+        return made[0]
 
-    return plan
+    last = None if laboratory.noised else min(seen)  # else the noise follows from the number of rounds
+    triples = invented_triples(own, names, generator(laboratory.seed, "invented triples"))
+    try:
+        laboratory.train_with_triples(own.name, triples, guesser, last=last)
+    except TrainingError as error:
+        return f"the run broke down with the guessed names in it: {error}"
+    moved = dict(zip(names, made[0].moved.tolist(), strict=True))
+    usual = float(np.median([moved[name] for name in references]))
+    bound = max(abs(moved[name] - usual) for name in references) + UNCHANGED
+    found = {"rows": {name: abs(one - usual) / bound for name, one in moved.items()}}
+    if view.union is not None:
+        found["list"] = {name: 2.0 * (name in view.union) for name in names}
+    return Told(found)
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
-    """Train the run with the guessed names; figures of every victim."""
-    victims = [victim.name for victim in truth.view.victims]
-    dictionary = dictionary_of(truth, plan.guesses)
-    found = _answers(truth, dictionary)
+def invented_triples(own: ColluderKnowledge, names: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+    """For each name a random triple of the client's training with the name for its tail, object `[k, 3]`."""
+    chosen = own.triples[rng.integers(0, len(own.triples), len(names))]
+    tails = np.array(names, dtype=object)
+    return np.stack([own.entity_names[chosen[:, 0]], own.relation_names[chosen[:, 1]], tails], axis=1)
+
+
+def score(claims: Told | str, truth: Truth) -> list[Figure]:
+    """Figures of every victim, of the names in the dictionary."""
+    dictionary = draw_dictionary(truth.graph, truth.colluders, truth.attack.dictionary, truth.seed)
     figures = []
-    for victim in victims:
+    for victim in truth.victims:
         held = dictionary.held[victim]
-        reason = found if isinstance(found, str) else None
+        reason = claims if isinstance(claims, str) else None
         if not reason and len(held) < 2:
             reason = f"it holds {len(held)} names that {truth.colluder} does not; it takes 2"
-        if reason or isinstance(found, str):
+        if reason or isinstance(claims, str):
             figures += truth.not_attacked(victim, reason or "")
             continue
         invented = dictionary.invented[: len(held)]
         scores = {
             way: tuple(np.array([told[name] for name in names]) for names in (held, invented))
-            for way, told in found.items()
+            for way, told in claims.ways.items()
         }
         figures += _figures(truth, victim, scores)
     return figures
-
-
-def dictionary_of(truth: Truth, guesses: int) -> Dictionary:
-    """Names that victims hold and the client does not, at most `guesses` of each, and invented ones."""
-    graph: FederatedGraph = truth.graph
-    own = {number for name in truth.colluders for number in truth.client(name).entity_ids.tolist()}
-    held = {}
-    for victim in truth.view.victims:
-        client = truth.client(victim.name)
-        foreign = [number for number in client.entity_ids[: client.num_trained_entities].tolist() if number not in own]
-        rng = generator(truth.seed, "guessed names", victim.name)
-        held[victim.name] = [graph.entities[foreign[place]] for place in rng.permutation(len(foreign))[:guesses]]
-    taken = set(graph.entities)
-
-    def invent(name: str) -> str:
-        while name in taken:
-            name += "*"
-        taken.add(name)
-        return name
-
-    longest = max(held.values(), key=len, default=[])
-    return Dictionary(held, [invent(name) for name in longest], [invent("*") for _ in range(NUM_REFERENCES)])
-
-
-def with_guesses(graph: FederatedGraph, client: ClientGraph, guessed: list[str], rng: np.random.Generator) -> Any:
-    """The federation in which a client claims to hold names, and the numbers of its rows of these, int64 `[g]`.
-
-    It invents a triple for each: a random own one of its training with the name for its tail.
-    """
-    known = {name: number for number, name in enumerate(graph.entities)}
-    entities = graph.entities + tuple(name for name in guessed if name not in known)
-    number = {name: place for place, name in enumerate(entities)}
-    train, valid, test = (client.to_global(part) for part in (client.train, client.valid, client.test))
-    invented = train[rng.integers(0, len(train), len(guessed))].copy()
-    invented[:, 2] = [number[name] for name in guessed]
-    claimed = ClientGraph.from_global(client.name, np.concatenate([train, invented]), valid, test)
-    place = {entity: row for row, entity in enumerate(claimed.entity_ids.tolist())}
-    rows = np.array([place[number[name]] for name in guessed], dtype=np.int64)
-    clients = tuple(claimed if one.name == client.name else one for one in graph.clients)
-    return replace(graph, entities=entities, clients=clients), rows
-
-
-def _answers(truth: Truth, dictionary: Dictionary) -> dict[str, dict[str, float]] | str:
-    """By way and name how sure the client is that another one holds it, above 1 where it says so; or why it cannot ask."""
-    result: FederationResult = truth.result
-    entries, party = result.transcript.entries, client_party(truth.colluder)
-    if reason := nothing_broadcast(truth):
-        return reason
-    if not any(dictionary.held.values()):
-        return f"nobody holds a name that {truth.colluder} does not"
-    if result.options.defense and truth.view.train is run_federation:
-        return "the run was defended: it can be trained again with that defense's transport alone"
-    uploaded = {one.sender: one.round for one in reversed(entries) if one.direction == "up" and one.round > 0}
-    everybody = max(uploaded.values(), default=0)
-    seen = [one.round for one in entries if one.sender == party and one.direction == "up" and one.round > everybody]
-    if len(uploaded) < len(result.graph.clients) or not seen:
-        return f"{truth.colluder} took part in no round after all clients had uploaded"
-    options = result.options
-    if not result.protection.guarantees:  # else the noise follows from the number of rounds
-        options = msgspec.structs.replace(options, rounds=min(seen), eval_every=min(seen), patience=0)
-    names = dictionary.names
-    rng = generator(truth.seed, "invented triples")
-    graph, rows = with_guesses(result.graph, truth.client(truth.colluder), names, rng)
-    guesser = Guesser(truth.colluder, rows)
-    try:
-        truth.view.train(graph, options, adversary=guesser)
-    except TrainingError as error:
-        return f"the run broke down with the guessed names in it: {error}"
-    moved = dict(zip(names, guesser.moved.tolist(), strict=True))
-    usual = float(np.median([moved[name] for name in dictionary.references]))
-    bound = max(abs(moved[name] - usual) for name in dictionary.references) + UNCHANGED
-    found = {"rows": {name: abs(one - usual) / bound for name, one in moved.items()}}
-    if any(one.kind == "psu-union-list" and one.receiver == party and one.table == "entities" for one in entries):
-        union = set(result.row_names["entities"])
-        found["list"] = {name: 2.0 * (name in union) for name in names}
-    return found
 
 
 def _figures(truth: Truth, victim: str, scores: Mapping[str, tuple[np.ndarray, ...]]) -> list[Figure]:
@@ -267,11 +201,11 @@ ATTACK = Attack(
     "tells, for one client, names that others hold, by claiming guessed ones; trains first rounds once more",
     Needs(entities=True, alone=True),
     METRICS,
-    planned(KgeAttackOptions()),
+    guess,
     score,
     threats=("client",),
     items={"found": "guessed names", "auc": "guessed names"},
-    configured=lambda options: replace(ATTACK, run=planned(options)),
-    in_order=True,
+    configured=lambda options: replace(ATTACK, dictionary=options.guesses),
+    dictionary=KgeAttackOptions().guesses,
     trains=True,
 )

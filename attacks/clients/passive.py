@@ -28,6 +28,7 @@ from torch import Tensor
 from attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
@@ -43,14 +44,18 @@ class Scorers:
     names: Scorer
 
 
-def listen(view: KgeView, rng: np.random.Generator) -> dict[str, Scorers]:
-    """The same for every victim: broadcasts do not tell clients apart."""
+def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scorers | str]:
+    """The same for every victim: broadcasts do not tell clients apart. A reason where there are none."""
+    if silent := nothing_broadcast(laboratory):
+        return {victim.name: silent for victim in view.victims}
     own = view.colluder
     assert own is not None
     place, kind = numbers(own.entity_names), numbers(own.relation_names)
 
+    model = view.model
+
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:
-        return row_scores(view.model, rows, own.relations, places(triples, place, kind))
+        return row_scores(model, rows, own.relations, places(triples, place, kind))
 
     def beyond_own(triples: np.ndarray) -> np.ndarray:
         return 2 * scores(own.shared_entities, triples) - scores(own.entities, triples)
@@ -66,14 +71,15 @@ def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np
     return model.score(entities[heads], relations[kinds], entities[tails]).double().numpy()
 
 
-def score(claims: Mapping[str, Scorers], truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Scorers | str], truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures, silent = [], nothing_broadcast(truth)
+    figures = []
     for victim, scorers in claims.items():
-        if reason := silent or no_relation(truth, victim):
-            figures += truth.not_attacked(victim, reason)
+        reason = scorers if isinstance(scorers, str) else no_relation(truth, victim)
+        if reason or isinstance(scorers, str):
+            figures += truth.not_attacked(victim, reason or "")
             continue
-        asked = draw_questions(truth, victim, askable(truth, victim), truth.rng)
+        asked = draw_questions(truth, victim, askable(truth.graph, truth.colluders, victim), truth.rng)
         figures += question_figures(truth, victim, asked, scorers.ways, {"names": scorers.names})
     return figures
 
@@ -87,5 +93,4 @@ ATTACK = Attack(
     score,
     threats=("client",),
     items=ITEMS,
-    in_order=True,
 )

@@ -27,16 +27,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.graphs.models import GraphModel, PublicSettings
+from attacks.graphs.models import GraphModel
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import GraphView
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.estimate import exact, mean, proportion
-from fkgsec.federation.loop import run_federation
-from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.result import GnnResult
-from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
+from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 
 NAME = "backdoor"
@@ -96,22 +95,22 @@ class Plan:
     """What the malicious clients agree on.
 
     Attributes:
-        trigger: None where the first one's graphs are too small for one of two nodes. clients: their names.
+        trigger: what they hide in graphs. clients: their names.
         target: the class that triggered graphs are to have. share: of training graphs that each poisons.
     """
 
-    trigger: Trigger | None
+    trigger: Trigger
     clients: tuple[str, ...]
     target: int
     share: float
 
 
-def poisoned(client: ClientGraphs, plan: Plan, trigger: Trigger, rng: np.random.Generator) -> ClientGraphs:
+def poisoned(client: ClientGraphs, plan: Plan, rng: np.random.Generator) -> ClientGraphs:
     """A client with a share of its training graphs triggered and called the target.
 
     These are random ones of other classes with more nodes than the trigger; all such where there are fewer than the share.
     """
-    graphs = client.graphs
+    graphs, trigger = client.graphs, plan.trigger
     usable = client.train[(graphs.classes[client.train] != plan.target) & (graphs.sizes[client.train] > len(trigger))]
     chosen = rng.permutation(usable)[: int(plan.share * len(client.train))]
     if not len(chosen):
@@ -143,29 +142,39 @@ def _replaced(graphs: GraphSet, numbers: np.ndarray, others: GraphSet, target: i
     )
 
 
-def with_backdoor(federation: FederatedGraphs, plan: Plan, trigger: Trigger, seed: int) -> FederatedGraphs:
-    """The federation with its malicious clients' training graphs poisoned."""
-    clients = [
-        poisoned(client, plan, trigger, generator(seed, "poisoned graphs", client.name))
-        if client.name in plan.clients
-        else client
-        for client in federation.clients
-    ]
-    return replace(federation, clients=tuple(clients))
+class Planted(NamedTuple):
+    """What the malicious clients did, and the run with it, see `View.run`."""
+
+    plan: Plan
+    run: int
 
 
 def planned(options: GraphAttackOptions) -> Any:
-    """The adversary's part under these options: it draws the trigger from its own graphs."""
+    """The adversary under these options: it draws a trigger from its own graphs, and poisons its clients' training graphs."""
 
-    def plan(view: GraphView, rng: np.random.Generator) -> Plan:
+    def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
         assert view.colluder is not None
         own = view.colluder.graphs.subset(view.colluder.train)
         num_nodes = int(options.trigger_size * own.sizes.mean())
         others = [victim.name for victim in view.victims][: options.malicious - 1]
+        num_classes, target = view.colluder.graphs.num_classes, options.target_class
         trigger = Trigger.drawn(num_nodes, options.trigger_density, rng) if num_nodes >= 2 else None
-        return Plan(trigger, (view.colluder.name, *others), options.target_class, options.poisoned)
+        if laboratory.defended:
+            return laboratory.defended
+        if not view.settings.recipe.shared:
+            return f"nothing crosses in {view.settings.algorithm}"
+        if target >= num_classes:
+            return f"its classes are 0 to {num_classes - 1}; the target is {target}"
+        if trigger is None:
+            return "the trigger would have fewer than 2 nodes"
+        plan = Plan(trigger, (view.colluder.name, *others), target, options.poisoned)
 
-    return plan
+        def poison(client: ClientGraphs) -> ClientGraphs:
+            return poisoned(client, plan, generator(laboratory.seed, "poisoned graphs", client.name))
+
+        return Planted(plan, laboratory.train(data=dict.fromkeys(plan.clients, poison)).run)
+
+    return plant
 
 
 class _Measured(NamedTuple):
@@ -182,18 +191,11 @@ class _Measured(NamedTuple):
     drop: np.ndarray
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
-    """Train the poisoned run; each client's figures, and those of all honest clients of the same data set together."""
-    clean, trigger = truth.result, plan.trigger
-    reason = _obstacle(truth, plan)
-    if reason or trigger is None:
-        return [
-            figure
-            for victim in truth.view.victims
-            for figure in truth.not_attacked(victim.name, reason or "the trigger would have fewer than 2 nodes")
-        ]
-    federation = with_backdoor(truth.graph, plan, trigger, truth.seed)
-    attacked = truth.view.train(federation, clean.options)
+def score(claims: Planted | str, truth: Truth) -> list[Figure]:
+    """Each client's figures, and those of all honest clients of the same data set together."""
+    if isinstance(claims, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
+    plan, clean, attacked = claims.plan, truth.result, truth.runs[claims.run]
     vocabulary = next(one.vocabulary for one in truth.graph.clients if one.name == plan.clients[0])
     figures: list[Figure] = []
     honest: list[_Measured] = []
@@ -202,25 +204,12 @@ def score(plan: Plan, truth: Truth) -> list[Figure]:
             figures += truth.not_attacked(client.name, "its classes are not those of the malicious clients")
             continue
         rng = generator(truth.seed, "triggered graphs", client.name)
-        measured = _measure(clean, attacked, place, plan.target, trigger, rng)
+        measured = _measure(clean, attacked, place, plan.target, plan.trigger, rng)
         malicious = client.name in plan.clients
         figures += _figures(truth, client.name, [measured], MALICIOUS if malicious else "")
         if not malicious:
             honest.append(measured)
     return figures + (_figures(truth, ALL, honest) if honest else [])
-
-
-def _obstacle(truth: Truth, plan: Plan) -> str | None:
-    """Why there is no backdoor to plant."""
-    result: GnnResult = truth.result
-    clients = {client.name: client for client in result.graph.clients}
-    if result.options.defense and truth.view.train is run_federation:
-        return "the run was defended: it can be trained again with that defense's transport alone"
-    if not RECIPES[result.options.algorithm].shared:
-        return f"nothing crosses in {result.options.algorithm}"
-    if plan.target >= clients[plan.clients[0]].graphs.num_classes:
-        return f"its classes are 0 to {clients[plan.clients[0]].graphs.num_classes - 1}; the target is {plan.target}"
-    return None
 
 
 def _measure(

@@ -22,14 +22,15 @@ Source: ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attacks.figure import Figure
-from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.algorithms.graphs.fedstar import STRUCTURE
@@ -42,12 +43,23 @@ NAME = "degree-support"
 STRUCTURE_INPUT, WHOLE_INPUT = f"{STRUCTURE}embedding.weight", "pre.weight"
 TOLERANCE = 8 * 2.0**-23  # of a number, or of a step of Adam: float32's rounding, as on another machine, no gradient
 GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
-Claims = Mapping[str, "np.ndarray | str"]
 
 
-def claim(view: GraphView, rng: np.random.Generator) -> dict[str, np.ndarray | str]:
-    """By victim, which columns its training graphs use, bool `[k]`; or why that cannot be told."""
-    return {victim.name: _used(view, victim) for victim in view.victims}
+class Told(NamedTuple):
+    """Columns that the adversary says a victim's training graphs use, bool `[k]`, and those that graphs it knows use, if any."""
+
+    columns: np.ndarray
+    by_graphs: np.ndarray | None
+
+
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Told | str]:
+    """By victim, which columns its training graphs use; or why that cannot be told."""
+    found: dict[str, Told | str] = {}
+    for victim in view.victims:
+        used, known = _used(view, victim), victim.auxiliary
+        by_graphs = None if known is None or isinstance(used, str) else used_columns(known, view.settings)
+        found[victim.name] = used if isinstance(used, str) else Told(used, by_graphs)
+    return found
 
 
 def _used(view: GraphView, victim: GraphVictim) -> np.ndarray | str:
@@ -96,9 +108,9 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
     return parameter.detach()
 
 
-def score(claims: Claims, truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Told | str], truth: Truth) -> list[Figure]:
     """The share of columns that are told rightly, of each victim and of all together."""
-    figures, settings = [], truth.view.settings
+    figures, settings = [], PublicSettings.of(truth.result.options)
     right, guessed, total = 0, 0, 0
     for name, claimed in claims.items():
         if isinstance(claimed, str):
@@ -106,14 +118,14 @@ def score(claims: Claims, truth: Truth) -> list[Figure]:
             continue
         client = truth.client(name)
         used = used_columns(client.graphs.subset(client.train), settings)
-        victim = next(one for one in truth.view.victims if one.name == name)
-        guesses = _guesses(used, victim.auxiliary, settings)
+        right_columns = claimed.columns == used
+        guesses = _guesses(used, claimed.by_graphs)
         best = max(guesses.values(), key=lambda one: one.value)
-        right, guessed, total = right + (claimed == used).sum(), guessed + best.value * len(used), total + len(used)
-        counts = {"used": int(used.sum()), "claimed": int(claimed.sum())}
+        right, guessed, total = right + right_columns.sum(), guessed + best.value * len(used), total + len(used)
+        counts = {"used": int(used.sum()), "claimed": int(claimed.columns.sum())}
         figures.append(
             truth.figure(
-                "columns", name, proportion(int((claimed == used).sum()), len(used)), baseline=best, attainable=1.0,
+                "columns", name, proportion(int(right_columns.sum()), len(used)), baseline=best, attainable=1.0,
                 guesses=guesses, counts=counts,
             )
         )  # fmt: skip
@@ -139,12 +151,12 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
     return np.asarray((features != 0).any(axis=0)[columns])
 
 
-def _guesses(used: np.ndarray, auxiliary: GraphSet | None, settings: PublicSettings) -> dict[str, Estimate]:
+def _guesses(used: np.ndarray, by_graphs: np.ndarray | None) -> dict[str, Estimate]:
     """How many columns an adversary tells that saw no upload."""
     most = max(int(used.sum()), int((~used).sum()))
     found = {GUESS_COUNT: proportion(most, len(used))}
-    if auxiliary is not None:
-        found[GUESS_GRAPHS] = proportion(int((used_columns(auxiliary, settings) == used).sum()), len(used))
+    if by_graphs is not None:
+        found[GUESS_GRAPHS] = proportion(int((by_graphs == used).sum()), len(used))
     return found
 
 

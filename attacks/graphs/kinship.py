@@ -26,6 +26,7 @@ import torch
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.graphs.properties import change
 from attacks.graphs.view import PARAMETERS, GraphView
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import measure_membership
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
@@ -35,7 +36,7 @@ NAME = "client-kinship"
 Pairs = Mapping[tuple[str, str], float]
 
 
-def claim(view: GraphView, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
     """By variant, how alike each two clients look."""
     known = [one for one in view.victims if one.broadcast is not None and one.upload is not None]
     updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}

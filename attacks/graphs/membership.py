@@ -36,6 +36,7 @@ from attacks.graphs.models import GraphModel, parameter_names, train_layers
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.shadows import train_reference, train_shadows
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from attacks.laboratory import Laboratory
 from attacks.membership.evaluation import METRICS, measures
 from attacks.membership.figures import measure_membership
 from attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
@@ -51,14 +52,16 @@ NO_LAYERS = "its first and last layers do not cross, and there are no graphs of 
 Scores = Mapping[str, np.ndarray]
 
 
-def claim(view: GraphView, rng: np.random.Generator, *, num_shadows: int) -> dict[str, Scores | str]:
+def claim(
+    view: GraphView, laboratory: Laboratory, rng: np.random.Generator, *, num_shadows: int
+) -> dict[str, Scores | str]:
     """By victim and way of telling the score of each candidate, float64 `[n]`, larger for those taken for members; or why none.
 
     Args:
         num_shadows: federations that the adversary trains, where it has graphs to train them on.
     """
     if view.threat_model.models:
-        return _of_models(view, rng, num_shadows if view.threat_model.auxiliary else 0)
+        return _of_models(view, laboratory, rng, num_shadows if view.threat_model.auxiliary else 0)
     return {
         victim.name: _of_shared(view, victim, victim.candidates, rng)
         for victim in view.victims
@@ -66,10 +69,12 @@ def claim(view: GraphView, rng: np.random.Generator, *, num_shadows: int) -> dic
     }
 
 
-def _of_models(view: GraphView, rng: np.random.Generator, num_shadows: int) -> dict[str, Scores | str]:
+def _of_models(
+    view: GraphView, laboratory: Laboratory, rng: np.random.Generator, num_shadows: int
+) -> dict[str, Scores | str]:
     """Of the models that clients are left with."""
-    shadows = train_shadows(view, num_shadows, rng) if num_shadows else None
-    reference = train_reference(view, rng) if view.threat_model.auxiliary and not shadows else {}
+    shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
+    reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
     found: dict[str, Scores | str] = {}
     for victim in view.victims:
         if victim.candidates is None:

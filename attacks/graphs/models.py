@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import asdict
 from torch import Tensor
 from torch.nn import functional
 
+from attacks.laboratory import PublicSettings
 from fkgsec.federation.options import replace
-from fkgsec.federation.recipes import RECIPES, Recipe
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.options import GnnOptions
 from fkgsec.gnn.rule import GraphRule
 from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
@@ -28,37 +26,6 @@ LAYER_EPOCHS, LAYER_RATE = (
     100,
     0.005,
 )  # of layers that an adversary trains itself: few graphs, one or two batches an epoch
-_NOT_PUBLIC = ("seed", "protocol_seed", "device", "defense")
-
-
-@dataclass(frozen=True)
-class PublicSettings:
-    """What every party knows of a run: its options, which are attributes here, but for seeds, device and defense.
-
-    >>> PublicSettings.of(GnnOptions(width=32)).width
-    32
-    """
-
-    fields: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, options: GnnOptions) -> PublicSettings:
-        """Those of a run."""
-        return cls({name: value for name, value in asdict(options).items() if name not in _NOT_PUBLIC})
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "fields" or name not in self.fields:
-            raise AttributeError(f"{name!r} is no public setting of a run")
-        return self.fields[name]
-
-    @property
-    def recipe(self) -> Recipe:
-        """Of the algorithm."""
-        return RECIPES[self.fields["algorithm"]]
-
-    def options(self, seed: int, **changes: Any) -> GnnOptions:
-        """Options of a run like it, in clear, with a seed of the adversary's own."""
-        return GnnOptions(**{**self.fields, "seed": seed, "device": "cpu", **changes})
 
 
 @dataclass(frozen=True, eq=False)

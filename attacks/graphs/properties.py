@@ -32,8 +32,9 @@ import numpy as np
 import torch
 
 from attacks.figure import Figure
-from attacks.graphs.models import PublicSettings, own_client
+from attacks.graphs.models import own_client
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.estimate import Estimate, exact
@@ -84,7 +85,7 @@ class Inferred(NamedTuple):
     guesses: Mapping[str, Properties]
 
 
-def claim(view: GraphView, rng: np.random.Generator) -> dict[str, Inferred | str]:
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | str]:
     """By victim what is inferred of it, or why nothing is."""
     return {victim.name: _infer(view, victim, rng) for victim in view.victims}
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from attacks.graphs.models import GraphModel
 from attacks.graphs.view import GraphVictim, GraphView, joined_sets, models_of
+from attacks.laboratory import Laboratory
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 
 
@@ -41,7 +42,7 @@ class Shadows:
     inside: Mapping[str, np.ndarray]
 
 
-def train_shadows(view: GraphView, count: int, rng: np.random.Generator) -> Shadows:
+def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.random.Generator) -> Shadows:
     """Train so many federations, an even number, on halves of the candidates of all victims that have auxiliary graphs."""
     victims = [one for one in view.victims if one.candidates is not None and one.auxiliary is not None]
     sizes = {victim.name: len(victim.candidates or ()) for victim in victims}
@@ -53,7 +54,7 @@ def train_shadows(view: GraphView, count: int, rng: np.random.Generator) -> Shad
     logits: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in sizes}
     for number in range(count):
         chosen = {name: halves[number] for name, halves in inside.items()}
-        for victim, models in zip(victims, _train(view, victims, chosen, rng), strict=True):
+        for victim, models in zip(victims, _train(view, laboratory, victims, chosen, rng), strict=True):
             assert victim.candidates is not None
             for name, model in models.items():
                 logits[victim.name].setdefault(name, []).append(model.logits(victim.candidates))
@@ -63,15 +64,22 @@ def train_shadows(view: GraphView, count: int, rng: np.random.Generator) -> Shad
     )
 
 
-def train_reference(view: GraphView, rng: np.random.Generator) -> dict[str, dict[str, GraphModel]]:
+def train_reference(
+    view: GraphView, laboratory: Laboratory, rng: np.random.Generator
+) -> dict[str, dict[str, GraphModel]]:
     """By victim the models of a federation that trained on no candidate."""
     victims = [one for one in view.victims if one.candidates is not None and one.auxiliary is not None]
     none = {victim.name: np.zeros(len(victim.candidates or ()), dtype=bool) for victim in victims}
-    return {victim.name: models for victim, models in zip(victims, _train(view, victims, none, rng), strict=True)}
+    trained = _train(view, laboratory, victims, none, rng)
+    return {victim.name: models for victim, models in zip(victims, trained, strict=True)}
 
 
 def _train(
-    view: GraphView, victims: list[GraphVictim], chosen: Mapping[str, np.ndarray], rng: np.random.Generator
+    view: GraphView,
+    laboratory: Laboratory,
+    victims: list[GraphVictim],
+    chosen: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
 ) -> list[dict[str, GraphModel]]:
     """The models that each client of a federation on these candidates is left with."""
     if not victims:
@@ -81,7 +89,7 @@ def _train(
     if len(clients) == 1:  # nobody to average with
         changes |= {"algorithm": "local-gc", "settings": None}
     options = view.settings.options(int(rng.integers(2**31)), **changes)
-    result = view.train(FederatedGraphs("shadows", clients), options)
+    result = laboratory.train_own(FederatedGraphs("shadows", clients), options)
     return [models_of(result, place, view.settings) for place in range(len(clients))]
 
 

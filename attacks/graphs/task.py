@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import graph_view
-from attacks.registry import Attack, Case, Truth, attack_view
+from attacks.laboratory import Laboratory
+from attacks.registry import Attack, Case, attack_view
 from attacks.view import ATTACKED, GRAPH, MODELS, THREAT_MODELS, AttackedTask
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.result import GnnResult
-from fkgsec.randomness import generator
 
 KINSHIP = "client-kinship"
 
@@ -39,18 +39,16 @@ def cases(
     (who,), seed = options.colluders(result.graph.clients), options.seed
     found = []
     for name in attack.fitting(options.threat, result.options.algorithm):
-        view = graph_view(
-            result,
-            THREAT_MODELS[name],
+        view_of = partial(
+            graph_view,
+            threat_model=THREAT_MODELS[name],
             colluder=who,
             seed=seed,
             candidates=attack.needs.candidates,
             first=attack.needs.first_round,
         )
-        view = replace(view, train=train)
-        truth = Truth(attack, view, result, who, seed, generator(seed, "score", attack.name, name))
-        figures = attack_view(attack, view, truth, generator(seed, "attack", attack.name, name))
-        found.append((figures, [items.assign(threat_model=name) for items in truth.scores]))
+        figures, scores = attack_view(attack, view_of(result), Laboratory(result, train, seed, view_of), (who,))
+        found.append((figures, [items.assign(threat_model=name) for items in scores]))
     return found
 
 

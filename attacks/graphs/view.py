@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.models import GraphModel, PublicSettings
+from attacks.graphs.models import GraphModel
+from attacks.laboratory import PublicSettings
 from attacks.view import ThreatModel, Victim, View
 from fkgsec.exchange.tensors import factors
 from fkgsec.exchange.tensors.places import tensor_places

@@ -1,10 +1,12 @@
-"""Views whose rows stand in a random order, with truth that goes by the same order, so that the place of a row says nothing.
+"""Views whose rows stand in a random order, with truth that goes by the same order, so that the index of a row says nothing.
 
-    view, clients = shuffled(view, graph, rng)
-    view.victims[0].entities[3]                       # the row of local id 3 of clients["victim a"], whichever entity that is now
+    order = RowOrder(graph, seed=0)
+    view = order.shuffled(view)
+    view.victims[0].entities[3]              # the row of local id 3 of order.clients()["victim a"], whichever entity that is now
 
-Clients number their rows along the vocabulary (`ClientGraph.from_global`), and messages keep that order: a place alone would name
-entities that a threat model hides.
+All views of one order have a client's rows in the same order, so that they can be compared over rounds. Clients number their rows
+along the vocabulary (`ClientGraph.from_global`), and messages keep that order: an index alone would name entities that a threat
+model hides.
 """
 
 from __future__ import annotations
@@ -17,34 +19,54 @@ from torch import Tensor
 
 from attacks.kge.view import KgeView, VictimView
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
+from fkgsec.federation.recipes import ENTITIES, RELATIONS, Table
+from fkgsec.randomness import generator
+
+TABLES = ENTITIES + RELATIONS
 
 
-def shuffled(view: KgeView, graph: FederatedGraph, rng: np.random.Generator) -> tuple[KgeView, dict[str, ClientGraph]]:
-    """The view with each victim's rows in another order, and by victim its graph with local ids that follow it.
+class RowOrder:
+    """A random order of each client's rows.
 
     Rows of a secure sum stay where the server has them, and rows that no training triple names behind the others.
     """
-    victims, clients = [], {}
-    for victim in view.victims:
-        client = next(one for one in graph.clients if one.name == victim.name)
-        entities, relations = (
-            _order(rows, count, rng)
-            for rows, count in (
-                (None if "entities" in victim.claims else victim.entities, client.num_trained_entities),
-                (None if "relations" in victim.claims else victim.relations, client.num_trained_relations),
-            )
-        )
-        victims.append(_rearranged(victim, entities, relations))
-        clients[victim.name] = _renumbered(client, entities, relations)
-    return replace(view, victims=tuple(victims)), clients
 
+    def __init__(self, graph: FederatedGraph, seed: int) -> None:
+        self._graph, self._seed = graph, seed
+        self._orders: dict[tuple[str, Table], np.ndarray] = {}
 
-def _order(rows: Tensor | None, num_trained: int, rng: np.random.Generator) -> np.ndarray | None:
-    """Which row comes at each place, int64 `[n]`; None: all stay."""
-    if rows is None:
-        return None
-    count = min(num_trained, len(rows))
-    return np.concatenate([rng.permutation(count), np.arange(count, len(rows))])
+    def shuffled(self, view: KgeView) -> KgeView:
+        """The view with each victim's rows in this order."""
+        victims = []
+        for victim in view.victims:
+            client = next(one for one in self._graph.clients if one.name == victim.name)
+            orders = {
+                table: None if table in victim.claims else self._order(victim.name, table, rows, count)
+                for table, rows, count in (
+                    ("entities", victim.entities, client.num_trained_entities),
+                    ("relations", victim.relations, client.num_trained_relations),
+                )
+            }
+            victims.append(_rearranged(victim, orders["entities"], orders["relations"]))
+        return replace(view, victims=tuple(victims))
+
+    def clients(self) -> dict[str, ClientGraph]:
+        """By name the clients that a view had rows of, with local ids that follow the order."""
+        seen = {name for name, _ in self._orders}
+        return {
+            client.name: _renumbered(client, *(self._orders.get((client.name, table)) for table in TABLES))
+            for client in self._graph.clients
+            if client.name in seen
+        }
+
+    def _order(self, victim: str, table: Table, rows: Tensor | None, num_trained: int) -> np.ndarray | None:
+        """Which row comes at each index, int64 `[n]`; None: all stay."""
+        if rows is None:
+            return None
+        if (victim, table) not in self._orders:
+            count, rng = min(num_trained, len(rows)), generator(self._seed, "row order", victim, table)
+            self._orders[victim, table] = np.concatenate([rng.permutation(count), np.arange(count, len(rows))])
+        return self._orders[victim, table]
 
 
 def _rearranged(victim: VictimView, entities: np.ndarray | None, relations: np.ndarray | None) -> VictimView:
@@ -63,7 +85,11 @@ def _rearranged(victim: VictimView, entities: np.ndarray | None, relations: np.n
         table: rows if (order := orders[table]) is None else rows[torch.from_numpy(order)]
         for table, rows in victim.received.items()
     }
-    return replace(victim, received=received)
+    aligned = {
+        table: rows if (order := orders[table]) is None else rows[order[: len(rows)]]
+        for table, rows in victim.aligned.items()
+    }
+    return replace(victim, received=received, aligned=aligned)
 
 
 def _renumbered(client: ClientGraph, entities: np.ndarray | None, relations: np.ndarray | None) -> ClientGraph:

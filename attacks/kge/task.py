@@ -11,17 +11,18 @@ from typing import Any
 
 import msgspec
 
+from attacks.clients.asking import draw_dictionary
+from attacks.kge.laboratory import KgeLaboratory
 from attacks.kge.leak_draws import other_seeds, widen
-from attacks.kge.row_order import shuffled
-from attacks.kge.view import kge_view
+from attacks.kge.row_order import RowOrder
+from attacks.kge.view import KgeView, kge_view
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import DEFAULT, Attack, Case, Truth, attack_view
-from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask
-from fkgsec.data.graph import ClientGraph, FederatedGraph
+from attacks.registry import DEFAULT, Attack, Case, attack_view
+from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask, ThreatModel
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import FederationResult, run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
-from fkgsec.randomness import generator
 
 ALONE = ("edges", "degrees")  # what a server learns that nobody helps
 
@@ -98,19 +99,40 @@ def _draw(
 ) -> dict[str, Case]:
     """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
     attack = attack.configured(options) if attack.configured else attack
-    who, seed = options.colluders(result.graph.clients), options.seed
-    found = {}
+    found, who = {}, options.colluders(result.graph.clients)
     for name in threats:
-        view = kge_view(result, THREAT_MODELS[name], colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
-        view = replace(view, train=train)
-        clients: dict[str, ClientGraph] = {}
-        if not attack.in_order:
-            view, clients = shuffled(view, result.graph, generator(seed, "row order", attack.name, name))
-        rng = generator(seed, "score", attack.name, name)
-        truth = Truth(attack, view, result, who[0], seed, rng, shuffled=clients, accomplices=who[1:])
-        figures = attack_view(attack, view, truth, generator(seed, "attack", attack.name, name))
-        found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in truth.scores]
+        figures, scores = attack_under(attack, result, THREAT_MODELS[name], options, who, leak, train)
+        found[name] = figures, [items.assign(threat_model=name, leak=leak) for items in scores]
     return found
+
+
+def attack_under(
+    attack: Attack,
+    result: FederationResult,
+    model: ThreatModel,
+    options: KgeAttackOptions,
+    who: Sequence[str],
+    leak: float,
+    train: Callable[..., FederationResult] = run_federation,
+) -> Case:
+    """Figures and scores of an attack on a run under one threat model.
+
+    Args:
+        who: those that collude, the one that acts first.
+    """
+    seed = options.seed
+    order = RowOrder(result.graph, seed)
+
+    def view_of(run: FederationResult) -> KgeView:
+        view = kge_view(run, model, colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
+        return order.shuffled(view)
+
+    view, laboratory = view_of(result), KgeLaboratory(result, train, seed, view_of)
+    if attack.asks:
+        view = laboratory.with_candidates(view, who)
+    if attack.dictionary:
+        view = replace(view, dictionary=tuple(draw_dictionary(result.graph, who, attack.dictionary, seed).names))
+    return attack_view(attack, view, laboratory, who, order.clients)
 
 
 ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, default_attacks, default_threats, kge_view, cases))

@@ -44,6 +44,7 @@ class ColluderKnowledge:
         triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
             positions in `entity_names` (-1 for an end that was not leaked) and in `relation_names`.
         first: of several whose knowledge is pooled, what the first one alone knows.
+        name: of the client.
     """
 
     entity_names: np.ndarray
@@ -53,6 +54,13 @@ class ColluderKnowledge:
     relations: Tensor
     triples: np.ndarray
     first: ColluderKnowledge | None = None
+    name: str = ""
+
+    @property
+    def named_triples(self) -> np.ndarray:
+        """Its triples with two leaked ends, as names, object `[t, 3]`."""
+        heads, kinds, tails = self.triples[(self.triples[:, [0, 2]] >= 0).all(axis=1)].T
+        return np.stack([self.entity_names[heads], self.relation_names[kinds], self.entity_names[tails]], axis=1)
 
     @property
     def of_the_first(self) -> ColluderKnowledge:
@@ -93,6 +101,11 @@ class VictimView(Victim):
         sent: of an algorithm whose clients send some rows of many rounds, which rows it sent in each such round up to the
             attacked one, bool `[rounds, n]`; None where no upload says so.
         auxiliary: names of some of its training triples, object `[a, 3]`, where the threat model gives any.
+        aligned: by table, of rows that crossed alone: a number for each row, the same for rows of one entity at all victims, and
+            no hint which entity that is.
+        uploaded: the tables that it uploaded in the attacked round. assembled: whether single uploads hold some rows only.
+        vocabulary: by table the names of the rows of `models`, which whoever holds them has.
+        candidates: triples of names, object `[c, 3]`, of which it trained on some; where an attack is to tell these.
     """
 
     entities: Tensor | None
@@ -104,6 +117,15 @@ class VictimView(Victim):
     received: Mapping[Table, Tensor] = field(default_factory=dict)
     auxiliary: np.ndarray | None = None
     sent: np.ndarray | None = None
+    aligned: Mapping[Table, np.ndarray] = field(default_factory=dict)
+    uploaded: frozenset[Table] = frozenset()
+    assembled: bool = False
+    vocabulary: Mapping[Table, np.ndarray] = field(default_factory=dict)
+    candidates: np.ndarray | None = None
+
+    def rows(self, table: Table) -> Tensor | None:
+        """Its rows of a table."""
+        return self.entities if table == "entities" else self.relations
 
     def why_none(self, part: str) -> str | None:
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
@@ -111,13 +133,23 @@ class VictimView(Victim):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KgeView(View):
-    """Everything an attack may use. `secure` has the tables that were summed securely; victims have no rows of these."""
+    """Everything an attack may use.
+
+    Attributes (beside those of `View`):
+        secure: tables that were summed securely; victims have no rows of these.
+        alignments: by party the names of the rows that it is sent, in the order of messages, where the server uses these names.
+        union: the names that every party received by a private union of names; None where there was none.
+        dictionary: names that the adversary guesses to be held by others, if an attack needs any.
+    """
 
     victims: tuple[VictimView, ...]
     model: KgeModel
     leak: float = 1.0
     colluder: ColluderKnowledge | None = None
     secure: dict[Table, SecureTable] = field(default_factory=dict)
+    alignments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    union: frozenset[str] | None = None
+    dictionary: tuple[str, ...] = ()
 
 
 def kge_view(
@@ -152,13 +184,25 @@ def kge_view(
     view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round)
     if threat_model.models:
         held = [
-            VictimView(client.name, None, None, None, "not uploaded", models=client_models(result, place))
+            VictimView(
+                client.name,
+                None,
+                None,
+                None,
+                "not uploaded",
+                models=client_models(result, place),
+                vocabulary=_vocabulary(result.graph, client),
+            )
             for place, client in enumerate(clients)
         ]
         return view(leak=leak, victims=tuple(held))
     if not threat_model.server:
         others = tuple(VictimView(name, None, None, None, "not seen") for name in names if name not in colluding)
-        return view(leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=others)
+        own = {client_party(name) for name in colluding}
+        lists = [one for one in result.transcript.entries if (one.kind, one.table) == ("psu-union-list", "entities")]
+        union = frozenset(result.row_names["entities"]) if any(one.receiver in own for one in lists) else None
+        knowledge = _pooled_knowledge(result, colluding, 1.0, seed)
+        return view(leak=1.0, colluder=knowledge, victims=others, union=union)
     uploads = {
         (message.sender, message.table): message
         for number in sorted(result.transcript.latest_uploads(result.best_round))
@@ -184,7 +228,23 @@ def kge_view(
         if client.name not in colluding
     ]
     sent = _sent(result)
-    victims = [replace(victim, sent=sent.get(client_party(victim.name))) for victim in victims]
+    numbers = {
+        table: generator(seed, "row numbers", table).permutation(len(getattr(result.graph, table)))
+        for table in RECIPES[result.options.algorithm].shared
+    }
+    entries = result.transcript.entries
+    now = {(one.sender, one.table) for one in entries if one.direction == "up" and one.round == result.best_round}
+    assembled = any(result.observed.values())
+    victims = [
+        replace(
+            victim,
+            sent=sent.get(client_party(victim.name)),
+            aligned=_aligned(result.graph, victim, numbers),
+            uploaded=frozenset(table for sender, table in now if sender == client_party(victim.name)),
+            assembled=assembled,
+        )
+        for victim in victims
+    ]
     if threat_model.auxiliary:
         places = {name: place for place, name in enumerate(names)}
         victims = [
@@ -192,7 +252,25 @@ def kge_view(
             for victim in victims
         ]
     knowledge = _pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None
-    return view(leak=leak, colluder=knowledge, victims=tuple(victims), secure=secure)
+    names_of = {party: tuple(one.names) for party, one in alignments.items()} if threat_model.identifiers else {}
+    return view(leak=leak, colluder=knowledge, victims=tuple(victims), secure=secure, alignments=names_of)
+
+
+def _vocabulary(graph: FederatedGraph, client: ClientGraph) -> dict[Table, np.ndarray]:
+    """The names of a client's entities and relations, in the order of its ids."""
+    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
+    return {"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]}
+
+
+def _aligned(graph: FederatedGraph, victim: VictimView, numbers: Mapping[Table, np.ndarray]) -> dict[Table, np.ndarray]:
+    """See `VictimView.aligned`. A server that averages rows knows which rows of its clients belong together."""
+    client = next(one for one in graph.clients if one.name == victim.name)
+    ids = {"entities": client.entity_ids, "relations": client.relation_ids}
+    return {
+        table: of_rows[ids[table][: len(rows)]]
+        for table, of_rows in numbers.items()
+        if table not in victim.claims and (rows := victim.rows(table)) is not None
+    }
 
 
 def _victim_view(
@@ -404,4 +482,5 @@ def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed:
         relation_names[graph.relation_ids[relations]],
         trained.relations[relations],
         np.stack([ends[touching, 0], relation_position, ends[touching, 1]], axis=1),
+        name=graph.name,
     )

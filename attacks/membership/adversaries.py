@@ -1,8 +1,7 @@
 """What an adversary of membership asks: a scoring function with rows, whichever way it came by them.
 
     for name, held in hold(view, victim).items():            # "local", "global"; "broadcast"; "upload" or "sum"
-        asked = held.located(entity_names, relation_names)
-        asked.signals(triples).scores                        # of triples in local ids, float64 [n]
+        held.signals(triples).scores                         # of triples of names, float64 [n]
 
 - "models": the models that a client is left with: its own ("local") and the federation's ("global").
 - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
@@ -10,7 +9,7 @@
   attributes to it of a sum ("sum"). Relations act as the colluder's do, or as vectors fitted to the triples that the server has
   of the victim (`attacks.uploads.auxiliary.fit_relations`).
 
-Legend: `n` triples, `N` a client's entities, `M` its relations, `W`, `V` widths of their rows.
+Legend: `n` triples; `W`, `V` widths of rows of entities and relations.
 """
 
 from __future__ import annotations
@@ -46,55 +45,47 @@ class _Acting(KgeModel):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Rows by the local ids of one client: which row each entity `[N]` and relation `[M]` has, int64, -1 for none."""
-
-    held: Held
-    entity_rows: np.ndarray
-    relation_rows: np.ndarray
-
-    def knows(self, triples: np.ndarray) -> np.ndarray:
-        """Which of the local triples `[n, 3]` it has all rows of, bool `[n]`."""
-        return np.asarray((self._rows(triples) >= 0).all(axis=1))
-
-    def signals(self, triples: np.ndarray, temperature: float | None = None) -> Signals:
-        """Of local triples `[n, 3]` that it knows. temperature: of the loss; None leaves it out."""
-        held, rows = self.held, self._rows(triples)
-        parts = (held.model, held.entities, held.relations, rows)
-        losses = None if temperature is None else triple_losses(*parts, temperature=temperature)
-        return Signals(triple_scores(*parts), *triple_answers(*parts), losses)
-
-    def _rows(self, triples: np.ndarray) -> np.ndarray:
-        places = (self.entity_rows, self.relation_rows, self.entity_rows)
-        return np.stack([place[triples[:, column]] for column, place in enumerate(places)], axis=1)
-
-
-@dataclass(frozen=True, eq=False)
 class Held:
-    """Rows with their names, entities `[., W]` and relations `[., V]`; without names they are in the order of local ids."""
+    """Rows with their names, entities `[., W]` and relations `[., V]`."""
 
     model: KgeModel
     entities: Tensor
     relations: Tensor
-    entity_names: np.ndarray | None = None
-    relation_names: np.ndarray | None = None
+    entity_names: np.ndarray
+    relation_names: np.ndarray
 
-    def located(self, entities: np.ndarray, relations: np.ndarray) -> Asked:
-        """By local ids, given the names of these, `[N]` and `[M]`."""
-        return Asked(self, _places(entities, self.entity_names), _places(relations, self.relation_names))
+    def signals(self, triples: np.ndarray, temperature: float | None = None) -> Signals:
+        """Of triples of names, object `[n, 3]`, NaN where it lacks a row. temperature: of the loss; None leaves it out."""
+        places = [
+            {name: row for row, name in enumerate(names) if name is not None}
+            for names in (self.entity_names, self.relation_names)
+        ]
+        rows = np.array(
+            [[places[column == 1].get(name, -1) for column, name in enumerate(triple)] for triple in triples],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        known = (rows >= 0).all(axis=1)
+        parts = (self.model, self.entities, self.relations, rows[known])
+        losses = None if temperature is None else triple_losses(*parts, temperature=temperature)
 
+        def spread(values: np.ndarray) -> np.ndarray:
+            whole = np.full(len(triples), np.nan)
+            whole[known] = values
+            return whole
 
-def _places(wanted: np.ndarray, names: np.ndarray | None) -> np.ndarray:
-    if names is None:
-        return np.arange(len(wanted))
-    rows = {name: row for row, name in enumerate(names) if name is not None}
-    return np.array([rows.get(name, -1) for name in wanted], dtype=np.int64)
+        probability, rank = triple_answers(*parts)
+        signals = triple_scores(*parts), probability, rank
+        return Signals(*map(spread, signals), None if losses is None else spread(losses))  # pyright: ignore[reportCallIssue]
 
 
 def hold(view: KgeView, victim: VictimView) -> dict[str, Held] | str:
     """By name what the adversary can ask about a victim's triples; or why nothing."""
     if view.threat_model.models:
-        return {name: Held(model, tables.entities, tables.relations) for name, (model, tables) in victim.models.items()}
+        names = victim.vocabulary["entities"], victim.vocabulary["relations"]
+        return {
+            name: Held(model, tables.entities, tables.relations, *names)
+            for name, (model, tables) in victim.models.items()
+        }
     own = view.colluder
     if not view.threat_model.server:
         assert own is not None

@@ -150,6 +150,13 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
     return local[(local >= 0).all(axis=1)]
 
 
+def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
+    """Local triples `[q, 3]` of a client as names, object `[q, 3]`."""
+    entities, relations = (np.array(one, dtype=object) for one in (graph.entities, graph.relations))
+    found = client.to_global(triples)
+    return np.stack([entities[found[:, 0]], relations[found[:, 1]], entities[found[:, 2]]], axis=1)
+
+
 def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
     codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)

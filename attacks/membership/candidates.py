@@ -4,18 +4,17 @@
     audits[0].members, audits[0].controls                # int64 [m, 3] each, in the client's local ids, matched row by row
 
 Members are random training triples of a client that no other client trains on, controls triples that nobody trains on, of the
-same relation and of like degrees (`attacks.membership.controls`). Whoever answers by data alone should be at chance:
-`data_scorers` has what is easiest, the names and the degrees in the client's other triples; where these are not, controls are
-not fair, and their figure is the one to compare with.
+same relation and of like degrees (`attacks.membership.controls`). The victim's other triples should not tell them apart:
+`data_scorers` has what is easiest, the names and the degrees in these. Where they do, controls are not fair, and figures say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from attacks.clients.asking import askable
 from attacks.membership.audits import Audited, audited_triples, contains
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.randomness import generator
@@ -41,17 +40,23 @@ def draw_candidates(graph: FederatedGraph, seed: int) -> list[Audited]:
     return [one for one in audited_triples(graph, retaining(graph, drawn), drawn, seed) if one.asked]
 
 
-def kept_candidates(audit: Audited, kept: np.ndarray) -> Audited:
-    """The same with some members and controls alone, bool `[m + c]`: those that an adversary can be asked about.
+def asked_candidates(
+    graph: FederatedGraph, audit: Audited, colluders: Sequence[str], seed: int, *, alone: bool
+) -> np.ndarray:
+    """Which of the members and controls an adversary is asked about, in a random order, int64 `[k]` into `Audited.triples`.
 
-    That goes by names and by what others hold, which says nothing of who is a member: both groups stay alike, if not in pairs.
+    That goes by what the colluders hold, which says nothing of who is a member: both groups stay alike, if not in pairs.
+
+    Args:
+        alone: whether the adversary is the colluders, who know of some triples without any attack. seed: of the attack.
     """
-    members, controls = np.split(kept, [len(audit.members)])
-    return replace(audit, members=audit.members[members], controls=audit.controls[controls])
+    triples = audit.triples
+    order = generator(seed, "candidates", audit.name).permutation(len(triples))
+    return order[askable(graph, colluders, audit.name)(triples[order])] if alone else order
 
 
 def data_scorers(client: ClientGraph, audit: Audited) -> Mapping[str, Callable[[np.ndarray], np.ndarray]]:
-    """What an adversary without any model says of local triples `[n, 3]`, float64 `[n]`, by the client's other training triples.
+    """What the client's other training triples say of local triples `[n, 3]`, float64 `[n]`, whatever any model says.
 
     `names`: how often head and tail stand in the relation. `degrees`: in how many triples they stand.
     """

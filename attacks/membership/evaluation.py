@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
     Attributes:
         triples: int64 `[n, 3]`, global ids. member: bool `[n]`.
-        ways, guesses: by name, float64 `[n]`, larger for those that are taken for members.
+        ways, guesses: by name, float64 `[n]`, larger for those that are taken for members. remark: on the controls.
     """
 
     victim: str
@@ -53,6 +53,7 @@ class Group(NamedTuple):
     member: np.ndarray
     ways: Mapping[str, np.ndarray]
     guesses: Mapping[str, np.ndarray]
+    remark: str = ""
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -81,13 +82,14 @@ def together(groups: Sequence[Group]) -> Group:
         }
 
     triples, member = (np.concatenate([getattr(one, name) for one in groups])[first] for name in ("triples", "member"))
-    return Group(ALL, triples, member, pooled("ways"), pooled("guesses"))
+    remark = "; ".join(f"{one.victim}: {one.remark}" for one in groups if one.remark)
+    return Group(ALL, triples, member, pooled("ways"), pooled("guesses"), remark)
 
 
 def group_figures(truth: Truth, group: Group, num_attacked: int = 1) -> list[Figure]:
     """Every metric by every way and by the strongest; where models are held, of the federation's model alone, too."""
     figures = _figures(truth, group, METRICS, "", num_attacked)
-    if truth.view.threat_model.models:
+    if truth.threat_model.models:
         shared = {way: values for way, values in group.ways.items() if way.startswith(f"{GLOBAL}, ")}
         figures += _figures(truth, group._replace(ways=shared), OF_SHARED, SHARED, num_attacked)
     return figures
@@ -95,7 +97,8 @@ def group_figures(truth: Truth, group: Group, num_attacked: int = 1) -> list[Fig
 
 def _figures(truth: Truth, group: Group, metrics: Mapping[str, str], suffix: str, num_attacked: int) -> list[Figure]:
     m, c = group.sizes
-    details = {"attainable": 1.0, "counts": {"members": m, "controls": c}, "num_attacked": num_attacked}
+    counts, remark = {"members": m, "controls": c}, group.remark or None
+    details = {"attainable": 1.0, "counts": counts, "num_attacked": num_attacked, "remark": remark}
     figures: list[Figure] = []
     for metric in metrics:
         name = metric.removesuffix(suffix)
@@ -131,7 +134,7 @@ def _measure(
 
 
 def _baselines(group: Group, name: str, max_fpr: float | None) -> dict[str, Estimate]:
-    """Chance, and what data alone tell; of an advantage chance alone."""
+    """Chance, and what the adversary's own data tell; of an advantage chance alone."""
     n = len(group.member)
     if name == "auc":
         guessed = {key: placements(*group.parts(values)).members.mean() for key, values in group.guesses.items()}

@@ -16,8 +16,9 @@ Threat models: "models" (whoever holds the models that clients are left with), "
 Members are random training triples of each client, at most half of them, beside triples of the same relation and of like degrees
 that nobody ever trained on (`attacks.membership.candidates`): only triples that the adversary has rows of; a client is asked of
 those whose pair none of its own links, a server of those that it was not told. Baselines, of which the best is shown: chance, and
-what data alone tell, `names` and `degrees` in the rest of the victim's training triples; controls are fair where these are at
-chance.
+`names` and `degrees` in the triples that the adversary has without any message: a colluder's, those that a server was told, or,
+with shadow federations, what these train on beside the candidates. A remark says where the victim's other triples, which the
+adversary lacks, tell members from controls.
 
 `auc_shared`, `tpr@..._shared`: under "models" of the federation's model alone, which is what is released; a client's own one was
 trained on its data after the last message that a defense is for.
@@ -28,20 +29,22 @@ Source: Yeom et al. 2018 (loss), Carlini et al. 2022 (lira), Watson et al. 2022 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from attacks.clients.asking import askable, nothing_broadcast
+from attacks.clients.asking import nothing_broadcast
 from attacks.figure import Figure
-from attacks.kge.view import AUXILIARY, KgeView, kge_view
-from attacks.membership.adversaries import Asked, Held, Signals, hold
+from attacks.kge.laboratory import KgeLaboratory
+from attacks.kge.view import KgeView, VictimView
+from attacks.membership.adversaries import Signals, hold
 from attacks.membership.audits import Audited
-from attacks.membership.candidates import data_scorers, draw_candidates, kept_candidates
+from attacks.membership.candidates import asked_candidates, data_scorers, draw_candidates
 from attacks.membership.evaluation import METRICS, OF_SHARED, Group, group_figures, item_table, together
-from attacks.membership.shadows import ShadowKnowledge, shadow_federation, shadow_options
+from attacks.membership.figures import placements
+from attacks.membership.shadows import ShadowKnowledge
 from attacks.membership.statistics import (
     calibrated,
     likelihood_ratio,
@@ -50,55 +53,121 @@ from attacks.membership.statistics import (
     rank_threshold,
     relative_probability,
 )
-from attacks.poisoning.planting import obstacle
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import MEMBERSHIP, Attack, Needs, Truth
-from attacks.uploads.questions import named
+from attacks.uploads.questions import degrees_scorer, names_scorer
 from attacks.view import MODELS
 from fkgsec.errors import TrainingError
 
 TOO_FEW = "too few training triples with matched never-seen ones"
-Claims = Mapping[str, Mapping[str, Held] | str]
-"""By victim the rows that the adversary can ask, by name; or why it has none."""
+UNFAIR = 4  # standard errors of an AUC of .5
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What an adversary says of a victim's candidates.
+
+    Attributes:
+        known: bool `[k]`, which candidates it can say anything of.
+        ways, guesses: by name, float64 of these, larger for those that are taken for members. Guesses take no message.
+    """
+
+    known: np.ndarray
+    ways: Mapping[str, np.ndarray]
+    guesses: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class _Shadow:
-    """What one shadow federation says: by victim which of its candidates it trained on, bool `[m + c]`, and by victim and name of
+    """What one shadow federation says: by victim which of its candidates it trained on, bool `[k]`, and by victim and name of
     the rows their signals, NaN where it has no rows of a triple."""
 
     member: Mapping[str, np.ndarray]
     signals: Mapping[tuple[str, str], Signals]
 
 
-def claim(view: KgeView, rng: np.random.Generator) -> Claims:
-    """What the adversary asks of each victim's triples."""
-    return {victim.name: hold(view, victim) for victim in view.victims}
-
-
-def score(
-    claims: Claims,
-    truth: Truth,
+def claim(
+    view: KgeView,
+    laboratory: KgeLaboratory,
+    rng: np.random.Generator,
     *,
     num_shadows: int = 0,
     knowledge: ShadowKnowledge = "same-graph",
-    auxiliary: float = AUXILIARY,
-) -> list[Figure]:
+) -> dict[str, Told | str]:
+    """By victim what the adversary says of its candidates, or why it can say nothing."""
+    silent = None if view.threat_model.models or view.threat_model.server else nothing_broadcast(laboratory)
+    asked = {victim.name: victim.candidates for victim in view.victims if victim.candidates is not None}
+    reason = silent or (laboratory.obstacle if num_shadows else None)
+    shadows: list[_Shadow] = []
+    data: Mapping[str, np.ndarray] = {}
+    for number in range(0 if reason or not asked else num_shadows):
+        try:
+            shadow = laboratory.shadow(number, knowledge)
+        except TrainingError as error:
+            reason = f"shadow federation {number + 1} broke down: {error}"
+            break
+        data = data or shadow.data
+        signals = {
+            (victim.name, name): rows.signals(asked[victim.name])
+            for victim in shadow.view.victims
+            if victim.name in asked and not isinstance(held := hold(shadow.view, victim), str)
+            for name, rows in held.items()
+        }
+        shadows.append(_Shadow(shadow.member, signals))
+    temperature, found = laboratory.settings.options(seed=0).sampling_temperature, {}
+    for victim in view.victims:
+        held = reason or hold(view, victim)
+        if isinstance(held, str) or victim.candidates is None:
+            found[victim.name] = held if isinstance(held, str) else TOO_FEW
+        else:
+            known = view.colluder.named_triples if view.colluder else victim.auxiliary
+            own = {name: rows.signals(victim.candidates, temperature) for name, rows in held.items()}
+            known = data.get(victim.name, known)
+            found[victim.name] = _tell(victim, own, shadows, knowledge, known)
+    return found
+
+
+def _tell(
+    victim: VictimView,
+    own: Mapping[str, Signals],
+    shadows: Sequence[_Shadow],
+    knowledge: ShadowKnowledge,
+    data: np.ndarray | None,
+) -> Told | str:
+    """What each way says of a victim's candidates; why there are too few.
+
+    Args:
+        own: by name of the rows. data: triples of names that the adversary knows whatever crossed, object `[t, 3]`.
+    """
+    assert victim.candidates is not None
+    told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
+    known = np.array([tuple(triple) not in told for triple in victim.candidates], dtype=bool)
+    several = {name: [one.signals.get((victim.name, name)) for one in shadows] for name in own}
+    for name, signals in own.items():
+        for one in (signals, *several[name]):
+            known &= np.zeros(len(known), dtype=bool) if one is None else np.isfinite(one.scores)
+    if known.sum() < 4:  # two members and two controls
+        return f"{TOO_FEW} that the adversary can be asked about"
+    inside = np.array([one.member[victim.name][known] for one in shadows], dtype=bool)
+    ways: dict[str, np.ndarray] = {}
+    for name, signals in own.items():
+        others = [_only(one, known) for one in several[name] if one is not None]
+        for way, values in _ways(_only(signals, known), others, inside, knowledge).items():
+            ways[f"{name}, {way}"] = values
+    asked = victim.candidates[known]
+    scorers = {} if data is None else {"names": names_scorer(data), "degrees": degrees_scorer(data)}
+    return Told(known, ways, {name: scorer(asked) for name, scorer in scorers.items()})
+
+
+def score(claims: Mapping[str, Told | str], truth: Truth) -> list[Figure]:
     """Figures of every victim and of all together; of some that cannot be asked about the reason."""
-    audits = draw_candidates(truth.graph, truth.seed)
-    usable = [audit for audit in audits if audit.reason is None]
-    reason = _why_none(truth) or (obstacle(truth) if num_shadows else None)
-    found = _shadows(truth, usable, num_shadows, knowledge, auxiliary) if usable and not reason else []
-    if isinstance(found, str):
-        reason, found = found, []
+    audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
     figures: list[Figure] = []
     groups: list[Group] = []
-    for victim, held in claims.items():
-        audit = next((one for one in usable if one.name == victim), None)
-        why = reason or (held if isinstance(held, str) else None if audit else TOO_FEW)
-        group = None if why or audit is None or isinstance(held, str) else _group(truth, audit, held, found, knowledge)
-        if group is None:
-            figures += truth.not_attacked(victim, why or f"{TOO_FEW} that the adversary can be asked about")
+    for victim, told in claims.items():
+        group = told if isinstance(told, str) else _group(truth, audits[victim], told)
+        if isinstance(group, str):
+            figures += truth.not_attacked(victim, group)
         else:
             groups.append(group)
     for group, num_attacked in [*((one, 1) for one in groups), *([(together(groups), len(groups))] if groups else [])]:
@@ -108,93 +177,32 @@ def score(
     return figures
 
 
-def _why_none(truth: Truth) -> str | None:
-    """Why nobody's triples can be asked about; None where they can."""
-    model = truth.view.threat_model
-    return None if model.models or model.server else nothing_broadcast(truth)
+def _group(truth: Truth, audit: Audited, told: Told) -> Group | str:
+    """What each way says of a victim's candidates, members first; why not, where either kind are fewer than two."""
+    model = truth.threat_model
+    alone = model.colluder and not model.server
+    asked = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
+    order = np.argsort(asked)
+    member = asked[order] < len(audit.members)
+    if min(member.sum(), (~member).sum()) < 2:
+        return f"{TOO_FEW} that the adversary can be asked about"
+    client = truth.own(audit.name)
+    triples = audit.triples[asked[order]]
+    ways, guesses = ({name: values[order] for name, values in one.items()} for one in (told.ways, told.guesses))
+    unfair = _unfair(data_scorers(client, audit), triples, member)
+    return Group(audit.name, client.to_global(triples), member, ways, guesses, unfair)
 
 
-def _shadows(
-    truth: Truth, audits: Sequence[Audited], count: int, knowledge: ShadowKnowledge, auxiliary: float
-) -> list[_Shadow] | str:
-    """Train so many federations and keep what the adversary would have seen of each; or say why one broke down."""
+def _unfair(scorers: Mapping[str, Callable[[np.ndarray], np.ndarray]], triples: np.ndarray, member: np.ndarray) -> str:
+    """What tells members from controls although no adversary has it: by the victim's other triples; empty for fair controls."""
+    m, c = int(member.sum()), int((~member).sum())
     found = []
-    for number in range(count):
-        shadow = shadow_federation(truth.graph, audits, number, seed=truth.seed, knowledge=knowledge)
-        try:
-            result = truth.view.train(shadow.graph, shadow_options(truth.result.options, number, seed=truth.seed))
-        except TrainingError as error:
-            return f"shadow federation {number + 1} broke down: {error}"
-        view = kge_view(
-            result, truth.view.threat_model, colluder=truth.colluders, leak=truth.view.leak, seed=truth.seed,
-            auxiliary=auxiliary,
-        )  # fmt: skip
-        triples = {audit.name: audit.triples for audit in audits}
-        signals = {
-            (victim.name, name): _signals(_located(truth, victim.name, rows), triples[victim.name])
-            for victim in view.victims
-            if victim.name in triples and not isinstance(held := hold(view, victim), str)
-            for name, rows in held.items()
-        }
-        found.append(_Shadow(shadow.member, signals))
-    return found
-
-
-def _located(truth: Truth, victim: str, held: Held) -> Asked:
-    """Rows by the victim's local ids."""
-    client = truth.client(victim)
-    entities, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
-    return held.located(entities[client.entity_ids], relations[client.relation_ids])
-
-
-def _signals(asked: Asked, triples: np.ndarray, temperature: float | None = None) -> Signals:
-    """Of all triples `[n, 3]`, NaN where there are no rows of them."""
-    known = asked.knows(triples)
-    some = asked.signals(triples[known], temperature)
-
-    def spread(values: np.ndarray | None) -> np.ndarray | None:
-        if values is None:
-            return None
-        whole = np.full(len(triples), np.nan)
-        whole[known] = values
-        return whole
-
-    return Signals(*map(spread, some))  # pyright: ignore[reportArgumentType]
-
-
-def _group(
-    truth: Truth, audit: Audited, held: Mapping[str, Held], shadows: Sequence[_Shadow], knowledge: ShadowKnowledge
-) -> Group | None:
-    """What each way says of a victim's candidates that the adversary can be asked about; None where these are fewer than two."""
-    triples, temperature = audit.triples, truth.result.options.sampling_temperature
-    own = {name: _signals(_located(truth, audit.name, rows), triples, temperature) for name, rows in held.items()}
-    several = {name: [one.signals.get((audit.name, name)) for one in shadows] for name in own}
-    usable = _may_be_asked(truth, audit)
-    for name, signals in own.items():
-        for one in (signals, *several[name]):
-            usable &= np.zeros(len(triples), dtype=bool) if one is None else np.isfinite(one.scores)
-    asked = kept_candidates(audit, usable)
-    if min(len(asked.members), len(asked.controls)) < 2:
-        return None
-    ways: dict[str, np.ndarray] = {}
-    for name, signals in own.items():
-        inside = np.array([one.member[audit.name][usable] for one in shadows], dtype=bool)
-        others = [_only(one, usable) for one in several[name] if one is not None]
-        for way, values in _ways(_only(signals, usable), others, inside, knowledge).items():
-            ways[f"{name}, {way}"] = values
-    client = truth.client(audit.name)
-    guesses = {name: scorer(asked.triples) for name, scorer in data_scorers(client, audit).items()}
-    return Group(audit.name, client.to_global(asked.triples), asked.forgotten, ways, guesses)
-
-
-def _may_be_asked(truth: Truth, audit: Audited) -> np.ndarray:
-    """Which candidates the adversary does not know of without any attack, bool `[m + c]`."""
-    triples, model = audit.triples, truth.view.threat_model
-    if model.colluder and not model.server:
-        return askable(truth, audit.name)(triples)
-    victim = next(one for one in truth.view.victims if one.name == audit.name)
-    told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
-    return np.array([tuple(triple) not in told for triple in named(truth, audit.name, triples)], dtype=bool)
+    for name, scorer in scorers.items():
+        values = scorer(triples)
+        auc = float(placements(values[member], values[~member]).members.mean())
+        if abs(auc - 0.5) > UNFAIR * np.sqrt((m + c + 1) / (12 * m * c)):
+            found.append(f"{name} {auc:.3f}")
+    return f"controls are not fair: AUC by the victim's other triples: {', '.join(found)}" if found else ""
 
 
 def _only(signals: Signals, chosen: np.ndarray) -> Signals:
@@ -222,12 +230,7 @@ def _ways(
 
 def configured(options: KgeAttackOptions) -> Attack:
     """The attack under these options."""
-    return replace(
-        ATTACK,
-        score=partial(
-            score, num_shadows=options.shadows, knowledge=options.shadow_knowledge, auxiliary=options.auxiliary
-        ),
-    )
+    return replace(ATTACK, run=partial(claim, num_shadows=options.shadows, knowledge=options.shadow_knowledge))
 
 
 ATTACK = Attack(
@@ -240,7 +243,7 @@ ATTACK = Attack(
     threats=(MODELS, "client", "server+triples"),
     items=dict.fromkeys(METRICS | OF_SHARED, "matched triples"),
     configured=configured,
-    in_order=True,
+    asks=True,
     leads=("auc", "auc_shared"),
     also=(
         Needs(entities=True, alone=True),

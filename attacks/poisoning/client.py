@@ -20,9 +20,10 @@ the malicious client's honest upload is in the mean as well.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +31,17 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
-from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
-from attacks.poisoning.planting import ITEMS, METRICS, first_round, obstacle, planted_figures, train_with
+from attacks.laboratory import Laboratory
+from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
+from attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Attacked,
+    first_round,
+    planted_figures,
+    results_of,
+    train_with,
+)
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
@@ -75,56 +85,48 @@ class Poisoner(Adversary):
         return trained
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What the client is to plant, and how; `triples` are of names."""
+class Planted(NamedTuple):
+    """What was planted, triples of names, and the runs with the client in it."""
 
     triples: FalseTriples
-    copies: int
-    boost: float
-    attack_rounds: int | None = None
+    attacked: Attacked
 
 
-def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator], Mapping[str, Plan]]:
-    """The adversary's part under these options, the same for every victim."""
+def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
+    """The adversary under these options: it draws false triples from what it knows, and trains on them in the run."""
 
-    def plan(view: KgeView, rng: np.random.Generator) -> dict[str, Plan]:
+    def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
         assert view.colluder is not None
         own = view.colluder.of_the_first  # which is the one that acts
         changed = (own.entities != own.shared_entities).any(dim=1).numpy()
         others = set(own.entity_names[changed]) or set(own.entity_names)
         names, relations = own.entity_names, own.relation_names
         known = np.stack([names[own.triples[:, 0]], relations[own.triples[:, 1]], names[own.triples[:, 2]]], axis=1)
-        made = Plan(
-            draw_false(known, options.poison_triples, rng, others),
-            options.poison_copies,
-            options.boost,
-            options.attack_rounds,
-        )
-        return {victim.name: made for victim in view.victims}
-
-    return plan
-
-
-def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
-    """Train with the client in it, and ask every victim."""
-    reason = obstacle(truth)
-    false = without_true(truth, {victim: plan.triples for victim, plan in plans.items()})
-    poison = held_by(truth, truth.colluder, next(iter(false.values())).planted)
-    if reason is None and not len(poison):
-        reason = "no false triple of entities that others hold can be drawn from the client's own"
-    one = next(iter(plans.values()))
-    begins = first_round(truth, one.attack_rounds)
-    attacked: dict | str = reason or ""
-    if reason is None:
+        triples = draw_false(known, options.poison_triples, rng, others)
+        if laboratory.obstacle:
+            return laboratory.obstacle
+        if not len(triples.planted):
+            return "no false triple of entities that others hold can be drawn from the client's own"
+        place, kind = ({name: row for row, name in enumerate(part)} for part in (names, relations))
+        rows = np.array([(place[head], kind[relation], place[tail]) for head, relation, tail in triples.planted])
+        begins = first_round(laboratory, options.attack_rounds)
         make = {
-            way: partial(Poisoner, truth.colluder, poison, one.copies, boost, begins)
-            for way, boost in (("plain", 1.0), ("boosted", one.boost))
+            way: partial(Poisoner, own.name, rows, options.poison_copies, boost, begins)
+            for way, boost in (("plain", 1.0), ("boosted", options.boost))
         }
-        attacked = train_with(truth, make)
-    if isinstance(attacked, str):
-        return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked, truth.colluders, begins)
+        attacked = train_with(laboratory, make, begins)
+        return attacked if isinstance(attacked, str) else Planted(triples, attacked)
+
+    return plant
+
+
+def score(claims: Planted | str, truth: Truth) -> list[Figure]:
+    """Ask every victim for what was planted and is false."""
+    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
+    if isinstance(claims, str) or isinstance(results, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
+    false = without_true(truth, dict.fromkeys(truth.victims, claims.triples))
+    return planted_figures(truth, false, results, truth.colluders, claims.attacked.begins)
 
 
 ATTACK = Attack(
@@ -132,11 +134,10 @@ ATTACK = Attack(
     "a client plants false triples in what others predict; trains the run again for each way",
     Needs(alone=True),
     METRICS,
-    planned(KgeAttackOptions()),
+    planted(KgeAttackOptions()),
     score,
     threats=("client",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=planned(options)),
-    in_order=True,
+    configured=lambda options: replace(ATTACK, run=planted(options)),
     trains=True,
 )

@@ -73,7 +73,7 @@ def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, F
 
 def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
     """Of triples of names those whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
-    own, graph = truth.client(client), truth.graph
+    own, graph = truth.own(client), truth.graph
     entity, relation = (
         {names[number]: local for local, number in enumerate(ids[:count].tolist())}
         for names, ids, count in (

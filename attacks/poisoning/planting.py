@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from attacks.figure import Figure
+from attacks.laboratory import Laboratory
 from attacks.poisoning import damage
 from attacks.poisoning.false_triples import FalseTriples, held_by
 from attacks.registry import Truth
@@ -29,8 +31,7 @@ from attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.loop import FederationResult
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
@@ -45,37 +46,43 @@ METRICS = {
 ITEMS = {HITS: "planted triples", "mrr": "planted triples", **damage.ITEMS}
 
 
-def obstacle(truth: Truth) -> str | None:
-    """Why a run cannot be trained once more with an adversary in it."""
-    result: FederationResult = truth.result
-    if not result.rounds:
-        return "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
-    if result.options.defense and truth.view.train is run_federation:
-        return "the run was defended: it can be trained again with that defense's transport alone"
-    if not RECIPES[result.options.algorithm].shared:
-        return f"nothing crosses in {result.options.algorithm}"
-    return None
-
-
-def first_round(truth: Truth, attack_rounds: int | None) -> int:
+def first_round(laboratory: Laboratory, attack_rounds: int | None) -> int:
     """The first of the run's last so many rounds, 0 where these are all."""
-    last = truth.result.rounds[-1].round if truth.result.rounds else 0
+    last = laboratory.last_round
     return max(0, last - attack_rounds + 1) if attack_rounds is not None and attack_rounds < last else 0
 
 
-def train_with(truth: Truth, make: Mapping[str, Callable[[], Adversary]]) -> dict[str, FederationResult] | str:
-    """The run once more with each of these adversaries; why not, where training broke down or ended before they begin."""
-    found = {}
+class Attacked(NamedTuple):
+    """The runs with an adversary by way, see `View.run`, and the first round in which it acts in each; `begins`: its first."""
+
+    runs: Mapping[str, int]
+    acts: Mapping[str, int]
+    begins: int
+
+
+def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked | str:
+    """Train the run once more with each of these adversaries; why not, where training broke down."""
+    runs, acts = {}, {}
     for way, one in make.items():
         adversary = one()
         try:
-            found[way] = truth.view.train(truth.graph, truth.result.options, adversary=adversary)
+            view = laboratory.train(adversary)
         except TrainingError as error:
             return f"the run broke down with the adversary in it ({way}): {error}"
-        if found[way].best_round < adversary.acts:
-            last = found[way].rounds[-1].round
+        runs[way], acts[way] = view.run, adversary.acts
+        if view.round < adversary.acts:
+            break
+    return Attacked(runs, acts, begins)
+
+
+def results_of(truth: Truth, attacked: Attacked) -> dict[str, FederationResult] | str:
+    """The runs by way; the reason where one ended before its adversary acted."""
+    found = {way: truth.runs[number] for way, number in attacked.runs.items()}
+    for way, one in found.items():
+        if one.best_round < attacked.acts[way]:
             return (
-                f"the run ended in round {last}, before round {adversary.acts}, in which the adversary begins ({way})"
+                f"the run ended in round {one.rounds[-1].round}, before round {attacked.acts[way]}, in which the adversary "
+                f"begins ({way})"
             )
     return found
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,19 +31,27 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
-from attacks.poisoning.planting import ITEMS, METRICS, first_round, obstacle, planted_figures, train_with
+from attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Attacked,
+    first_round,
+    planted_figures,
+    results_of,
+    train_with,
+)
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.federation.adversary import SERVER, Adversary
-from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.messages import Alignment
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.options import KgeOptions
+from fkgsec.randomness import generator
 
 SERVER_POISON = "server-poison"
 _SHADOW_KEY = -2  # what the shadow model's randomness derives from; clients have 0 and above
@@ -139,89 +148,83 @@ class ShadowHolder(Adversary):
         self.shadow.relations.copy_(tensors["relations"])
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Of one victim the triples that the server has, names `[a, 3]`, and what it draws from them."""
+class Planted(NamedTuple):
+    """By victim what was planted, triples of names, and the run under the server."""
 
-    known: np.ndarray
-    triples: FalseTriples
-    copies: int
-    attack_rounds: int | None = None
+    triples: Mapping[str, FalseTriples]
+    attacked: Attacked
 
 
-def planned(options: KgeAttackOptions) -> Callable[[KgeView, np.random.Generator], Mapping[str, Plan]]:
-    """The adversary's part under these options."""
+def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
+    """The adversary under these options: it draws false triples from each victim's, and enters a model of all into the mean."""
 
-    def plan(view: KgeView, rng: np.random.Generator) -> dict[str, Plan]:
-        return {
-            victim.name: Plan(
-                victim.auxiliary,
-                draw_false(victim.auxiliary, options.poison_triples, rng),
-                options.poison_copies,
-                options.attack_rounds,
-            )
-            for victim in view.victims
-            if victim.auxiliary is not None
-        }
-
-    return plan
-
-
-def score(plans: Mapping[str, Plan], truth: Truth) -> list[Figure]:
-    """Train under the server, and ask every victim for the triples drawn from its own."""
-    false = without_true(truth, {victim: one.triples for victim, one in plans.items()})
-    late = any(one.attack_rounds for one in plans.values())
-    reason = obstacle(truth) or _no_mean(truth.result)
-    if reason is None and late and truth.result.options.participation < 1:
-        reason = "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
-    if reason is None and not any(len(one.planted) for one in false.values()):
-        reason = "no false triple can be drawn from the triples that the server has"
-    attacked = reason or train_with(truth, {"shadow": partial(_adversary, truth, plans, false)})
-    if isinstance(attacked, str):
-        return [figure for victim in plans for figure in truth.not_attacked(victim, attacked)]
-    return planted_figures(truth, false, attacked, begins=first_round(truth, next(iter(plans.values())).attack_rounds))
-
-
-def _no_mean(result: FederationResult) -> str | None:
-    """Why there is no mean that the server could enter."""
-    recipe, options = RECIPES[result.options.algorithm], result.options
-    if "entities" not in recipe.shared:
-        return f"no entity embedding crosses in {options.algorithm}"
-    if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
-        return f"{options.algorithm} does not send all clients whole rows of one mean"
-    return f"a shadow of {options.model} has an encoder to train" if options.has_encoder else None
-
-
-def _adversary(truth: Truth, plans: Mapping[str, Plan], false: Mapping[str, FalseTriples]) -> ShadowHolder:
-    """The server with what it knows: names of rows, from alignment, and how many hold each."""
-    result: FederationResult = truth.result
-    row_of = {name: row for row, name in enumerate(result.row_names["entities"])}
-    graph = truth.graph
-    holders = np.zeros(len(row_of), dtype=np.int64)
-    for client in graph.clients:
-        names = (graph.entities[number] for number in client.entity_ids[: client.num_trained_entities])
-        holders[[row_of[name] for name in names]] += 1
-    held = {
-        message.sender: np.array([row_of[name] for name in message.names], dtype=np.int64)
-        for message in result.transcript.messages(0)
-        if isinstance(message, Alignment) and message.table == "entities" and not result.inputs.get("entities")
-    }
-    kind_of = {name: number for number, name in enumerate(graph.relations)}
-
-    def numbers(triples: list[np.ndarray]) -> np.ndarray:
-        named = np.unique(
-            np.array([(row_of[h], kind_of[r], row_of[t]) for one in triples for h, r, t in one]).reshape(-1, 3), axis=0
+    def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
+        known = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
+        triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in known.items()}
+        if reason := laboratory.obstacle or _no_mean(laboratory.settings):
+            return reason
+        if options.attack_rounds and laboratory.settings.participation < 1:
+            return "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
+        if not any(len(one.planted) for one in triples.values()):
+            return "no false triple can be drawn from the triples that the server has"
+        begins = first_round(laboratory, options.attack_rounds)
+        all_planted = np.concatenate([one.planted for one in triples.values()])
+        make = partial(
+            _adversary, view, laboratory, np.concatenate([*known.values()]), all_planted, options.poison_copies, begins
         )
-        return named.astype(np.int64)
+        attacked = train_with(laboratory, {"shadow": make}, begins)
+        return attacked if isinstance(attacked, str) else Planted(triples, attacked)
 
-    known, planted = (
-        numbers(parts) for parts in ([one.known for one in plans.values()], [one.planted for one in false.values()])
-    )
-    copies = next(iter(plans.values())).copies
-    digest = hashlib.sha256(np.concatenate([known, planted]).astype("<i8").tobytes()).hexdigest()[:16]
-    shadow = ShadowModel(known, planted, copies, result.options)
-    begins = max(0, first_round(truth, next(iter(plans.values())).attack_rounds) - 1)
-    return ShadowHolder(shadow, held, holders, f"{digest} {copies}", begins)
+    return plant
+
+
+def score(claims: Planted | str, truth: Truth) -> list[Figure]:
+    """Ask every victim for what was drawn from its own triples and is false."""
+    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
+    if isinstance(claims, str) or isinstance(results, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
+    return planted_figures(truth, without_true(truth, claims.triples), results, begins=claims.attacked.begins)
+
+
+def _no_mean(settings: PublicSettings) -> str | None:
+    """Why there is no mean that the server could enter."""
+    recipe = settings.recipe
+    if "entities" not in recipe.shared:
+        return f"no entity embedding crosses in {settings.algorithm}"
+    if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
+        return f"{settings.algorithm} does not send all clients whole rows of one mean"
+    return f"a shadow of {settings.model} has an encoder to train" if settings.options(seed=0).has_encoder else None
+
+
+def _adversary(
+    view: KgeView, laboratory: Laboratory, known: np.ndarray, planted: np.ndarray, copies: int, begins: int
+) -> ShadowHolder:
+    """The server with what it knows: names of rows, and how many clients hold each.
+
+    Args:
+        known, planted: triples of names, object `[n, 3]`.
+    """
+    secure = view.secure.get("entities")
+    if secure is None:
+        names = list(dict.fromkeys(name for sent in view.alignments.values() for name in sent))
+        row_of = {name: row for row, name in enumerate(names)}
+        rows = {party: np.array([row_of[name] for name in sent]) for party, sent in view.alignments.items()}
+        uploaded = [name for one in view.victims if one.entity_names is not None for name in one.entity_names]
+        holders = np.bincount([row_of[name] for name in uploaded], minlength=len(names))
+    else:
+        row_of, rows = {name: row for row, name in enumerate(secure.names)}, {}
+        holders = np.max([one.sums()[1] for one in secure.opened], axis=0)
+    kinds = {name: number for number, name in enumerate(sorted({*known[:, 1], *planted[:, 1]}))}
+
+    def numbers(triples: np.ndarray) -> np.ndarray:
+        named = np.array([(row_of[head], kinds[kind], row_of[tail]) for head, kind, tail in triples]).reshape(-1, 3)
+        return np.unique(named, axis=0).astype(np.int64)
+
+    triples = numbers(known), numbers(planted)
+    digest = hashlib.sha256(np.concatenate(triples).astype("<i8").tobytes()).hexdigest()[:16]
+    seed = int(generator(laboratory.seed, "shadow model").integers(2**31))
+    shadow = ShadowModel(*triples, copies, laboratory.settings.options(seed))
+    return ShadowHolder(shadow, rows, holders.astype(np.int64), f"{digest} {copies}", max(0, begins - 1))
 
 
 ATTACK = Attack(
@@ -229,11 +232,10 @@ ATTACK = Attack(
     "a server that has some triples plants false ones by a model of its own in the mean; trains the run again",
     Needs(server=True, names=True, auxiliary=True),
     METRICS,
-    planned(KgeAttackOptions()),
+    planted(KgeAttackOptions()),
     score,
     threats=("server+triples",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=planned(options)),
-    in_order=True,
+    configured=lambda options: replace(ATTACK, run=planted(options)),
     trains=True,
 )

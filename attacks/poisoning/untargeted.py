@@ -18,7 +18,6 @@ client is malicious here, there a fifth to two fifths of 5 or 10.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -28,8 +27,9 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.poisoning.damage import ITEMS, METRICS, damage
-from attacks.poisoning.planting import first_round, late, obstacle, train_with
+from attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
 from attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
@@ -89,24 +89,30 @@ class ShuffledIdentities(Adversary):
         return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
 
 
-def plan(view: KgeView, rng: np.random.Generator) -> dict[str, int]:
-    """The seed of what the client draws, the same for every victim."""
-    seed = int(rng.integers(2**31))
-    return {victim.name: seed for victim in view.victims}
-
-
-def score(seeds: Mapping[str, int], truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
-    """Train with the client in it, by each way."""
-    who, seed, begins = truth.colluder, next(iter(seeds.values())), first_round(truth, attack_rounds)
+def spoil(
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
+) -> Attacked | str:
+    """Train with the client in it, by each way; or the reason why it cannot be."""
+    assert view.colluder is not None
+    who, seed, begins = (
+        view.colluder.of_the_first.name,
+        int(rng.integers(2**31)),
+        first_round(laboratory, attack_rounds),
+    )
     make = {
         "random": partial(RandomRows, who, seed, begins),
         "sign flip": partial(SignFlip, who, begins),
         "shuffled identities": partial(ShuffledIdentities, who, seed, begins),
     }
-    attacked = obstacle(truth) or train_with(truth, make)
-    if isinstance(attacked, str):
-        return [figure for victim in seeds for figure in truth.not_attacked(victim, attacked)]
-    return damage(truth, attacked, truth.colluders, late(attacked, begins))
+    return laboratory.obstacle or train_with(laboratory, make, begins)
+
+
+def score(claims: Attacked | str, truth: Truth) -> list[Figure]:
+    """What training with the client cost the others."""
+    attacked = claims if isinstance(claims, str) else results_of(truth, claims)
+    if isinstance(claims, str) or isinstance(attacked, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(attacked))]
+    return damage(truth, attacked, truth.colluders, late(attacked, claims.begins))
 
 
 ATTACK = Attack(
@@ -114,11 +120,10 @@ ATTACK = Attack(
     "a client spoils training for everybody: random rows, flipped signs, shuffled identities; trains the run again for each",
     Needs(alone=True),
     METRICS,
-    plan,
+    spoil,
     score,
     threats=("client",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, score=partial(score, attack_rounds=options.attack_rounds)),
-    in_order=True,
+    configured=lambda options: replace(ATTACK, run=partial(spoil, attack_rounds=options.attack_rounds)),
     trains=True,
 )

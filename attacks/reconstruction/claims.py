@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,10 +26,17 @@ from attacks.reconstruction.inference import (
     nothing_to_attack,
     rank_pairs,
 )
-from attacks.reconstruction.knowledge import NO_NAME
+from attacks.reconstruction.knowledge import NO_NAME, Knowledge
 from attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
 
 WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
+
+
+class Nothing(NamedTuple):
+    """Why an adversary can claim nothing of a victim; `aligned`: see `Knowledge`."""
+
+    reason: str
+    aligned: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +44,13 @@ class Claims:
     """What one adversary says of one victim.
 
     Attributes:
-        names: by inference, a guess for each row that it has of the victim.
+        victim: the rows that it has of it. knowledge: what it knows of names whatever was trained.
+        names: by inference, a guess for each of these rows.
         guesser: what it learnt from the colluder. rankings: of candidate pairs, which names do not change; filled in.
     """
 
-    view: KgeView
     victim: VictimView
+    knowledge: Knowledge
     names: Mapping[Inference, EntityGuesses]
     guesser: RelationGuesser
     rankings: dict[tuple[str, str, str], PairRanking]
@@ -62,7 +71,7 @@ class Claims:
         found: dict[Inference, np.ndarray] = {}
         if self.victim.relations is not None and "cosine" in named:
             seen = np.append(~self.victim.relations.isnan().any(dim=1).numpy(), False)[relation_rows]
-            rows = np.append(infer_relation_rows(self.view, self.victim), NO_NAME)[relation_rows]
+            rows = np.append(infer_relation_rows(self.guesser, self.victim), NO_NAME)[relation_rows]
             found["cosine"] = np.where(seen, rows, NO_NAME)
         by_pair: list[Inference] = [by for by in named if by not in found]
         if by_pair:
@@ -70,7 +79,7 @@ class Claims:
             seen = np.append(~self.victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
             readers: list[Inference] = [by for by in by_pair if by not in BY_VECTOR]
             heads, tails = named[(readers or by_pair)[0]][seen].T
-            guesses = self.guesser.guess(self.view, self.victim, pairs[seen], heads, tails, by_pair)
+            guesses = self.guesser.guess(self.victim, pairs[seen], heads, tails, by_pair)
             for by, relations in guesses.items():
                 found[by] = np.full(len(pairs), NO_NAME, dtype=object)
                 found[by][seen] = relations
@@ -86,7 +95,7 @@ class Claims:
             key = self.victim.name, self.victim.origin, by
             if key not in self.rankings:
                 if by == "score":
-                    self.rankings[key] = rank_pairs(self.view, self.victim, heads)
+                    self.rankings[key] = rank_pairs(self.guesser, self.victim, heads)
                 elif by in self.names and self.guesser.links is not None:
                     assert self.victim.entities is not None
                     self.rankings[key] = self.guesser.links.rank(self.victim.entities, heads)
@@ -101,18 +110,18 @@ def claim(
     guesser: RelationGuesser | None,
     inferences: Sequence[Inference],
     rankings: dict[tuple[str, str, str], PairRanking],
-) -> Claims | str:
+) -> Claims | Nothing:
     """What the adversary claims of a victim; why it can claim nothing.
 
     Entities are named the paper's way for the inferences that compare with relation vectors, else by the nearer of the
     colluder's rows.
     """
-    reason = nothing_to_attack(view, victim)
+    knowledge, reason = Knowledge.of(view, victim), nothing_to_attack(view, victim)
     if reason:
-        return reason
+        return Nothing(reason, knowledge.aligned)
     assert guesser is not None
     found: dict[Inference, EntityGuesses] = {}
     for infer, wanted in ((infer_entities, BY_VECTOR), (infer_entities_nearest, ("names", "learned", "combined"))):
         if set(wanted) & set(inferences):
             found |= dict.fromkeys((by for by in inferences if by in wanted), infer(view, victim))
-    return Claims(view, victim, {by: found[by] for by in inferences}, guesser, rankings)
+    return Claims(victim, knowledge, {by: found[by] for by in inferences}, guesser, rankings)

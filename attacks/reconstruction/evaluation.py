@@ -12,6 +12,8 @@ Source: fedr.txt 3.1; the baselines and the attack without linked pairs are ours
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,17 +22,11 @@ import pandas as pd
 from attacks.figure import Figure
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.kge.view import KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.reconstruction import published
-from attacks.reconstruction.claims import Claims, claim
+from attacks.reconstruction.claims import Claims, Nothing, claim
 from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
-from attacks.reconstruction.knowledge import (
-    NO_NAME,
-    attainable,
-    chance_of_name,
-    chance_of_pair,
-    exposed_names,
-    why_no_triple,
-)
+from attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
 from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION, Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
@@ -82,9 +78,15 @@ def reconstruction(options: AttackOptions | None = None) -> Attack:
         choose=tuple,
         configured=reconstruction,
         redrawn=True,
-        in_order=True,
         leads=("err", "trr"),
     )
+
+
+class Claimed(NamedTuple):
+    """How relations are inferred, and by victim what is claimed of it."""
+
+    inferences: tuple[Inference, ...]
+    victims: Mapping[str, Claims | Nothing]
 
 
 class Reconstruction:
@@ -99,29 +101,29 @@ class Reconstruction:
         self.guesser: RelationGuesser | None = None
         self.rankings: dict[tuple[str, str, str], PairRanking] = {}
 
-    def run(self, view: KgeView, rng: np.random.Generator) -> dict[str, Claims | str]:
-        """By victim what the adversary claims of it, or why it can claim nothing."""
+    def run(self, view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claimed:
+        """What the adversary claims of each victim, or why it can claim nothing."""
         if self.guesser is None and view.colluder is not None:
             self.guesser = RelationGuesser(view.model, view.colluder, self.options.seed)
         inferences = self._fitting(view)
-        return {victim.name: claim(view, victim, self.guesser, inferences, self.rankings) for victim in view.victims}
+        victims = {one.name: claim(view, one, self.guesser, inferences, self.rankings) for one in view.victims}
+        return Claimed(inferences, victims)
 
-    def score(self, claims: Mapping[str, Claims | str], truth: Truth) -> list[Figure]:
+    def score(self, claims: Claimed, truth: Truth) -> list[Figure]:
         """ERR and TRR by each inference and by the strongest, of each victim and of all; then those without linked pairs."""
-        inferences, counts = self._fitting(truth.view), []
-        for victim in truth.view.victims:
-            held, found = _Held(truth, victim), claims[victim.name]
-            count = Counts(victim.name, held.num_entities, len(held.pairs))
-            if isinstance(found, str):
-                count.reason = found
-                count.entities_baseline = float(held.num_entities) if _names_crossed(truth.view, victim) else 0.0
+        inferences, counts = claims.inferences, []
+        for victim, found in claims.victims.items():
+            held = _Held(truth, victim)
+            count = Counts(victim, held.num_entities, len(held.pairs))
+            if isinstance(found, Nothing):
+                count.reason = found.reason
+                count.entities_baseline = float(held.num_entities) if found.aligned else 0.0
             elif self.options.metric == "published":
                 _count_published(count, found, held)
             else:
                 self._count(count, found, held)
-                _count_exposed(
-                    count, found, held, exposed_names(truth.view, victim, held.entity_names[: held.num_entities])
-                )
+                shown = found.knowledge.exposed_names(held.entity_names[: held.num_entities])
+                _count_exposed(count, found, held, shown)
             counts.append(count)
             truth.scores.append(count.items)
         learned = any(not count.reason for count in counts) and "learned" in inferences
@@ -140,8 +142,8 @@ class Reconstruction:
 
     def _count(self, counts: Counts, claims: Claims, held: _Held) -> None:
         """Count what is right of what was claimed of one victim, what could be, and what guesses would be."""
-        view, victim, names = claims.view, claims.victim, held.entity_names[: held.num_entities]
-        named, rebuilt = attainable(view, victim, names, held.pairs, held.relations)
+        victim, names = claims.victim, held.entity_names[: held.num_entities]
+        named, rebuilt = claims.knowledge.attainable(names, held.pairs, held.relations)
         counts.entities_attainable, counts.triples_attainable = float(named.sum()), float(rebuilt.sum())
         counts.remark = None if rebuilt.any() else why_no_triple(named, shares_relation=held.shares_relation)
         guesses = _arranged(claims, held.places(victim, "entities")[: held.num_entities])
@@ -159,7 +161,7 @@ class Reconstruction:
             {by: float(one.sum()) for by, one in made.items()} for made in (named_right, right)
         )
         best = max(named_right, key=lambda by: named_right[by].sum())
-        chance = chance_of_name(view, victim, names)
+        chance = claims.knowledge.chance_of_name(names)
         base = _guess(counts, claims, held, chance, guesses[best])
         counts.items = _items(victim, held, guesses, named_right, guessed, right, base)
         if "entities" in victim.claims:
@@ -171,13 +173,13 @@ class Reconstruction:
 
     def _unlinked(self, claims: Claims, held: _Held, entity_right: np.ndarray, chance: np.ndarray) -> list[Unlinked]:
         """The attack that is not told which pairs are linked, by each inference that ranks pairs."""
-        assert claims.view.colluder is not None
         rng = generator(self.options.seed, "unlinked heads", claims.victim.name)
         heads = sample_heads(len(entity_right), self.options.unlinked_heads, rng)
+        rows = held.places(claims.victim, "entities")[: held.num_entities]
         return [
             measure_unlinked(
-                ranking,
-                claims.view.colluder,
+                PairRanking(heads, ranking.scores[:, rows], ranking.relations[:, rows]),
+                claims.guesser.colluder,
                 held.train,
                 held.relation_names,
                 entity_right=entity_right,
@@ -185,26 +187,22 @@ class Reconstruction:
                 rng=rng,
                 inference=by,
             )
-            for by, ranking in claims.ranking_by(heads).items()
+            for by, ranking in claims.ranking_by(rows[heads]).items()
         ]
 
 
 class _Held:
-    """A victim's names and training triples, for the evaluator alone.
+    """A victim's names and training triples, for the evaluator alone, in the order of the data.
 
     Attributes:
         train: int64 `[n, 3]` in local ids. entity_names, relation_names: of these ids. shares_relation: with the colluder.
     """
 
-    def __init__(self, truth: Truth, victim: VictimView) -> None:
-        result, graph, colluders = (
-            truth.result,
-            truth.client(victim.name),
-            [truth.client(name) for name in truth.colluders],
-        )
+    def __init__(self, truth: Truth, victim: str) -> None:
+        result, graph, colluders = truth.result, truth.own(victim), [truth.own(name) for name in truth.colluders]
         own, *others = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, *colluders))
         self.shares_relation = bool(own & set().union(*others))
-        self._row_names = result.row_names
+        self._row_names, self._rows_of = result.row_names, partial(truth.rows_of, victim)
         self.train = graph.train
         self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]
         self.relation_names = np.array(result.graph.relations, dtype=object)[graph.relation_ids]
@@ -214,7 +212,7 @@ class _Held:
         """Where each of its entities or relations stands among the rows the adversary has of it, -1 where it does not."""
         names = self.entity_names if table == "entities" else self.relation_names
         if table not in victim.claims:
-            return np.arange(len(names))
+            return self._rows_of(table)
         claimed = {self._row_names[table][row]: place for place, row in enumerate(victim.claims[table].rows)}
         return np.array([claimed.get(name, -1) for name in names], dtype=np.int64)
 
@@ -231,19 +229,14 @@ class _Held:
         return self.relation_names[self.train[:, 1]]
 
 
-def _names_crossed(view: KgeView, victim: VictimView) -> bool:
-    """Whether names that crossed give every entity away, whether or not an embedding did."""
-    aligned = victim.entity_names is not None and "entities" not in victim.claims
-    holdings = "entities" in view.secure and view.secure["entities"].holdings and view.threat_model.identifiers
-    return bool(aligned or holdings)
-
-
 def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
     """Count as FedR's notebooks do."""
     if claims.victim.claims:
         raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
     names = held.entity_names[: held.num_entities]
-    found = published.count(claims.view, claims.victim, names, held.pairs, held.relations)
+    rows = held.places(claims.victim, "entities")[: held.num_entities]
+    by_row = np.argsort(rows)
+    found = published.count(claims.guesser, claims.victim, names[by_row], rows[held.pairs], held.relations)
     counts.entities, counts.entities_baseline = {PAPER: found.entities}, found.entities_baseline
     counts.triples, counts.triples_baseline = {PAPER: found.triples}, found.triples_baseline
     counts.triples_prior = found.triples_baseline
@@ -255,20 +248,18 @@ def _count_exposed(counts: Counts, claims: Claims, held: _Held, shown: np.ndarra
     Args:
         shown: name of each entity `[n]`, see `exposed_names`.
     """
-    assert claims.view.colluder is not None
     named = shown == held.entity_names[: held.num_entities]
     both = named[held.pairs].all(axis=1)
-    guesses = (claims.view.colluder.majority_relation, claims.guesser.names.predict(*shown[held.pairs].T))
+    guesses = (claims.guesser.colluder.majority_relation, claims.guesser.names.predict(*shown[held.pairs].T))
     counts.entities_exposed = float(named.sum())
     counts.triples_exposed = float(max((both & (relation == held.relations)).sum() for relation in guesses))
 
 
 def _guess(counts: Counts, claims: Claims, held: _Held, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:
     """Count what adversaries without embeddings would have right; the chance of each triple by the better of them."""
-    assert claims.view.colluder is not None
     counts.entities_baseline = float(chance.sum())
     pair_chance = chance_of_pair(chance, held.pairs)
-    majority = prior = pair_chance * (held.relations == claims.view.colluder.majority_relation)
+    majority = prior = pair_chance * (held.relations == claims.guesser.colluder.majority_relation)
     if claims.victim.entity_names is not None:
         prior = pair_chance * (claims.guesser.names.predict(*best.names[held.pairs].T) == held.relations)
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
@@ -277,7 +268,7 @@ def _guess(counts: Counts, claims: Claims, held: _Held, chance: np.ndarray, best
 
 def _arranged(claims: Claims, places: np.ndarray) -> dict[Inference, EntityGuesses]:
     """The guess for each entity of the victim: no name for those that the adversary does not claim, or cannot name."""
-    made = {id(one): _without_unseen(_at(one, places), claims.victim) for one in claims.names.values()}
+    made = {id(one): _without_unseen(_at(one, places), claims.victim, places) for one in claims.names.values()}
     return {by: made[id(one)] for by, one in claims.names.items()}
 
 
@@ -290,14 +281,14 @@ def _at(guesses: EntityGuesses, places: np.ndarray) -> EntityGuesses:
     return EntityGuesses(names, cosines)
 
 
-def _without_unseen(guesses: EntityGuesses, victim: VictimView) -> EntityGuesses:
+def _without_unseen(guesses: EntityGuesses, victim: VictimView, places: np.ndarray) -> EntityGuesses:
     """No name for a row that never crossed, unless names did.
 
     More rows may have crossed than the truth has entities: those of which no triple is left after unlearning.
     """
     if victim.entity_names is not None or victim.entities is None:
         return guesses
-    seen = ~victim.entities[: len(guesses.names)].isnan().any(dim=1).numpy()
+    seen = ~victim.entities.isnan().any(dim=1).numpy()[places]
     return EntityGuesses(np.where(seen, guesses.names, NO_NAME), np.where(seen, guesses.cosines, 0.0))
 
 

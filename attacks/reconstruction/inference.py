@@ -8,7 +8,7 @@ Legend: `n` rows of the victim, `P` pairs, `W` width of an entity row, `R` relat
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ from fkgsec.kge.models import KgeModel
 Inference = Literal["cosine", "score", "names", "learned", "combined"]
 ByVector = Literal["cosine", "score"]
 PAIRS_AT_ONCE = 4096
+
+
+class Known(Protocol):
+    """What naming and linking rows takes: a scoring function, and what a colluder handed over. Views have both."""
+
+    @property
+    def model(self) -> KgeModel: ...
+
+    @property
+    def colluder(self) -> ColluderKnowledge | None: ...
 
 
 class EntityGuesses(NamedTuple):
@@ -43,7 +53,7 @@ def nothing_to_attack(view: KgeView, victim: VictimView) -> str | None:
     return None
 
 
-def infer_entities(view: KgeView, victim: VictimView) -> EntityGuesses:
+def infer_entities(view: Known, victim: VictimView) -> EntityGuesses:
     """Name every entity row of the victim: the leaked entity with the most similar embedding (Algorithm 2 lines 1-5).
 
     With identifiers in the view the names are read, not inferred.
@@ -57,7 +67,7 @@ def infer_entities(view: KgeView, victim: VictimView) -> EntityGuesses:
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
 
 
-def infer_entities_nearest(view: KgeView, victim: VictimView) -> EntityGuesses:
+def infer_entities_nearest(view: Known, victim: VictimView) -> EntityGuesses:
     """As `infer_entities`, by the colluder's rows or by those that it was broadcast, whichever the victim's are nearer to.
 
     A broadcast is the mean of the uploads, the victim's among them, where nothing was added; the colluder's own rows have gone
@@ -74,7 +84,7 @@ def infer_entities_nearest(view: KgeView, victim: VictimView) -> EntityGuesses:
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
 
 
-def infer_relations(view: KgeView, victim: VictimView, pairs: np.ndarray, by: ByVector = "cosine") -> np.ndarray:
+def infer_relations(view: Known, victim: VictimView, pairs: np.ndarray, by: ByVector = "cosine") -> np.ndarray:
     """Name the relation of linked pairs of the victim's rows, int64 `[P, 2]` (Algorithm 2 i).
 
     Args:
@@ -97,7 +107,7 @@ def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Ten
     return torch.cat([model.score_relations(*block, relations).argmax(dim=1) for block in blocks]).numpy()
 
 
-def infer_relation_rows(view: KgeView, victim: VictimView) -> np.ndarray:
+def infer_relation_rows(view: Known, victim: VictimView) -> np.ndarray:
     """Name every uploaded relation row of the victim by cosine to the known ones (Algorithm 2 ii), names `[m]`.
 
     Rows of a secure sum stand where the colluder's do, so those it holds are named by their place.
@@ -119,7 +129,7 @@ class PairRanking(NamedTuple):
     relations: np.ndarray
 
 
-def rank_pairs(view: KgeView, victim: VictimView, heads: np.ndarray) -> PairRanking:
+def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRanking:
     """Score every pair (head row, any row) by the known relation that fits it best; a row is not paired with itself.
 
     Args:

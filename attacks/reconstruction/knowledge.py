@@ -1,10 +1,9 @@
 """What an adversary's knowledge gives without any embedding: the chance of a drawn name, and the most that it can output; and the
 names that the protocol exposes whatever was trained.
 
-    named, rebuilt = attainable(view, victim, names, pairs, relations)   # bool [entities], bool [triples]
-    shown = exposed_names(view, victim, names)                           # object [entities], "" where there is none
-
-The evaluator computes these from the truth, beside what an attack got (`attacks.reconstruction.evaluation`).
+    knowledge = Knowledge.of(view, victim)                          # when the attack runs
+    named, rebuilt = knowledge.attainable(names, pairs, relations)  # bool [entities], bool [triples], of true names
+    shown = knowledge.exposed_names(names)                          # object [entities], "" where there is none
 
 Source: ours.
 """
@@ -12,6 +11,7 @@ Source: ours.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,50 +26,82 @@ def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
     return np.fromiter((name in known for name in names), dtype=bool, count=len(names))
 
 
-def chance_of_name(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
-    """For each entity row the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
-    assert view.colluder is not None
-    if "entities" in victim.claims:
-        table = view.secure["entities"]
-        known = np.array([name for name in table.names if name is not None], dtype=object)
-        if table.holdings:  # as where uploads are in clear: alignment was
-            return np.ones(len(names)) if view.threat_model.identifiers else among(names, known) / max(1, len(known))
-        num_claims = sum(name is not None for name in victim.claims["entities"].names)
-        return among(names, known) * (num_claims / max(1, len(known)))
-    if victim.entity_names is not None:
-        return np.ones(len(names))
-    return among(names, view.colluder.entity_names) / len(view.colluder.entity_names)
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What an adversary knows of one victim's names and relations whatever was trained.
+
+    Attributes:
+        drawn: names among which an adversary without embeddings draws; None: it knows each entity's name. chance: of one of these
+            to be right.
+        namable: names that it can output; None: all. relations: names of relations that it can output.
+        exposed: names that the protocol shows, see `exposed_names`; None: all.
+        aligned: whether names that crossed give every entity away, whether or not an embedding did.
+    """
+
+    drawn: frozenset[str] | None
+    chance: float
+    namable: frozenset[str] | None
+    relations: frozenset[str]
+    exposed: frozenset[str] | None
+    aligned: bool
+
+    @classmethod
+    def of(cls, view: KgeView, victim: VictimView) -> Knowledge:
+        """That of a view."""
+        own, summed = view.colluder, "entities" in victim.claims
+        leaked = frozenset(() if own is None else own.entity_names)
+        drawn, chance, namable = leaked, 1 / max(1, len(leaked)), leaked
+        read = victim.entity_names is not None
+        if summed:
+            table = view.secure["entities"]
+            namable = frozenset(name for name in table.names if name is not None)
+            aligned = bool(table.holdings) and view.threat_model.identifiers  # as where uploads are in plaintext
+            claimed = 1 if table.holdings else sum(name is not None for name in victim.claims["entities"].names)
+            drawn, chance = None if aligned else namable, claimed / max(1, len(namable))
+        elif read:
+            drawn = namable = None
+        relations = set(() if own is None else own.relation_names)
+        if "relations" in victim.claims:
+            relations |= {name for name in victim.claims["relations"].names if name is not None}
+        exposed: frozenset[str] | None = leaked if victim.origin == "uploaded" else frozenset()
+        if victim.entity_names is not None:
+            exposed = frozenset(victim.entity_names) if summed else None
+        holdings = "entities" in view.secure and view.secure["entities"].holdings and view.threat_model.identifiers
+        return cls(drawn, chance, namable, frozenset(relations), exposed, bool((read and not summed) or holdings))
+
+    def chance_of_name(self, names: np.ndarray) -> np.ndarray:
+        """For each entity the chance that an adversary without embeddings names it: certain with identifiers, else a draw."""
+        return np.ones(len(names)) if self.drawn is None else among(names, self.drawn) * self.chance
+
+    def attainable_names(self, names: np.ndarray) -> np.ndarray:
+        """Whether each name `[n]` of a victim's entities is among those that the adversary can output."""
+        return np.ones(len(names), dtype=bool) if self.namable is None else among(names, self.namable)
+
+    def attainable(self, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output.
+
+        Args:
+            names: true names of the victim's entities `[n]`. pairs: int64 `[P, 2]`, its triples' ends; relations: their names.
+        """
+        named = self.attainable_names(names)
+        return named, named[pairs].all(axis=1) & among(relations, self.relations)
+
+    def exposed_names(self, names: np.ndarray) -> np.ndarray:
+        """Names of a victim's entities that the protocol shows, object `[n]`, `NO_NAME` where it shows none.
+
+        A server that averages rows knows which rows of its clients are of the same entity, so that the colluder's leaked names
+        are those of the victim's rows, too. Where names cross with alignment, or counts of holders name rows of a sum, it reads
+        these.
+
+        Args:
+            names: true names of the entities `[n]`.
+        """
+        return names if self.exposed is None else np.where(among(names, self.exposed), names, NO_NAME)
 
 
 def chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """The chance that both names of a pair are right; the two ends of a self-loop are one row, drawn once."""
     return np.where(pairs[:, 0] == pairs[:, 1], chance[pairs[:, 0]], chance[pairs].prod(axis=1))
-
-
-def attainable_names(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
-    """Whether each name `[n]` of a victim's entities is among those that the adversary can output."""
-    assert view.colluder is not None
-    if "entities" in victim.claims:
-        return among(names, [name for name in view.secure["entities"].names if name is not None])
-    return (
-        np.ones(len(names), dtype=bool) if victim.entity_names is not None else among(names, view.colluder.entity_names)
-    )
-
-
-def attainable(
-    view: KgeView, victim: VictimView, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output.
-
-    Args:
-        names: true names of the victim's entities `[n]`. pairs: int64 `[P, 2]`, its triples' ends; relations: their names `[P]`.
-    """
-    assert view.colluder is not None
-    named = attainable_names(view, victim, names)
-    known = list(view.colluder.relation_names)
-    if "relations" in victim.claims:
-        known += [name for name in victim.claims["relations"].names if name is not None]
-    return named, named[pairs].all(axis=1) & among(relations, known)
 
 
 def why_no_triple(named: np.ndarray, *, shares_relation: bool) -> str:
@@ -82,21 +114,3 @@ def why_no_triple(named: np.ndarray, *, shares_relation: bool) -> str:
     if not named.any():
         return "none of its entities is among the names that the adversary knows, so TRR is 0 by construction"
     return "none of its triples has both ends and its relation among those that the adversary knows, so TRR is 0 by construction"
-
-
-def exposed_names(view: KgeView, victim: VictimView, names: np.ndarray) -> np.ndarray:
-    """Names of a victim's entities that the protocol shows, whatever was trained: object `[n]`, `NO_NAME` where it shows none.
-
-    A server that averages rows knows which rows of its clients are of the same entity, so that the colluder's leaked names are
-    those of the victim's rows, too. Where names cross with alignment, or counts of holders name rows of a sum, it reads these.
-
-    Args:
-        names: true names of the entities `[n]`.
-    """
-    assert view.colluder is not None
-    known = np.empty(0, dtype=object)
-    if victim.entity_names is not None:
-        known = names if "entities" not in victim.claims else victim.entity_names
-    elif victim.origin == "uploaded":
-        known = view.colluder.entity_names
-    return np.where(among(names, known), names, NO_NAME)

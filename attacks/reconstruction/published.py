@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attacks.kge.view import KgeView, VictimView
-from attacks.reconstruction.inference import best_relations, infer_entities
+from attacks.kge.view import VictimView
+from attacks.reconstruction.inference import Known, best_relations, infer_entities
 
 
 class Published(NamedTuple):
@@ -33,7 +33,7 @@ class Published(NamedTuple):
 
 
 def count(
-    view: KgeView, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
+    view: Known, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
 ) -> Published:
     """The notebooks' counts of one victim.
 
@@ -56,7 +56,7 @@ def count(
     return Published(int(named.sum()), int(named.sum()), int((guesses == true).sum()), int(majority.sum()))
 
 
-def _count_entities(view: KgeView, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray) -> Published:
+def _count_entities(view: Known, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray) -> Published:
     assert view.colluder is not None
     right = infer_entities(view, victim).names == entity_names
     chance = np.isin(entity_names, view.colluder.entity_names) / len(view.colluder.entity_names)

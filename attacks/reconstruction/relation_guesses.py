@@ -1,7 +1,7 @@
 """The relation of each linked pair of a victim, by every inference.
 
     guesser = RelationGuesser(view.model, view.colluder, seed=0)
-    guesses = guesser.guess(view, victim, pairs, head_names, tail_names, ("names", "combined"))  # relation names [P] of each
+    guesses = guesser.guess(victim, pairs, head_names, tail_names, ("names", "combined"))  # relation names [P] of each
 
 `cosine` and `score` compare with the colluder's relation rows (`attacks.reconstruction.inference`), `names` asks in which
 relations the colluder saw the two names (`attacks.reconstruction.prior`), `learned` is a classifier of pairs of rows
@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.kge.view import ColluderKnowledge, VictimView
 from attacks.reconstruction.inference import ByVector, Inference, infer_relations
 from attacks.reconstruction.learned import RelationLearner, learn_relations
 from attacks.reconstruction.prior import NamePosterior, fit_names
@@ -55,7 +55,6 @@ class RelationGuesser:
 
     def guess(
         self,
-        view: KgeView,
         victim: VictimView,
         pairs: np.ndarray,
         heads: np.ndarray,
@@ -72,7 +71,7 @@ class RelationGuesser:
             if by in inferences:
                 key = victim.name, victim.origin, by
                 if key not in self._by_vector:
-                    self._by_vector[key] = infer_relations(view, victim, pairs, by)
+                    self._by_vector[key] = infer_relations(self, victim, pairs, by)
                 found[by] = self._by_vector[key]
         probable: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
         if probable:

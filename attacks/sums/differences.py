@@ -23,20 +23,22 @@ Source: ours, after Lam et al. 2021, "Gradient disaggregation", for differences 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from torch import Tensor
 
 from attacks import update_recovery
 from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import Plan, obstacle, plan
+from attacks.sums.plan import obstacle, sum_of
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult
-from fkgsec.federation.messages import SERVER, Opened, client_party
+from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 
@@ -78,101 +80,136 @@ class LyingServer(Adversary):
         return np.ones_like(enough)
 
 
-def score_dropout(plan: Plan, truth: Truth) -> list[Figure]:
-    """Figures of `dropout-difference` for each victim."""
-    figures = []
-    for victim in plan.victims:
-        run = _train(truth, DroppingServer(client_party(victim)))
-        figures += truth.not_attacked(victim, run) if isinstance(run, str) else _dropout_figures(truth, victim, run)
-    return figures
+class Difference(NamedTuple):
+    """Which rows of the table a server says the victim holds, bool `[N]`, and its uploads of them, float64 `[N, W]`."""
+
+    holds: np.ndarray
+    upload: np.ndarray
 
 
-def score_lies(plan: Plan, truth: Truth) -> list[Figure]:
-    """Figures of `count-lies` for each victim."""
-    if "suppress" not in truth.result.options.defense:
-        reason = "no rows are suppressed, so there is no count to lie about"
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
-    honest, lying = (_train(truth, adversary) for adversary in (None, LyingServer()))
-    figures = []
-    for victim in plan.victims:
-        runs = [run for run in (honest, lying) if not isinstance(run, str)]
-        reasons = [run for run in (honest, lying) if isinstance(run, str)]
-        figures += truth.not_attacked(victim, reasons[0]) if reasons else [_lie_figure(truth, victim, *runs)]
-    return figures
+class Dropped(NamedTuple):
+    """What a run without the victim in one sum tells; None where a sum was not opened."""
+
+    run: int
+    told: Difference | None
 
 
-def _train(truth: Truth, adversary: Adversary | None) -> FederationResult | str:
+class Lied(NamedTuple):
+    """The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
+
+    honest: int
+    lying: int
+    opened: np.ndarray | None
+
+
+def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Mapping[str, Dropped | str]:
+    """By victim what the server reads off two sums, or why it cannot."""
+    return {victim.name: _dropped(view, laboratory, victim.name) for victim in view.victims}
+
+
+def _dropped(view: KgeView, laboratory: Laboratory, victim: str) -> Dropped | str:
+    attacked = _train(view, laboratory, DroppingServer(client_party(victim)))
+    if isinstance(attacked, str):
+        return attacked
+    without, whole = (sum_of(attacked, laboratory.settings.recipe.shared[0], round) for round in (1, LAST))
+    if without is None or whole is None:
+        return Dropped(attacked.run, None)
+    return Dropped(attacked.run, Difference(whole[1] - without[1] > 0, whole[0] - without[0]))
+
+
+def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Lied | str:
+    """What the server opens by its lie, or why there is nothing to lie about."""
+    if not laboratory.suppresses:
+        return "no rows are suppressed, so there is no count to lie about"
+    honest, lying = (_train(view, laboratory, adversary) for adversary in (None, LyingServer()))
+    if isinstance(honest, str):
+        return honest
+    if isinstance(lying, str):
+        return lying
+    opened = sum_of(lying, laboratory.settings.recipe.shared[0], LAST)
+    return Lied(honest.run, lying.run, None if opened is None else opened[1] > 0)
+
+
+def _train(view: KgeView, laboratory: Laboratory, adversary: Adversary | None) -> KgeView | str:
     """The first rounds with the adversary in them, or the reason why there is nothing to attack."""
-    if reason := obstacle(truth):
+    if reason := obstacle(view, laboratory):
         return reason
-    options = msgspec.structs.replace(truth.result.options, rounds=LAST, eval_every=LAST, patience=0)
     try:
-        return truth.view.train(truth.result.graph, options, adversary=adversary)
+        return laboratory.train(adversary, last=LAST)
     except FkgsecError as error:
         return f"the run ended with the attack in it: {error}"
 
 
-def _dropout_figures(truth: Truth, victim: str, run: FederationResult) -> list[Figure]:
-    table, index = _victim_table(run, victim)
-    names, start, end = update_recovery.client_rows(run, index, table)
-    row_of = {name: row for row, name in enumerate(run.row_names[table])}
-    holds = np.isin(np.arange(len(row_of)), [row_of[name] for name in names])
+def score_dropout(claims: Mapping[str, Dropped | str], truth: Truth) -> list[Figure]:
+    """Figures of `dropout-difference` for each victim."""
+    figures = []
+    for victim, claim in claims.items():
+        figures += (
+            truth.not_attacked(victim, claim) if isinstance(claim, str) else _dropout_figures(truth, victim, claim)
+        )
+    return figures
+
+
+def score_lies(claims: Lied | str, truth: Truth) -> list[Figure]:
+    """Figures of `count-lies` for each victim."""
+    figures = []
+    for victim in truth.victims:
+        figures += (
+            truth.not_attacked(victim, claims) if isinstance(claims, str) else [_lie_figure(truth, victim, claims)]
+        )
+    return figures
+
+
+def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
+    run: FederationResult = truth.runs[claim.run]
+    table = RECIPES[run.options.algorithm].shared[0]
+    holds = _holds(run, victim, table)
     guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
-    moved = np.abs(end - start).max(axis=1) > 0
-    true, claimed = (end - start)[moved], np.zeros_like(start[moved])
-    sums = {round: _sum_of(run, round, table) for round in (1, LAST)}
-    without, whole = sums[1], sums[LAST]
-    told, remark = guess, "no sum without the victim was opened, so there is nothing to compare"
-    if without is not None and whole is not None:
-        difference = whole[1] - without[1]
-        told, remark = proportion(int(((difference > 0) == holds).sum()), len(holds)), ""
-        rows = np.array([row_of[name] for name in names])[moved]
-        found = (whole[0] - without[0])[rows] - start[moved]
-        claimed = np.where((difference[rows] > 0)[:, None], found, 0.0)
+    true, start, rows = update_recovery.moved_rows(run, victim, table)
+    inferred, told, remark = np.zeros_like(true), guess, ""
+    if claim.told is None:
+        remark = "no sum without the victim was opened, so there is nothing to compare"
+    else:
+        told = proportion(int((claim.told.holds == holds).sum()), len(holds))
+        inferred = np.where(claim.told.holds[rows][:, None], claim.told.upload[rows] - start, 0.0)
     rng = generator(truth.seed, "difference of sums", victim)
-    cosines = [mean(update_recovery.cosines(true, guess), rng) for guess in (claimed, np.zeros_like(true))]
+    cosines = [mean(update_recovery.cosines(true, guess), rng) for guess in (inferred, np.zeros_like(true))]
     return [
         truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=remark),
         truth.figure("cosine", victim, cosines[0], baseline=cosines[1], attainable=1.0, remark=remark),
     ]
 
 
-def _lie_figure(truth: Truth, victim: str, honest: FederationResult, lying: FederationResult) -> Figure:
-    table, index = _victim_table(honest, victim)
-    mine = np.isin(honest.row_names[table], update_recovery.client_rows(honest, index, table)[0])
-    sums = [_sum_of(run, LAST, table) for run in (honest, lying)]
-    if sums[0] is None:
+def _lie_figure(truth: Truth, victim: str, claim: Lied) -> Figure:
+    honest: FederationResult = truth.runs[claim.honest]
+    table = RECIPES[honest.options.algorithm].shared[0]
+    sums = [one for one in honest.transcript.opened(LAST) if one.table == table and one.total]
+    if not sums:
         return truth.figure("rare_rows", victim, NOT_ATTACKED, reason="no sum was opened")
-    rare = mine & (sums[0][1] == 0)
+    rare = _holds(honest, victim, table) & (sums[0].sums()[1] == 0)
     num = int(rare.sum())
     if not num:
         return truth.figure("rare_rows", victim, NOT_ATTACKED, reason="enough clients hold each of its rows")
-    opened = 0 if sums[1] is None else int((sums[1][1][rare] > 0).sum())
+    opened = 0 if claim.opened is None else int(claim.opened[rare].sum())
     return truth.figure("rare_rows", victim, proportion(opened, num), baseline=proportion(0, num), attainable=1.0)
 
 
-def _sum_of(run: FederationResult, round: int, table: Table) -> tuple[np.ndarray, np.ndarray] | None:
-    """The opened sum of a round, float64 `[N, W]`, and how many clients hold each row, `[N]`; None if none was opened."""
-    opened: list[Opened] = [one for one in run.transcript.opened(round) if one.table == table and one.total]
-    return opened[0].sums() if opened else None
-
-
-def _victim_table(run: FederationResult, victim: str) -> tuple[Table, int]:
-    """The first shared table, and the victim's client index."""
-    return RECIPES[run.options.algorithm].shared[0], [client.name for client in run.graph.clients].index(victim)
+def _holds(run: FederationResult, victim: str, table: Table) -> np.ndarray:
+    """Which rows of the table a victim holds, bool `[N]`."""
+    names = update_recovery.client_rows(run, update_recovery.client_index(run, victim), table)[0]
+    return np.isin(run.row_names[table], names)
 
 
 def _attack(
     name: str,
     about: str,
     metrics: Mapping[str, str],
-    score: Callable[[Plan, Truth], list[Figure]],
+    run: Callable[[KgeView, Laboratory, np.random.Generator], Any],
+    score: Callable[[Any, Truth], list[Figure]],
     items: Mapping[str, str],
 ) -> Attack:
     needs = Needs(server=True)
-    return Attack(
-        name, about, needs, metrics, plan, score, threats=("server",), items=items, in_order=True, trains=True
-    )
+    return Attack(name, about, needs, metrics, run, score, threats=("server",), items=items, trains=True)
 
 
 DROPOUT = _attack(
@@ -182,6 +219,7 @@ DROPOUT = _attack(
         "holders": "share of rows of which the server tells whether the victim holds them",
         "cosine": "mean cosine similarity between inferred and true updates",
     },
+    run_dropout,
     score_dropout,
     {"holders": "rows of the table", "cosine": "rows that changed"},
 )
@@ -189,6 +227,7 @@ LIES = _attack(
     COUNT_LIES,
     "opens sums of rows with few holders by telling clients that enough hold them; trains two rounds for each victim",
     {"rare_rows": "share of the victim's rows with too few holders whose sum is opened"},
+    run_lies,
     score_lies,
     {"rare_rows": "rows of the victim with too few holders"},
 )

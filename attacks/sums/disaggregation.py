@@ -25,17 +25,19 @@ Legend: `R` sums, `C` clients, `N` rows, `W` width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attacks import update_recovery
 from attacks.figure import Figure
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import Plan, obstacle, plan
-from fkgsec.federation.loop import FederationResult
+from attacks.sums.plan import obstacle, sums_of
 from fkgsec.federation.messages import Opened, client_party
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 DISAGGREGATION = "disaggregation"
@@ -90,43 +92,56 @@ def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
     return changes, known
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
-    """Train the run once more for its sums; figures of every victim."""
-    result: FederationResult = truth.result
-    if reason := obstacle(truth):
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
-    rounds = range(1, result.best_round + 1)
-    again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=rounds)
-    table = RECIPES[result.options.algorithm].shared[0]
-    sums = [one for number in rounds for one in again.transcript.opened(number) if one.table == table and one.total]
-    parties = [client_party(client.name) for client in again.graph.clients]
-    if not sums or sums[-1].round != again.best_round:
-        reason = f"no sum of round {again.best_round} was opened"
-    elif len({frozenset(one.survivors) for one in sums}) < 2:
-        reason = "the same clients are in every sum"
-    if reason:
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
-    found = disaggregate(sums, parties)
-    return [
-        figure
-        for victim in plan.victims
-        for figure in _figures(truth, again, victim, found[parties.index(client_party(victim))])
-    ]
+class Claims(NamedTuple):
+    """What the server takes for each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
+
+    `run`: of which these are, see `View.run`.
+    """
+
+    run: int
+    table: Table
+    changes: Mapping[str, np.ndarray]
+    by_last_sum: Mapping[str, update_recovery.Recovered]
 
 
-def _figures(truth: Truth, again: FederationResult, victim: str, estimated: np.ndarray) -> list[Figure]:
-    table = RECIPES[again.options.algorithm].shared[0]
-    by_last_sum = update_recovery.by_the_server(truth, again, victim, table)
+def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
+    """Train the run once more for its sums, and take these apart; or the reason why they cannot be."""
+    if reason := obstacle(view, laboratory):
+        return reason
+    table = laboratory.settings.recipe.shared[0]
+    again: KgeView = laboratory.train(rounds=range(1, view.round + 1))
+    sums = sums_of(again, table)
+    if not sums or sums[-1].round != again.round:
+        return f"no sum of round {again.round} was opened"
+    if len({frozenset(one.survivors) for one in sums}) < 2:
+        return "the same clients are in every sum"
+    parties = again.secure[table].parties
+    changes = dict(zip(parties, disaggregate(sums, parties), strict=True))
+    of_victims = {victim.name: changes[client_party(victim.name)] for victim in again.victims}
+    return Claims(again.run, table, of_victims, update_recovery.recover(again, table))
+
+
+def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+    """Figures of every victim."""
+    figures = []
+    for victim in truth.victims:
+        changes = claims if isinstance(claims, str) else _changes_of(truth, victim, claims)
+        if isinstance(changes, str):
+            figures += truth.not_attacked(victim, changes)
+        else:
+            rng = generator(truth.seed, "disaggregation", victim)
+            figures += update_recovery.figures_of(truth, victim, changes, rng)
+    return figures
+
+
+def _changes_of(truth: Truth, victim: str, claims: Claims) -> update_recovery.Changes | str:
+    again, table = truth.runs[claims.run], claims.table
+    by_last_sum = update_recovery.changes_of(truth, claims.run, victim, table, claims.by_last_sum.get(victim))
     if isinstance(by_last_sum, str):
-        return truth.not_attacked(victim, by_last_sum)
-    place = next(place for place, client in enumerate(again.graph.clients) if client.name == victim)
-    names, start, end = update_recovery.client_rows(again, place, table)
-    row_of = {name: row for row, name in enumerate(again.row_names[table])}
-    changed = [
-        row_of[name] for name, moved in zip(names, update_recovery.changed_rows(start, end), strict=True) if moved
-    ]
-    changes = by_last_sum._replace(inferred={ROUNDS: estimated[changed], **by_last_sum.inferred})
-    return update_recovery.figures_of(truth, victim, changes, generator(truth.seed, "disaggregation", victim))
+        return by_last_sum
+    names, start, end = update_recovery.client_rows(again, update_recovery.client_index(again, victim), table)
+    rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
+    return by_last_sum._replace(inferred={ROUNDS: claims.changes[victim][rows], **by_last_sum.inferred})
 
 
 ATTACK = Attack(
@@ -134,11 +149,10 @@ ATTACK = Attack(
     "takes secure sums of many rounds apart, where participants change; trains the run once more for its sums",
     Needs(server=True),
     METRICS,
-    plan,
+    run,
     score,
     threats=("server",),
     items=dict.fromkeys(METRICS, "rows that changed"),
     errors=("relative_error",),
-    in_order=True,
     trains=True,
 )

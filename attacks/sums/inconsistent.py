@@ -22,27 +22,30 @@ Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in fed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from attacks import update_recovery
 from attacks.figure import Figure
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import Plan, obstacle, plan
+from attacks.sums.plan import obstacle, sums_of
 from attacks.update_recovery import Changes
 from fkgsec.errors import FkgsecError, TrainingError
 from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Opened, client_party
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
+LAST = 2  # round whose sum is taken apart
 FAR = 1e9  # a value that no training brings back within what a sum can hold
 METRICS = {
     "cosine": update_recovery.METRICS["cosine"],
@@ -93,51 +96,80 @@ def left_of_sum(opened: Opened) -> Taken:
     return Taken(held, np.where(held[:, None], rows, np.nan))
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
-    """Train the first rounds without and with the attack; figures of every victim."""
-    result: FederationResult = truth.result
-    if reason := obstacle(truth):
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
-    options = msgspec.structs.replace(result.options, rounds=2, eval_every=2, patience=0)
-    honest: FederationResult = truth.view.train(result.graph, options)
-    return [figure for victim in plan.victims for figure in _attack(truth, honest, victim)]
+class Attacked(NamedTuple):
+    """What the server has of one victim: of the run without the attack, and, unless clients refuse, of one with it.
+
+    `told`: the run with the attack and what is left of its sum, or why clients refuse. `reason`: why there is nothing to measure.
+    """
+
+    by_sum: update_recovery.Recovered | None
+    told: tuple[int, Taken] | str
+    reason: str | None = None
 
 
-def _attack(truth: Truth, honest: FederationResult, victim: str) -> list[Figure]:
-    """Figures of one victim: of a run in which the server attacks it, or of the honest one where that is refused."""
-    table = RECIPES[honest.options.algorithm].shared[0]
-    by_sum = update_recovery.by_the_server(truth, honest, victim, table)
-    if isinstance(by_sum, str):
-        return truth.not_attacked(victim, by_sum)
-    place = next(place for place, client in enumerate(honest.graph.clients) if client.name == victim)
-    names, rows = set(update_recovery.client_rows(honest, place, table)[0]), honest.row_names[table]
-    holds = np.array([name in names for name in rows])
-    guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
-    server, rng = InconsistentServer(client_party(victim)), generator(truth.seed, "inconsistent broadcast", victim)
+class Claims(NamedTuple):
+    """By victim what the server has; `honest`: the run without the attack, see `View.run`."""
+
+    honest: int
+    table: Table
+    victims: Mapping[str, Attacked]
+
+
+def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
+    """Train the first rounds without and with the attack."""
+    if reason := obstacle(view, laboratory):
+        return reason
+    table = laboratory.settings.recipe.shared[0]
+    honest: KgeView = laboratory.train(last=LAST)
+    by_sum = update_recovery.recover(honest, table)
+    victims = {one.name: _attack(laboratory, one.name, table, by_sum.get(one.name)) for one in view.victims}
+    return Claims(honest.run, table, victims)
+
+
+def _attack(laboratory: Laboratory, victim: str, table: Table, by_sum: update_recovery.Recovered | None) -> Attacked:
     try:
-        attacked: FederationResult = truth.view.train(honest.graph, honest.options, adversary=server)
+        attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim)), last=LAST)
     except TrainingError as error:
-        return truth.not_attacked(victim, f"the run broke down with the attack in it: {error}")
+        return Attacked(by_sum, "", f"the run broke down with the attack in it: {error}")
     except FkgsecError as refusal:
-        remark = f"refused, which ends the run: {refusal}"
-        holders = truth.figure("holders", victim, guess, baseline=guess, attainable=1.0, remark=remark)
-        return [*update_recovery.figures_of(truth, victim, by_sum, rng, remark=remark), holders]
-    sums = [one for one in attacked.transcript.opened(2) if one.table == table]
+        return Attacked(by_sum, f"refused, which ends the run: {refusal}")
+    sums = [one for one in sums_of(attacked, table) if one.round == LAST]
     if not sums:
-        return truth.not_attacked(victim, "too many fell silent: no sum of round 2 was opened")
-    taken = left_of_sum(sums[0])
-    told = proportion(int((taken.held == holds).sum()), len(holds))
+        return Attacked(by_sum, "", f"too many fell silent: no sum of round {LAST} was opened")
+    return Attacked(by_sum, (attacked.run, left_of_sum(sums[0])))
+
+
+def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+    """Figures of every victim: of a run in which the server attacks it, or of the honest one where that is refused."""
+    if isinstance(claims, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
+    return [figure for victim, claim in claims.victims.items() for figure in _figures(truth, claims, victim, claim)]
+
+
+def _figures(truth: Truth, claims: Claims, victim: str, claim: Attacked) -> list[Figure]:
+    table, honest = claims.table, truth.runs[claims.honest]
+    changes = update_recovery.changes_of(truth, claims.honest, victim, table, claim.by_sum)
+    if isinstance(changes, str) or claim.reason:
+        return truth.not_attacked(victim, changes if isinstance(changes, str) else claim.reason or "")
+    names = update_recovery.client_rows(honest, update_recovery.client_index(honest, victim), table)[0]
+    holds = np.isin(honest.row_names[table], names)
+    told = guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
+    remark = claim.told if isinstance(claim.told, str) else None
+    if not isinstance(claim.told, str):
+        number, taken = claim.told
+        changes = _changes(truth.runs[number], victim, table, taken)
+        told = proportion(int((taken.held == holds).sum()), len(holds))
+    rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
-        *update_recovery.figures_of(truth, victim, _changes(attacked, place, table, taken), rng),
-        truth.figure("holders", victim, told, baseline=guess, attainable=1.0),
+        *update_recovery.figures_of(truth, victim, changes, rng, remark=remark),
+        truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=remark),
     ]
 
 
-def _changes(result: FederationResult, place: int, table: Table, taken: Taken) -> Changes:
-    """True and claimed changes of the client's rows that training changed; no claim is no change."""
-    names, start, end = update_recovery.client_rows(result, place, table)
-    row_of = {name: row for row, name in enumerate(result.row_names[table])}
-    claimed = taken.rows[[row_of[name] for name in names]]
+def _changes(result: FederationResult, victim: str, table: Table, taken: Taken) -> Changes:
+    """True and inferred changes of the client's rows that training changed; no claim is no change."""
+    names, start, end = update_recovery.client_rows(result, update_recovery.client_index(result, victim), table)
+    claimed = taken.rows[update_recovery.table_rows(result, names, table)]
     known = np.asarray(~np.isnan(claimed).any(axis=1))
     moved = update_recovery.changed_rows(start, end)
     inferred = np.where(known[:, None], claimed - start, 0.0)
@@ -149,11 +181,10 @@ ATTACK = Attack(
     "takes one client's upload out of secure sums by sending the others nonsense; trains two rounds for each victim",
     Needs(server=True),
     METRICS,
-    plan,
+    run,
     score,
     threats=("server",),
     items={"cosine": "rows that changed", "relative_error": "rows that changed", "holders": "rows of the table"},
     errors=("relative_error",),
-    in_order=True,
     trains=True,
 )

@@ -19,19 +19,24 @@ Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federat
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
+from torch import Tensor
 
 from attacks import update_recovery
 from attacks.figure import NOT_ATTACKED, Figure
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import Plan, obstacle, plan
+from attacks.sums.plan import obstacle, sum_of
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import mean
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, client_party
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.randomness import generator
 
 SERVER_ORDER = "server-order"
@@ -50,62 +55,103 @@ class MisorderingServer(Adversary):
     Args:
         victim: the party that is asked to train.
         checks_order: whether clients check the order of requests.
+
+    Attributes:
+        sent: by table the rows `[N, W]` that it had sent before it asked for uploads in `ROUND`.
     """
 
     def __init__(self, victim: str, *, checks_order: bool) -> None:
         super().__init__(SERVER)
         self.victim, self.checks_order = victim, checks_order
+        self.sent: dict[Table, Tensor] = {}
 
     def identity(self) -> str:
         return f"{super().identity()} trains {self.victim} alone, order checked: {self.checks_order}"
+
+    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        if round == ROUND - 1 and receiver == self.victim:
+            self.sent[table] = rows.clone()
+        return rows
+
+    def tensors(self) -> dict[Table, Tensor]:
+        return self.sent
+
+    def load(self, tensors: Mapping[Table, Tensor]) -> None:
+        self.sent = dict(tensors)
 
     def asks_to_train(self, round: int, party: str) -> bool:
         return round != ROUND or party == self.victim
 
 
-def score(plan: Plan, truth: Truth) -> list[Figure]:
+class Claim(NamedTuple):
+    """Of one run: the victim's upload float64 `[N, W]` in the rows of the table, NaN where the server has none; None: no sum."""
+
+    run: int
+    upload: np.ndarray | None
+
+
+Claims = Mapping[tuple[str, bool], Claim | str]
+"""By victim, and by whether clients check the order of requests, what the server reads off; or why the run ended."""
+
+
+def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
     """Train the first rounds with the attack, with clients that check the order and with clients that do not."""
-    if reason := obstacle(truth):
-        return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
-    return [
-        figure
-        for victim in plan.victims
-        for suffix, checks_order in (("", True), ("_unchecked", False))
-        for figure in _attack(truth, victim, suffix, checks_order=checks_order)
-    ]
+    if reason := obstacle(view, laboratory):
+        return reason
+    return {
+        (victim.name, checks_order): _attack(laboratory, victim.name, checks_order=checks_order)
+        for victim in view.victims
+        for checks_order in (True, False)
+    }
 
 
-def _attack(truth: Truth, victim: str, suffix: str, *, checks_order: bool) -> list[Figure]:
-    options = msgspec.structs.replace(truth.result.options, rounds=ROUND, eval_every=ROUND, patience=0)
+def _attack(laboratory: Laboratory, victim: str, *, checks_order: bool) -> Claim | str:
     server = MisorderingServer(client_party(victim), checks_order=checks_order)
-    table, index = _victim_table(truth, victim)
+    table = laboratory.settings.recipe.shared[0]
     try:
-        run: FederationResult = truth.view.train(truth.result.graph, options, adversary=server)
+        attacked: KgeView = laboratory.train(server, last=ROUND)
     except FkgsecError as error:
-        reason = f"the run ended with the attack in it: {error}"
-        metrics = (f"cosine{suffix}", f"relative_error{suffix}")
-        return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in metrics]
-    names, start, end = update_recovery.client_rows(run, index, table)
-    moved = np.abs(end - start).max(axis=1) > 0
-    true, claimed, remark = (end - start)[moved], np.zeros_like(start[moved]), ""
-    opened = [one for one in run.transcript.opened(ROUND) if one.table == table and one.total]
-    if opened:
-        total, holders = opened[0].sums()
-        row_of = {name: row for row, name in enumerate(run.row_names[table])}
-        rows = np.array([row_of[name] for name in names])[moved]
-        others = np.maximum(holders[rows] - 1, 0)[:, None]
-        found = total[rows] - others * start[moved]
-        claimed = np.where(holders[rows][:, None] > 0, found - start[moved], 0.0)
-    else:
-        excluded = run.rounds[ROUND].excluded
+        return f"the run ended with the attack in it: {error}"
+    opened = sum_of(attacked, table, ROUND)
+    if opened is None:
+        return Claim(attacked.run, None)
+    total, holders = opened
+    upload = total - np.maximum(holders - 1, 0)[:, None] * server.sent[table].double().numpy()
+    return Claim(attacked.run, np.where(holders[:, None] > 0, upload, np.nan))
+
+
+def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+    """Figures of every victim."""
+    if isinstance(claims, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
+    figures = []
+    for (victim, checks_order), claim in claims.items():
+        suffix = "" if checks_order else "_unchecked"
+        if isinstance(claim, str):
+            metrics = (f"cosine{suffix}", f"relative_error{suffix}")
+            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=claim) for metric in metrics]
+        else:
+            figures += _figures(claim, truth, victim, suffix)
+    return figures
+
+
+def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figure]:
+    attacked: FederationResult = truth.runs[claim.run]
+    table = RECIPES[attacked.options.algorithm].shared[0]
+    true, start, rows = update_recovery.moved_rows(attacked, victim, table)
+    inferred, remark = np.zeros_like(true), ""
+    if claim.upload is None:
+        excluded = attacked.rounds[ROUND].excluded
         remark = f"{len(excluded)} clients refused: {next(iter(excluded.values()), 'no sum was opened')}"
+    else:
+        inferred = np.nan_to_num(update_recovery.at_rows(claim.upload, rows) - start)
     rng = generator(truth.seed, "misordered requests", victim, suffix)
     nothing = np.zeros_like(true)
     return [
         truth.figure(
             f"cosine{suffix}",
             victim,
-            mean(update_recovery.cosines(true, claimed), rng),
+            mean(update_recovery.cosines(true, inferred), rng),
             baseline=mean(update_recovery.cosines(true, nothing), rng),
             attainable=1.0,
             remark=remark,
@@ -113,7 +159,7 @@ def _attack(truth: Truth, victim: str, suffix: str, *, checks_order: bool) -> li
         truth.figure(
             f"relative_error{suffix}",
             victim,
-            update_recovery.relative_error(true, claimed, rng),
+            update_recovery.relative_error(true, inferred, rng),
             baseline=update_recovery.relative_error(true, nothing, rng),
             attainable=0.0,
             remark=remark,
@@ -121,22 +167,15 @@ def _attack(truth: Truth, victim: str, suffix: str, *, checks_order: bool) -> li
     ]
 
 
-def _victim_table(truth: Truth, victim: str) -> tuple[str, int]:
-    """The first shared table, and the victim's client index."""
-    names = [client.name for client in truth.result.graph.clients]
-    return RECIPES[truth.result.options.algorithm].shared[0], names.index(victim)
-
-
 ATTACK = Attack(
     SERVER_ORDER,
     "reads one client's upload off a secure sum by not asking the other clients to train; trains four rounds for each victim",
     Needs(server=True),
     METRICS,
-    plan,
+    run,
     score,
     threats=("server",),
     items=dict.fromkeys(METRICS, "rows that changed"),
     errors=("relative_error", "relative_error_unchecked"),
-    in_order=True,
     trains=True,
 )

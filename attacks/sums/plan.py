@@ -1,37 +1,32 @@
-"""What attacks on secure sums have in common: whom they attack, and why there may be no sum to take apart.
+"""What attacks on secure sums have in common: why there may be no sum to take apart, and what a server has of one.
 
-if reason := obstacle(truth):
-    return [figure for victim in plan.victims for figure in truth.not_attacked(victim, reason)]
+if reason := obstacle(view, laboratory):
+    return {victim.name: reason for victim in view.victims}
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attacks.kge.view import KgeView
-from attacks.registry import Truth
-from fkgsec.federation.loop import FederationResult, run_federation
+from attacks.laboratory import Laboratory
+from fkgsec.federation.messages import Opened
+from fkgsec.federation.recipes import Table
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Whom the server attacks."""
-
-    victims: tuple[str, ...]
-
-
-def plan(view: KgeView, rng: np.random.Generator) -> Plan:
-    """All of them."""
-    return Plan(tuple(victim.name for victim in view.victims))
-
-
-def obstacle(truth: Truth) -> str | None:
+def obstacle(view: KgeView, laboratory: Laboratory) -> str | None:
     """Why a run cannot be trained once more for its sums; None where it can."""
-    result: FederationResult = truth.result
-    if not any(result.inputs.values()):
+    if not view.secure:
         return "uploads cross one by one, or none does: there is no sum to take apart"
-    if truth.view.train is run_federation:
-        return "the run was defended: it can be trained again with that defense's transport alone"
-    return None
+    return laboratory.defended
+
+
+def sums_of(view: KgeView, table: Table) -> list[Opened]:
+    """The sums of a table that the server opened, in the order of the rounds."""
+    known = view.secure.get(table)
+    return sorted((one for one in known.opened if one.total), key=lambda one: one.round) if known else []
+
+
+def sum_of(view: KgeView, table: Table, round: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The opened sum of a round, float64 `[N, W]`, and how many clients hold each row, `[N]`; None if none was opened."""
+    return next((one.sums() for one in sums_of(view, table) if one.round == round), None)

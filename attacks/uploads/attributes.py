@@ -32,6 +32,7 @@ from torch import Tensor
 from attacks.arrays import in_deviations
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.membership.intervals import dyadic_mean
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
@@ -67,7 +68,7 @@ class Inferred:
     rows: frozenset[str] = field(default_factory=frozenset)
 
 
-def infer(view: KgeView, rng: np.random.Generator) -> dict[str, Inferred | str]:
+def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | str]:
     """By victim how it would answer any relation that the colluder knows, or why it cannot."""
     return {victim.name: _infer(view.model, view.colluder, victim) for victim in view.victims}
 

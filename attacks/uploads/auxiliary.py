@@ -32,24 +32,28 @@ from torch import Tensor
 from attacks.arrays import in_deviations
 from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, named, question_figures
+from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, named, names_scorer, question_figures
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
 SERVER_AUX = "server-aux"
-SMOOTHING = 0.1  # added to every count of a name in a relation
 FILLED_UP = 10.0  # triples of any relation that count beside those of a relation
 UNSEEN = 0.5  # added to every count of a name in any relation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """How one adversary scores triples of names, by way; `guesses`: without rows. `rows`: names of the rows that it has."""
+    """How one adversary scores triples of names, by way; `guesses`: without rows.
+
+    `rows`: names of the rows that it has. `told`: the triples that it was told.
+    """
 
     ways: Mapping[str, Scorer]
     guesses: Mapping[str, Scorer]
     rows: frozenset[str]
+    told: frozenset[tuple[str, ...]] = frozenset()
 
 
 def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.ndarray, count: int) -> Tensor:
@@ -75,7 +79,7 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
     return found
 
 
-def fit(view: KgeView, rng: np.random.Generator) -> dict[str, Fitted | str]:
+def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | str]:
     """By victim how the adversary scores triples, or why it cannot."""
     return {victim.name: fit_relations_of(view.model, victim) for victim in view.victims}
 
@@ -111,26 +115,8 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted | str:
         before, after = scorer(received.float()), ways["fit"]
         ways["change"] = lambda triples: after(triples) - before(triples)
         ways["both"] = lambda triples: in_deviations(after(triples)) + in_deviations(ways["change"](triples))
-    guesses = {"names": _names_scorer(victim.auxiliary), "any relation": _any_relation_scorer(victim.auxiliary)}
-    return Fitted(ways, guesses, frozenset(place))
-
-
-def _names_scorer(auxiliary: np.ndarray) -> Scorer:
-    """By how often the head and the tail stand in the relation in the auxiliary triples `[a, 3]`."""
-    counts: dict[tuple[int, str, str], int] = {}
-    for head, relation, tail in auxiliary:
-        for end, name in ((0, head), (2, tail)):
-            counts[end, relation, name] = counts.get((end, relation, name), 0) + 1
-
-    def score(triples: np.ndarray) -> np.ndarray:
-        return np.array(
-            [
-                sum(np.log(counts.get((end, triple[1], triple[end]), 0) + SMOOTHING) for end in (0, 2))
-                for triple in triples
-            ]
-        )
-
-    return score
+    guesses = {"names": names_scorer(victim.auxiliary), "any relation": _any_relation_scorer(victim.auxiliary)}
+    return Fitted(ways, guesses, frozenset(place), frozenset(map(tuple, victim.auxiliary)))
 
 
 def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
@@ -152,23 +138,20 @@ def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
 def score(claims: Mapping[str, Fitted | str], truth: Truth) -> list[Figure]:
     """Figures of every victim: of triples that the adversary was not told, with both ends among the rows that it has."""
     figures = []
-    for victim in truth.view.victims:
-        claim = claims.get(victim.name)
+    for victim, claim in claims.items():
         if isinstance(claim, str):
-            figures += truth.not_attacked(victim.name, claim)
-        if not isinstance(claim, Fitted):
+            figures += truth.not_attacked(victim, claim)
             continue
-        client, rows = truth.client(victim.name), claim.rows
+        client, rows = truth.own(victim), claim.rows
         names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
         has_row = np.fromiter((name in rows for name in names), dtype=bool, count=len(names))
-        told = {tuple(triple) for triple in victim.auxiliary}
-        excluded = client.train[[tuple(triple) in told for triple in named(truth, victim.name, client.train)]]
+        excluded = client.train[[tuple(triple) in claim.told for triple in named(truth, victim, client.train)]]
 
         def known(triples: np.ndarray, has_row: np.ndarray = has_row) -> np.ndarray:
             return has_row[triples[:, 0]] & has_row[triples[:, 2]]
 
-        asked = draw_questions(truth, victim.name, known, truth.rng, excluded)
-        figures += question_figures(truth, victim.name, asked, claim.ways, claim.guesses)
+        asked = draw_questions(truth, victim, known, truth.rng, excluded)
+        figures += question_figures(truth, victim, asked, claim.ways, claim.guesses)
     return figures
 
 
@@ -181,5 +164,4 @@ ATTACK = Attack(
     score,
     threats=("server+triples",),
     items=ITEMS,
-    in_order=True,
 )

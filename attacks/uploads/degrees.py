@@ -17,18 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import closeness, local_ids
+from attacks.uploads.pairs import HeldRows, closeness, local_ids
 from attacks.uploads.rank_correlation import LEAST, correlation
 from attacks.uploads.ways import by_ways
 from fkgsec.estimate import exact
-from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import KgeModel
 
 DEGREES = "degrees"
@@ -39,13 +40,25 @@ METRICS = {
 TABLES = {"degree": "entities", "volume": "relations"}
 NEIGHBOURS = 10
 BLOCK = 512  # rows compared at once
-Ways = Mapping[str, np.ndarray]
 
 
-def claim(view: KgeView, rng: np.random.Generator) -> dict[str, dict[str, Ways | str]]:
+class Ways(NamedTuple):
+    """Scores of a victim's rows by way, `[n]` each, NaN where a row never crossed, and which rows these are."""
+
+    scores: Mapping[str, np.ndarray]
+    held: HeldRows
+
+
+def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | str]]:
     """By victim and metric the scores `[n]` of its rows by each way, NaN where a row never crossed; or why there are none."""
+    shared = laboratory.settings.recipe.shared
     return {
-        victim.name: {"degree": _degrees(view.model, victim), "volume": _volumes(victim)} for victim in view.victims
+        victim.name: {
+            metric: _degrees(view.model, victim) if metric == "degree" else _volumes(victim)
+            for metric, table in TABLES.items()
+            if table in shared or not shared
+        }
+        for victim in view.victims
     }
 
 
@@ -56,7 +69,7 @@ def _degrees(model: KgeModel, victim: VictimView) -> Ways | str:
     sign = -1.0 if model.margin else 1.0
     near = np.full(len(rows), np.nan)
     near[seen.numpy()] = nearness(model, rows[seen])
-    return {"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}
+    return Ways({"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}, HeldRows.of(victim))
 
 
 def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
@@ -78,34 +91,33 @@ def _volumes(victim: VictimView) -> Ways | str:
             "its relations crossed in a sum only" if "relations" in victim.claims else "what it was sent was not kept"
         )
     moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
-    return {"movement": moved, "stillness": -moved}
+    return Ways({"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations"))
 
 
 def score(claims: Mapping[str, Mapping[str, Ways | str]], truth: Truth) -> list[Figure]:
     """Correlations of every victim, of the tables that the algorithm shares."""
-    shared = RECIPES[truth.result.options.algorithm].shared
-    figures = []
-    for victim in truth.view.victims:
-        for metric, ways in claims.get(victim.name, {}).items():
-            if TABLES[metric] in shared or not shared:
-                figures += _figures(truth, victim, metric, ways)
-    return figures
+    return [
+        figure
+        for victim, by_metric in claims.items()
+        for metric, ways in by_metric.items()
+        for figure in _figures(truth, victim, metric, ways)
+    ]
 
 
-def _figures(truth: Truth, victim: VictimView, metric: str, ways: Ways | str) -> list[Figure]:
+def _figures(truth: Truth, victim: str, metric: str, ways: Ways | str) -> list[Figure]:
     if isinstance(ways, str):
-        return [truth.figure(metric, victim.name, NOT_ATTACKED, reason=ways)]
+        return [truth.figure(metric, victim, NOT_ATTACKED, reason=ways)]
     columns = [0, 2] if metric == "degree" else [1]
-    degree = np.bincount(truth.client(victim.name).train[:, columns].ravel())
-    ids = local_ids(truth, victim, TABLES[metric])
-    held = (ids >= 0) & np.isfinite(np.stack(list(ways.values()))).all(axis=0)
+    degree = np.bincount(truth.client(victim).train[:, columns].ravel())
+    ids = local_ids(truth, victim, ways.held, TABLES[metric])
+    held = (ids >= 0) & np.isfinite(np.stack(list(ways.scores.values()))).all(axis=0)
     if held.sum() < LEAST:
         reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
-        return [truth.figure(metric, victim.name, NOT_ATTACKED, reason=reason)]
+        return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason)]
     measures = {
-        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.items()
+        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.scores.items()
     }
-    return by_ways(truth, metric, victim.name, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
+    return by_ways(truth, metric, victim, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
 
 
 ATTACK = Attack(

@@ -29,10 +29,12 @@ import torch
 from attacks.arrays import in_deviations
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import placements
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import (
     FirstPairs,
+    HeldRows,
     Pairs,
     RankingAuc,
     attraction,
@@ -60,12 +62,13 @@ LINKED_BY_COLLUDER = 100.0  # above every sum of two log-degrees
 class Ranked:
     """Pairs of the rows that the adversary has of a victim, and their scores `[P]` by way; `names`: by names alone."""
 
+    held: HeldRows
     pairs: Pairs
     ways: Mapping[str, np.ndarray]
     names: np.ndarray | None
 
 
-def rank(view: KgeView, rng: np.random.Generator) -> dict[str, Ranked | str]:
+def rank(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Ranked | str]:
     """By victim its pairs ranked, or why there is none."""
     return {victim.name: rank_pairs(view, victim, rng) for victim in view.victims}
 
@@ -83,10 +86,10 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
     ways = _ways(view.model, rows, within, None if received is None else received[torch.from_numpy(seen)])
     pairs = Pairs(seen[within.rows], within.mask, seen[within.first], seen[within.second])
     if view.colluder is None or victim.entity_names is None:
-        return Ranked(pairs, ways, None)
+        return Ranked(HeldRows.of(victim), pairs, ways, None)
     names = by_names(view.colluder, victim.entity_names, pairs)
     ways["named"] = in_deviations(ways["standardised"]) + in_deviations(names)
-    return Ranked(pairs, ways, names)
+    return Ranked(HeldRows.of(victim), pairs, ways, names)
 
 
 def _ways(model: KgeModel, rows: torch.Tensor, pairs: Pairs, received: torch.Tensor | None) -> dict[str, np.ndarray]:
@@ -115,23 +118,22 @@ def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np
 def score(claims: Mapping[str, Ranked | str], truth: Truth) -> list[Figure]:
     """AUC and precision of every victim, by each way and by the strongest."""
     figures = []
-    for victim in truth.view.victims:
-        ranked = claims.get(victim.name)
+    for victim, ranked in claims.items():
         if isinstance(ranked, Ranked):
             figures += pair_figures(truth, victim, ranked)
-        elif ranked is not None:
-            figures += truth.not_attacked(victim.name, ranked)
+        else:
+            figures += truth.not_attacked(victim, ranked)
     return figures
 
 
-def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figure]:
+def pair_figures(truth: Truth, victim: str, ranked: Ranked) -> list[Figure]:
     """AUC and precision of one victim, by each way and by the strongest."""
     pairs = ranked.pairs
-    linked = linked_pairs(truth.client(victim.name).train, pairs, local_ids(truth, victim))
+    linked = linked_pairs(truth.client(victim).train, pairs, local_ids(truth, victim, ranked.held))
     num_linked, num_pairs = int(linked.sum()), len(linked)
     if min(num_linked, num_pairs - num_linked) < 2:
         reason = f"{num_linked} of {num_pairs} pairs are linked; it takes 2 linked ones and 2 others"
-        return truth.not_attacked(victim.name, reason)
+        return truth.not_attacked(victim, reason)
     counts = {"pairs": num_pairs, "linked": num_linked}
     chance = {"auc": 0.5, "precision": num_linked / num_pairs}
     most = {"auc": 1.0, "precision": min(1.0, num_linked / FIRST)}
@@ -147,10 +149,10 @@ def pair_figures(truth: Truth, victim: VictimView, ranked: Ranked) -> list[Figur
         guesses = {"chance": exact(chance[metric], num_pairs)}
         if ranked.names is not None:
             guesses["names"] = exact(_of_names(metric, ranked.names, linked), num_pairs)
-        figures += by_ways(truth, metric, victim.name, measures, guesses, attainable=most[metric], counts=counts)
+        figures += by_ways(truth, metric, victim, measures, guesses, attainable=most[metric], counts=counts)
     if num_pairs <= FIRST:
         reason = f"there are {num_pairs} pairs, of which all would be among the first {FIRST}"
-        figures.append(truth.figure("precision", victim.name, NOT_ATTACKED, reason=reason, counts=counts))
+        figures.append(truth.figure("precision", victim, NOT_ATTACKED, reason=reason, counts=counts))
     return figures
 
 

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.kge.view import VictimView
 from attacks.membership.figures import estimate_auc, placements
 from attacks.registry import Truth
-from attacks.view import Victim
 from fkgsec.estimate import Estimate, proportion
+from fkgsec.federation.recipes import Table
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
@@ -185,24 +187,36 @@ def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:
     return float(linked[above].sum() + (count - above.sum()) * linked[tied].mean())
 
 
-def local_ids(truth: Truth, victim: Victim, table: str = "entities") -> np.ndarray:
+class HeldRows(NamedTuple):
+    """Number of rows that an adversary has of a victim; `claimed`: of a secure sum, which of its rows these are, int64 `[n]`."""
+
+    number: int
+    claimed: np.ndarray | None
+
+    @classmethod
+    def of(cls, victim: VictimView, table: Table = "entities") -> HeldRows:
+        """Those of a table."""
+        claims, rows = victim.claims.get(table), victim.rows(table)
+        return cls(0 if rows is None else len(rows), None if claims is None else claims.rows)
+
+
+def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entities") -> np.ndarray:
     """Which local id of `truth.client` each row that the adversary has of a victim is of, int64 `[n]`; -1: of none.
 
     Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
     """
-    client = truth.client(victim.name)
+    client = truth.client(victim)
     ids, count = (
         (client.entity_ids, client.num_trained_entities)
         if table == "entities"
         else (client.relation_ids, client.num_trained_relations)
     )
-    claims = getattr(victim, "claims", {})
-    if table not in claims:
-        rows = np.arange(len(getattr(victim, table)))
+    if held.claimed is None:
+        rows = np.arange(held.number)
         return np.where(rows < count, rows, -1)
     names = np.array(getattr(truth.graph, table), dtype=object)[ids[:count]]
     place = {name: number for number, name in enumerate(names)}
-    return np.array([place.get(truth.result.row_names[table][row], -1) for row in claims[table].rows], dtype=np.int64)
+    return np.array([place.get(truth.result.row_names[table][row], -1) for row in held.claimed], dtype=np.int64)
 
 
 def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import KgeView, VictimView
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import placements
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.pairs import Pairs, RankingAuc, candidate_pairs, linked_pairs
@@ -36,7 +37,7 @@ METRICS = {
 }
 
 
-def claim(view: KgeView, rng: np.random.Generator) -> dict[str, tuple[np.ndarray, Pairs] | str]:
+def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, tuple[np.ndarray, Pairs] | str]:
     """By victim which of its rows it sent in each sparse round, bool `[rounds, n]`, and the pairs to rank; or why not."""
     return {victim.name: _claim(victim, rng) for victim in view.victims}
 

@@ -17,6 +17,7 @@ Intervals count that triples which share an entity are scored alike, and those o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
-from attacks.membership.audits import contains, to_local
+from attacks.membership.audits import contains, named_triples, to_local
 from attacks.membership.controls import matched_controls
 from attacks.membership.figures import MAX_FPR, placements
 from attacks.membership.intervals import dyadic_auc, dyadic_tpr
@@ -36,6 +37,7 @@ from fkgsec.estimate import Estimate, exact
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 MOST_ASKED = 5000  # of trained triples, and of random pairs
+SMOOTHING = 0.1  # added to every count of a name in a relation
 TPR = {max_fpr: f"tpr@{max_fpr:g}" for max_fpr in MAX_FPR}
 METRICS = {
     "auc": "AUC of trained triples among true ones that nobody trained on",
@@ -80,7 +82,7 @@ def draw_questions(
         known: of local triples `[k, 3]`, bool `[k]`: of which the adversary has the names and rows to be asked at all.
         excluded: int64 `[k, 3]`, local triples that it was told.
     """
-    graph, client = truth.graph, truth.client(victim)
+    graph, client = truth.graph, truth.own(victim)
     train = np.unique(client.train, axis=0)
     if excluded is not None:
         train = train[~contains(excluded, train)]
@@ -135,11 +137,24 @@ def _random_pairs(
 
 
 def named(truth: Truth, victim: str, triples: np.ndarray) -> np.ndarray:
-    """Local triples `[q, 3]` as names, object `[q, 3]`."""
-    client = truth.client(victim)
-    entities, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
-    found = client.to_global(triples)
-    return np.stack([entities[found[:, 0]], relations[found[:, 1]], entities[found[:, 2]]], axis=1)
+    """Local triples `[q, 3]` of a victim, in the order of the data, as names, object `[q, 3]`."""
+    return named_triples(truth.graph, truth.own(victim), triples)
+
+
+def names_scorer(known: np.ndarray) -> Scorer:
+    """Score by how often the head's and the tail's names stand in the relation, in known triples of names, object `[a, 3]`."""
+    counts = Counter((end, triple[1], triple[end]) for triple in known for end in (0, 2))
+
+    def score(triples: np.ndarray) -> np.ndarray:
+        return np.array([sum(np.log(counts[end, one[1], one[end]] + SMOOTHING) for end in (0, 2)) for one in triples])
+
+    return score
+
+
+def degrees_scorer(known: np.ndarray) -> Scorer:
+    """Score by how many known triples of names, object `[a, 3]`, the head and the tail stand in."""
+    degrees = Counter(name for triple in known for name in (triple[0], triple[2]))
+    return lambda triples: np.array([np.log1p(degrees[head]) + np.log1p(degrees[tail]) for head, _, tail in triples])
 
 
 def question_figures(

@@ -27,7 +27,7 @@ Legend: `n` rows of a victim, `W` width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,22 +35,21 @@ import numpy as np
 import torch
 
 from attacks.arrays import in_deviations
-from attacks.figure import Figure
-from attacks.kge.view import KgeView, VictimView, kge_view
-from attacks.poisoning.planting import obstacle
-from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import Plan, plan
+from attacks.kge.view import KgeView, VictimView
+from attacks.laboratory import Laboratory
+from attacks.registry import Attack, Needs
+from attacks.sums.plan import sums_of
 from attacks.uploads import auxiliary, edges
 from attacks.uploads.pairs import attraction, closeness, standardised
 from attacks.uploads.questions import Scorer
-from fkgsec.federation.loop import FederationResult
+from fkgsec.federation.messages import Opened
 from fkgsec.kge.models import KgeModel
 
 EDGES_ROUNDS, SERVER_AUX_ROUNDS = "edges-rounds", "server-aux-rounds"
 MOST_ROUNDS = 20
 
 
-def watch(truth: Truth, attack_rounds: int | None = None) -> dict[str, list[VictimView] | str]:
+def watch(view: KgeView, laboratory: Laboratory, attack_rounds: int | None = None) -> dict[str, list[VictimView] | str]:
     """Train the run once more; of each victim what the server has in each of the chosen rounds, at least two, or why there is
     nothing.
 
@@ -60,51 +59,46 @@ def watch(truth: Truth, attack_rounds: int | None = None) -> dict[str, list[Vict
     Args:
         attack_rounds: how many of the last rounds to choose from; None: all.
     """
-    result: FederationResult = truth.result
-    told = {victim.name: victim.auxiliary for victim in truth.view.victims if victim.entities is not None}
-    none = {
-        victim.name: "no entity embedding of it crossed" for victim in truth.view.victims if victim.entities is None
-    }
+    told = {victim.name: victim.auxiliary for victim in view.victims if victim.entities is not None}
+    none = {victim.name: "no entity embedding of it crossed" for victim in view.victims if victim.entities is None}
     if not told:
         return dict(none)
-    if reason := obstacle(truth) or _assembled(result):
+    if reason := laboratory.obstacle or _assembled(view, laboratory):
         return {**none, **dict.fromkeys(told, reason)}
-    last = result.best_round
+    last = view.round
     first = max(1, last - attack_rounds + 1) if attack_rounds is not None else 1
     chosen = np.unique(np.linspace(first, last, min(MOST_ROUNDS, last - first + 1)).round().astype(int)).tolist()
     needed = sorted({near for number in chosen for near in (number - 1, number)})
-    again: FederationResult = truth.view.train(result.graph, result.options, rounds_needed=needed)
+    again: KgeView = laboratory.train(rounds=needed)
+    assert again.at is not None
     found: dict[str, list[VictimView]] = {name: [] for name in told}
     for number in chosen:
-        view: KgeView = kge_view(
-            replace(again, best_round=number),
-            truth.view.threat_model,
-            colluder=truth.colluders,
-            leak=truth.view.leak,
-            seed=truth.seed,
-        )
-        for victim in view.victims:
+        for victim in again.at(number).victims:
             if victim.name in told and victim.entities is not None:
                 found[victim.name].append(replace(victim, auxiliary=told[victim.name]))
-    seen = {name: _comparable(again, views, needed, chosen) for name, views in found.items()}
+    sums = {one.round: one for one in reversed(sums_of(again, "entities"))}
+    seen = {name: _comparable(sums, views, needed, chosen) for name, views in found.items()}
     return {**none, **{name: views if len(views) > 1 else _too_few(len(views)) for name, views in seen.items()}}
 
 
-def _assembled(result: FederationResult) -> str | None:
+def _assembled(view: KgeView, laboratory: Laboratory) -> str | None:
     """Why a round's upload is no whole one; None where it is."""
-    if not any(result.observed.values()):
+    if not any(victim.assembled for victim in view.victims):
         return None
-    return (
-        f"{result.options.algorithm} sends some rows of each round, which the server puts together over rounds anyway"
-    )
+    algorithm = laboratory.settings.algorithm
+    return f"{algorithm} sends some rows of each round, which the server puts together over rounds anyway"
 
 
 def _comparable(
-    again: FederationResult, views: list[VictimView], needed: Sequence[int], chosen: Sequence[int]
+    sums: Mapping[int, Opened], views: list[VictimView], needed: Sequence[int], chosen: Sequence[int]
 ) -> list[VictimView]:
-    """Those of a victim's views that have the rows of the last one, and say something that the one before did not."""
+    """Those of a victim's views that have the rows of the last one, and say something that the one before did not.
+
+    Args:
+        sums: of the table, by round.
+    """
     summed = bool(views) and "entities" in views[-1].claims
-    return _of_sums(again, views[-1], needed, chosen) if summed else _changed(views)
+    return _of_sums(sums, views[-1], needed, chosen) if summed else _changed(views)
 
 
 def _too_few(count: int) -> str:
@@ -122,15 +116,14 @@ def _changed(views: Sequence[VictimView]) -> list[VictimView]:
 
 
 def _of_sums(
-    again: FederationResult, last: VictimView, needed: Sequence[int], chosen: Sequence[int]
+    sums: Mapping[int, Opened], last: VictimView, needed: Sequence[int], chosen: Sequence[int]
 ) -> list[VictimView]:
     """The means of the rows that the server attributes to a victim in the end, after each chosen round; a row that is in no sum
     of a round stays what it was. Rounds before which some row was in no sum are left out."""
     rows, seen = last.claims["entities"].rows, ~_rows(last).isnan().any(dim=1).numpy()
     mean, found = np.full(tuple(_rows(last).shape), np.nan), []
     for number in needed:
-        opened = (one for one in again.transcript.opened(number) if one.table == "entities" and one.total)
-        before, one = torch.from_numpy(mean.astype(np.float32)), next(opened, None)
+        before, one = torch.from_numpy(mean.astype(np.float32)), sums.get(number)
         if one is not None:
             total, holders = (part[rows] for part in one.sums())
             there = holders > 0
@@ -146,22 +139,22 @@ def _rows(view: VictimView) -> torch.Tensor:
     return view.entities
 
 
-def score_edges(plan: Plan, truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
-    """Figures of every victim, by ways of one upload and of many."""
-    views, figures = watch(truth, attack_rounds), []
-    for victim in plan.victims:
-        seen = views[victim]
+def rank_over_rounds(
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
+) -> dict[str, edges.Ranked | str]:
+    """By victim its pairs ranked by ways of one upload and of many, or why there is none."""
+    found: dict[str, edges.Ranked | str] = {}
+    views = watch(view, laboratory, attack_rounds)
+    for victim in view.victims:
+        seen = views[victim.name]
         if isinstance(seen, str):
-            figures += truth.not_attacked(victim, seen)
+            found[victim.name] = seen
             continue
-        last = seen[-1]
-        ranked = edges.rank_pairs(truth.view, last, truth.rng)
-        if isinstance(ranked, str):
-            figures += truth.not_attacked(victim, ranked)
-            continue
-        ways = {**ranked.ways, **pairs_over_rounds(truth.view.model, seen, ranked)}
-        figures += edges.pair_figures(truth, last, replace(ranked, ways=ways))
-    return figures
+        ranked = edges.rank_pairs(view, seen[-1], rng)
+        if not isinstance(ranked, str):
+            ranked = replace(ranked, ways={**ranked.ways, **pairs_over_rounds(view.model, seen, ranked)})
+        found[victim.name] = ranked
+    return found
 
 
 def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edges.Ranked) -> dict[str, np.ndarray]:
@@ -182,14 +175,15 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
     return found
 
 
-def score_triples(plan: Plan, truth: Truth, *, attack_rounds: int | None = None) -> list[Figure]:
-    """Figures of every victim, by ways of one upload and of many."""
-    views = watch(truth, attack_rounds)
-    claims = {
-        victim: seen if isinstance(seen := views[victim], str) else triples_over_rounds(truth.view.model, seen)
-        for victim in plan.victims
+def fit_over_rounds(
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
+) -> dict[str, auxiliary.Fitted | str]:
+    """By victim how triples are scored by ways of one upload and of many, or why they cannot be."""
+    views = watch(view, laboratory, attack_rounds)
+    return {
+        victim.name: seen if isinstance(seen := views[victim.name], str) else triples_over_rounds(view.model, seen)
+        for victim in view.victims
     }
-    return auxiliary.score(claims, truth)
 
 
 def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted | str:
@@ -218,12 +212,11 @@ EDGES = Attack(
     "ranks pairs of a victim's rows by how likely a triple links them, by uploads of many rounds; trains the run again for them",
     Needs(entities=True, server=True),
     edges.METRICS,
-    plan,
-    score_edges,
+    rank_over_rounds,
+    edges.score,
     threats=("server",),
     items=edges.ATTACK.items,
-    configured=lambda options: replace(EDGES, score=partial(score_edges, attack_rounds=options.attack_rounds)),
-    in_order=True,
+    configured=lambda options: replace(EDGES, run=partial(rank_over_rounds, attack_rounds=options.attack_rounds)),
     trains=True,
 )
 TRIPLES = Attack(
@@ -231,11 +224,10 @@ TRIPLES = Attack(
     "tells triples that a victim trained on, by uploads of many rounds and some of its triples; trains the run again",
     Needs(names=True, entities=True, auxiliary=True, server=True),
     auxiliary.METRICS,
-    plan,
-    score_triples,
+    fit_over_rounds,
+    auxiliary.score,
     threats=("server+triples",),
     items=auxiliary.ATTACK.items,
-    configured=lambda options: replace(TRIPLES, score=partial(score_triples, attack_rounds=options.attack_rounds)),
-    in_order=True,
+    configured=lambda options: replace(TRIPLES, run=partial(fit_over_rounds, attack_rounds=options.attack_rounds)),
     trains=True,
 )

@@ -24,6 +24,7 @@ Legend: `n` rows of a client, `W` width, `R` relations, `k` columns of a profile
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -33,9 +34,10 @@ from torch.nn.functional import normalize
 
 from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
-from attacks.reconstruction.knowledge import attainable_names, chance_of_name, exposed_names
+from attacks.laboratory import Laboratory
+from attacks.reconstruction.knowledge import Knowledge
 from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import local_ids
+from attacks.uploads.pairs import HeldRows, local_ids
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.kge.models import KgeModel, Side
@@ -43,7 +45,15 @@ from fkgsec.kge.models import KgeModel, Side
 STRUCTURE = "structure"
 NEAREST = 5  # best candidates of each query, whose mean score is a column
 SIDES: tuple[Side, ...] = ("tail", "head")
-Named = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """The names of a victim's rows by way, object `[n]` each; which rows these are, and what is known whatever was trained."""
+
+    ways: Mapping[str, np.ndarray]
+    held: HeldRows
+    knowledge: Knowledge
 
 
 def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
@@ -66,7 +76,7 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
     return (found - found.mean(dim=0)) / found.std(dim=0).clamp_min(1e-9)
 
 
-def match(view: KgeView, rng: np.random.Generator) -> dict[str, Named | str]:
+def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | str]:
     """By victim and way the name of each row, or why there is none."""
     own = view.colluder
     assert own is not None
@@ -87,7 +97,8 @@ def _named(view: KgeView, victim: VictimView, known: Tensor) -> Named | str:
     near = normalize(rows, dim=1) @ normalize(own.entities.float(), dim=1).T
     alike = normalize(profiles(view.model, rows, own.relations.float()), dim=1) @ normalize(known, dim=1).T
     found = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
-    return {way: own.entity_names[scores.argmax(dim=1).numpy()] for way, scores in found.items()}
+    ways = {way: own.entity_names[scores.argmax(dim=1).numpy()] for way, scores in found.items()}
+    return Named(ways, HeldRows.of(victim), Knowledge.of(view, victim))
 
 
 def _in_deviations(scores: Tensor) -> Tensor:
@@ -99,24 +110,22 @@ def score(claims: Mapping[str, Named | str], truth: Truth) -> list[Figure]:
     """ERR of every victim, by each way and by the strongest."""
     figures = []
     entities = np.array(truth.graph.entities, dtype=object)
-    for victim in truth.view.victims:
-        if (claim := claims.get(victim.name)) is None:
-            continue
+    for victim, claim in claims.items():
         if isinstance(claim, str):
-            figures += truth.not_attacked(victim.name, claim)
+            figures += truth.not_attacked(victim, claim)
             continue
-        client = truth.client(victim.name)
+        client, knowledge = truth.client(victim), claim.knowledge
         names = entities[client.entity_ids[: client.num_trained_entities]]
-        ids = local_ids(truth, victim)
+        ids = local_ids(truth, victim, claim.held)
         held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
-        most = float(attainable_names(truth.view, victim, names).mean())
+        most = float(knowledge.attainable_names(names).mean())
         ways: dict[str, Measure] = {
             way: partial(_share, int((named[held] == names[ids[held]]).sum()), len(names), most)
-            for way, named in claim.items()
+            for way, named in claim.ways.items()
         }
-        chance = exact(float(chance_of_name(truth.view, victim, names).mean()), len(names))
-        shown = exact(float((exposed_names(truth.view, victim, names) == names).mean()), len(names))
-        figures += by_ways(truth, "err", victim.name, ways, {"chance": chance}, attainable=most, exposed=shown)
+        chance = exact(float(knowledge.chance_of_name(names).mean()), len(names))
+        shown = exact(float((knowledge.exposed_names(names) == names).mean()), len(names))
+        figures += by_ways(truth, "err", victim, ways, {"chance": chance}, attainable=most, exposed=shown)
     return figures
 
 

@@ -45,7 +45,7 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
         told = max((one.value for one in figure.guesses.values()), default=0.0)
         return [
             f"strongest of {figure.compared} ways: {figure.by}, AUC {figure.estimate} over {figure.counts['members']:,} members "
-            f"and {figure.counts['controls']:,} never-seen triples; data alone get {told:.4f}"
+            f"and {figure.counts['controls']:,} never-seen triples; the baseline is {told:.4f}"
         ]
     if measure.startswith("unlearning."):
         return _unlearning(finished, question)

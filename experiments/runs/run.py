@@ -193,7 +193,8 @@ def reuse(
     """Attack a finished run again, with other attack options.
 
     Args:
-        folder: the finished run. changes: attack options by name. observer: of federations that the attack trains.
+        folder: the finished run. changes: attack options by name; without `threat`, named attacks run under their own threat
+            models. observer: of federations that the attack trains.
         out: where to write; None: beside the run's own record, in its `attack_folder`. The same attack finds its record there,
             or in the run itself, and is not made again.
         overwrite: make it again, and write over another record in `out`.
@@ -203,6 +204,8 @@ def reuse(
     """
     spec, result = load_run(folder)
     fingerprint = _fingerprint(folder, result)
+    if "attack" in changes:  # under its own threat models, not those that the run was attacked under
+        changes = {"threat": (), **changes}
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
     if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):

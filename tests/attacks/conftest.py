@@ -179,9 +179,11 @@ def flatten() -> Flatten:
         if view.colluder:
             arrays |= {f"colluder {name}": np.asarray(value) for name, value in vars(view.colluder).items()}
         for victim in view.victims:
-            parts = vars(victim) | {f"received {table}": rows for table, rows in victim.received.items()}
+            parts = dict(vars(victim))
+            for group in ("received", "aligned"):
+                parts |= {f"{group} {table}": rows for table, rows in parts.pop(group).items()}
             for name, value in parts.items():
-                arrays[f"{victim.name} {name}"] = np.asarray("absent" if value is None or name == "received" else value)
+                arrays[f"{victim.name} {name}"] = np.asarray("absent" if value is None else value)
         return arrays
 
     return flat

@@ -5,10 +5,10 @@ With the entry point `shapes = "shapes_attack:SHAPES"` in group `fkgsec.attacks`
 
 import numpy as np
 
-from attacks import ATTACKS, Attack, Figure, Needs, Truth, View
+from attacks import ATTACKS, Attack, Figure, Laboratory, Needs, Truth, View
 
 
-def run(view: View, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def run(view: View, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """For each victim the closeness of every pair of its uploaded rows `[n, n]`."""
     claims = {}
     for victim in view.victims:

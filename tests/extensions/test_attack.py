@@ -174,3 +174,14 @@ def test_as_a_limit_of_the_gate(tmp_path: Path, defense: str, most: float, statu
     shown += verdict.read_text()
     assert says in shown.lower()
     assert "shapes.auc" in shown
+
+
+def test_on_an_attacked_run_a_named_attack_has_its_own_threat_models(folder: Path) -> None:
+    """It once ran under those of the run alone: membership of models was neither asked nor named."""
+    fkgsec("attack", *TRAINED, "--attack", "edges", "--threat", "server", "--out", str(folder / "by-server"))
+    shown = fkgsec("attack", "--run", str(folder / "by-server"), "--attack", "membership", "--json", "-")
+    record = json.loads(shown[shown.index("{ ") :])
+    assert {one["threat_model"] for one in record["figures"]} == {"models", "client", "server+triples"}
+    assert "membership: not run under identifiers. Use `--threat`." in shown
+    alone = fkgsec("attack", "--run", str(folder / "by-server"), "--attack", "membership", "--threat", "models")
+    assert "membership: not run under identifiers, server+triples, client." in alone

@@ -30,8 +30,8 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.graphs.inversion.inference import Inverted, Step, invert
 from attacks.graphs.inversion.similarity import LabelledGraph, similarity
-from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import GraphVictim, GraphView
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.estimate import exact, proportion
@@ -59,14 +59,15 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """Of one upload: what was recovered, and by metric why not."""
+    """Of one upload: what was recovered, and by metric why not; `known`: graphs of the data set, for guesses without it."""
 
     inverted: Inverted
     distinct: int
     reasons: Mapping[str, str]
+    known: GraphSet
 
 
-def claim(view: GraphView, rng: np.random.Generator) -> dict[str, Claim]:
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Claim]:
     """By victim what its upload tells."""
     return {victim.name: _claim(view.settings, victim, rng) for victim in view.victims}
 
@@ -77,12 +78,12 @@ def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generat
     assert victim.upload is not None
     reasons = _obstacles(settings, victim.num_graphs, victim.auxiliary, "pre.weight" in victim.broadcast)
     if "distinct" in reasons:
-        return Claim(Inverted(frozenset()), 0, reasons)
+        return Claim(Inverted(frozenset()), 0, reasons, victim.auxiliary)
     step = Step.between(victim.broadcast, victim.upload, settings.learning_rate, settings.weight_decay)
     found = Inverted(frozenset())
     if "neighbourhoods" not in reasons:
         found = invert(step, settings.layers, victim.auxiliary, rng, whole="exact" not in reasons)
-    return Claim(found, step.layer(0).last.rank(), reasons)
+    return Claim(found, step.layer(0).last.rank(), reasons, victim.auxiliary)
 
 
 def _obstacles(settings: PublicSettings, num_graphs: int | None, known: GraphSet, layer: bool) -> dict[str, str]:
@@ -135,18 +136,15 @@ def score(claims: Mapping[str, Claim], truth: Truth) -> list[Figure]:
     """Each metric of each victim, and over all victims that could be attacked."""
     figures: list[Figure] = []
     measured: dict[str, list[tuple[float, float]]] = {metric: [] for metric in METRICS}
-    for victim in truth.view.victims:
-        if victim.name not in claims:
-            continue
-        found = claims[victim.name]
+    for victim, found in claims.items():
         for metric, reason in found.reasons.items():
-            figures.append(truth.figure(metric, victim.name, NOT_ATTACKED, reason=reason))
-        graphs = stepped_graphs(truth.result, victim.name, truth.view.round)
+            figures.append(truth.figure(metric, victim, NOT_ATTACKED, reason=reason))
+        graphs = stepped_graphs(truth.result, victim, truth.round)
         for metric in METRICS:
             if metric not in found.reasons:
-                value, chance = MEASURES[metric](found, graphs, victim.auxiliary, truth.rng)
+                value, chance = MEASURES[metric](found, graphs, found.known, truth.rng)
                 measured[metric].append((value, chance))
-                figures.append(_figure(truth, metric, victim.name, [(value, chance)]))
+                figures.append(_figure(truth, metric, victim, [(value, chance)]))
     for metric, values in measured.items():
         if values:
             figures.append(_figure(truth, metric, ALL, values))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from attacks.registry import UPDATE_RECOVERY
+from attacks.registry import ATTACKS, UPDATE_RECOVERY
 from experiments.cli.console import make_console, print_tables, say
 from experiments.cli.training.verdict import comparison_lines, seeds_lines, verdict_lines
 from experiments.reporting import comparison as compared
@@ -31,6 +31,17 @@ class Output(NamedTuple):
     json: str | None
     quiet: bool
     overwrite: bool
+
+
+def not_asked(record: Record) -> list[str]:
+    """The threat models of named attacks that a record has no figure of, a line for each attack."""
+    lines = []
+    for name in record.spec.attack:
+        asked = {one.threat_model for one in record.figures if one.attack == name}
+        others = [model for model in ATTACKS[name].threat_models if model not in asked] if asked else []
+        if others:
+            lines.append(f"{name}: not run under {', '.join(others)}. Use `--threat`.")
+    return lines
 
 
 def _print_lines(console: Console, lines: Iterable[str]) -> None:
@@ -116,7 +127,7 @@ def print_finished(
     if not output.quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=output.json == "-")
-        _print_lines(console, [*verdict_lines(finished.record), *remarks, ""])
+        _print_lines(console, [*verdict_lines(finished.record), *not_asked(finished.record), *remarks, ""])
         print_tables(console, tables.run_tables(finished.record))
         _print_lines(console, tables.reading_aid(finished.record))
         where = "Finished before, and read from" if finished.reused else "Written to"

@@ -19,16 +19,13 @@ from typing import Any
 import msgspec
 
 from attacks.figure import Figure
-from attacks.kge.row_order import shuffled
-from attacks.kge.view import kge_view
+from attacks.kge.task import attack_under
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import ATTACKS, Truth, attack_view
+from attacks.registry import ATTACKS
 from attacks.view import ALL, THREAT_MODELS
 from experiments.runs.stored import decode_stored, encode_stored
-from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.kge.local.result import KgeResult
-from fkgsec.randomness import generator
 
 AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}
 """The attacks that parties can score, and the adversary that each is of."""
@@ -65,14 +62,8 @@ def audited(names: Sequence[str], result: KgeResult, seed: int) -> list[Figure]:
     """
     found: list[Figure] = []
     for name in names:
-        attack, model = ATTACKS[name], THREAT_MODELS[AUDITS[name]]
-        view = kge_view(result, model, colluder="", leak=1.0, seed=seed)
-        clients: dict[str, ClientGraph] = {}
-        if not attack.in_order:
-            view, clients = shuffled(view, result.graph, generator(seed, "row order", name, model.name))
-        rng = generator(seed, "score", name, model.name)
-        truth = Truth(attack, view, result, "", seed, rng, shuffled=clients)
-        figures = attack_view(attack, view, truth, generator(seed, "attack", name, model.name))
+        options = KgeAttackOptions(attack=(name,), seed=seed)
+        figures, _ = attack_under(ATTACKS[name], result, THREAT_MODELS[AUDITS[name]], options, ("",), 1.0)
         found += [one for one in figures if one.victim != ALL]
     return found
 

@@ -17,35 +17,41 @@ import msgspec
 import numpy as np
 import torch
 
-from attacks.clients.active import Plan, _probed
+from attacks.clients.active import Plan, ask
+from attacks.kge.view import KgeView
+from attacks.laboratory import Laboratory
 from attacks.registry import Truth
 from defenses import robust
 from experiments.runs.record import Record
-from tests.attacks.clients.probe_null import auc, rows_of, truth_of
+from tests.attacks.clients.probe_null import auc, rows_of, trained
 from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
 
 ROUNDS = 5
 
 
-def probe(truth: Truth, plan: Plan) -> tuple[float, int]:
+Trained = tuple[Laboratory[KgeView], Truth, Plan]
+
+
+def probe(run: Trained, **changes: Any) -> tuple[float, int]:
     """The AUC, and the round of the probe."""
-    found = _probed(plan, truth)
+    laboratory, truth, plan = run
+    found = ask(replace(plan, **changes), laboratory)
     assert not isinstance(found, str), found
-    return float(np.mean([auc(found[1], rows_of(truth, plan, one.name)) for one in truth.view.victims])), found[2]
+    return float(np.mean([auc(found.answers, rows_of(truth, plan, victim)) for victim in truth.victims])), found.round
 
 
-def trained(record: Record) -> tuple[Truth, Plan, list[float]]:
-    """The run without the probe, what the client plans, and the clip's bound of each round."""
+def watched(record: Record) -> tuple[Trained, list[float]]:
+    """The run without the probe, and the clip's bound of each round."""
     bounds: list[float] = []
     clip = robust._clip
 
-    def watched(uploads: Any, previous: torch.Tensor, c: float) -> Any:
+    def bounded(uploads: Any, previous: torch.Tensor, c: float) -> Any:
         usual = [robust._usual(one.rows - previous[one.places]) for one in uploads.values()]
         bounds.append(c * float(torch.stack(usual).median()))
         return clip(uploads, previous, c)
 
-    with mock.patch.object(robust, "_clip", watched):
-        return (*truth_of(record), bounds)
+    with mock.patch.object(robust, "_clip", bounded):
+        return trained(record), bounds
 
 
 def main() -> None:
@@ -55,14 +61,12 @@ def main() -> None:
         rows = []
         for path in sorted(FOLDER.glob(f"{data}-seed*.json")):
             record = cases(path.stem)[CLIP]
-            truth, plan, bounds = trained(record)
-            clipped, round = probe(truth, plan)
-            repeated, _ = probe(truth, replace(plan, rounds=ROUNDS))
-            length, bound = float(plan.moves.norm(dim=1).mean()), bounds[round - 1]
-            clear, same, _ = trained(
-                msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, defense=""))
-            )
-            short, _ = probe(clear, replace(same, moves=same.moves * (bound / length)))
+            run, bounds = watched(record)
+            clipped, round = probe(run)
+            repeated, _ = probe(run, rounds=ROUNDS)
+            length, bound = float(run[2].moves.norm(dim=1).mean()), bounds[round - 1]
+            clear = trained(msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, defense="")))
+            short, _ = probe(clear, moves=clear[2].moves * (bound / length))
             rows.append((length, bound, clipped, repeated, short))
             print(line(data, path.stem[-1], rows[-1]), flush=True)
         print(line(data, "all", np.mean(rows, axis=0)), flush=True)

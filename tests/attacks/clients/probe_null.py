@@ -16,9 +16,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from attacks.clients.active import ATTACK, Answers, Plan, _probed, planned
+from attacks.clients.active import ATTACK, Answers, Plan, ask, draw_plan
 from attacks.clients.asking import askable, numbers, places
-from attacks.kge.view import kge_view
+from attacks.kge.view import KgeView, kge_view
+from attacks.laboratory import Laboratory
 from attacks.membership.figures import placements
 from attacks.registry import Truth
 from attacks.uploads.questions import Questions, draw_questions, named
@@ -32,22 +33,22 @@ from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
 DRAWS = 200
 
 
-def truth_of(record: Record) -> tuple[Truth, Plan]:
+def trained(record: Record) -> tuple[Laboratory[KgeView], Truth, Plan]:
     """The run trained again, with what its evaluator knows, and what the client plans."""
     spec, train = record.spec, partial(run_federation, make_transport=make_transport)
     result, options = train(spec.load_graph(), spec.federation_options()), spec.attack_options()
     who, seed = options.colluders(result.graph.clients), options.seed
-    view = kge_view(result, THREAT_MODELS["client"], colluder=who, leak=options.leak[0], seed=seed)
-    view = replace(view, train=train)
-    rng = generator(seed, "score", ATTACK.name, "client")
-    truth = Truth(ATTACK, view, result, who[0], seed, rng)
-    return truth, planned(options)(view, generator(seed, "attack", ATTACK.name, "client"))
+    view_of = partial(kge_view, threat_model=THREAT_MODELS["client"], colluder=who, leak=options.leak[0], seed=seed)
+    view, laboratory = view_of(result), Laboratory(result, train, seed, view_of)
+    victims, rng = [one.name for one in view.victims], generator(seed, "score", ATTACK.name, "client")
+    truth = Truth(ATTACK, view.threat_model, view.round, None, laboratory.runs, victims, who[0], seed, rng)
+    return laboratory, truth, draw_plan(view, options, generator(seed, "attack", ATTACK.name, "client"))
 
 
 def asked_of(truth: Truth, plan: Plan, victim: str) -> Questions:
     """The probe's questions of a victim: of triples of which an end was to be moved."""
     names, kinds = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
-    client, known = truth.client(victim), askable(truth, victim)
+    client, known = truth.own(victim), askable(truth.graph, truth.colluders, victim)
     moved, has = (
         np.isin(names[client.entity_ids].astype(str), one.astype(str))
         for one in (plan.own.entity_names[plan.moved], plan.own.entity_names)
@@ -94,13 +95,13 @@ def main() -> None:
     for data in ("hospitals", "umls"):
         rows = []
         for path in sorted(FOLDER.glob(f"{data}-seed*.json")):
-            truth, plan = truth_of(cases(path.stem)[CLIP])
-            asked = [rows_of(truth, plan, one.name) for one in truth.view.victims]
+            laboratory, truth, plan = trained(cases(path.stem)[CLIP])
+            asked = [rows_of(truth, plan, victim) for victim in truth.victims]
             made = {}
             for name, moves in (("moved", plan.moves), ("still", torch.zeros_like(plan.moves))):
-                probed = _probed(replace(plan, moves=moves), truth)
+                probed = ask(replace(plan, moves=moves), laboratory)
                 assert not isinstance(probed, str), probed
-                made[name] = probed[1]._replace(plan=plan)
+                made[name] = probed.answers._replace(plan=plan)
             probe = np.mean([auc(made["moved"], one) for one in asked])
             still, others = (nulls(made[name], asked) for name in ("still", "moved"))
             rows.append((probe, still, others))

@@ -71,7 +71,8 @@ def test_planted_answers_are_read(linked_apart, model: str) -> None:
     found = figures(result, answering(result))
     one = found["victim", "auc_pairs", "displacement"]
     assert one.estimate.value > 0.99
-    assert set(one.guesses) == {"chance", "passive", "names"}
+    assert set(one.guesses) == {"chance", "names"}
+    assert ("victim", "auc_pairs", "passive") in found
     assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
     assert found["victim", "cost", ""].estimate.value == 0
 

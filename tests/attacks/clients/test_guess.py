@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from attacks import AttackOptions, Figure, run_attacks
-from attacks.clients.guess import Guesser, with_guesses
+from attacks.clients.guess import Guesser
+from attacks.laboratory import Laboratory
+from attacks.view import THREAT_MODELS, View
 from defenses import make_transport
-from fkgsec import FederationResult
+from fkgsec import FederatedGraph, FederationResult
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
@@ -37,11 +40,12 @@ def test_random_answers_tell_nothing(federate) -> None:
     """As if any row could come back changed, whoever holds it."""
     rng = np.random.default_rng(0)
 
-    def train(graph: object, options: object, *, adversary: Adversary) -> None:
+    def train(graph: object, options: object, *, adversary: Guesser) -> FederationResult:
         rows = torch.zeros(int(adversary.guessed.max()) + 1, 16)
         adversary.upload(1, "entities", rows, rows)
         rows = torch.from_numpy(rng.normal(0, 1, rows.shape).astype(np.float32))
         adversary.upload(2, "entities", rows, rows)
+        return federate()
 
     found = [figures(federate(), train, seed=seed)[victim, "auc", "rows"] for seed in range(3) for victim in VICTIMS]
     assert abs(np.mean([one.estimate.value for one in found]) - 0.5) < 0.1
@@ -76,7 +80,20 @@ def test_the_client_alone_claims_them(federate) -> None:
     graph = federate().graph
     client = graph.clients[0]
     foreign = graph.entities[np.setdiff1d(graph.clients[1].entity_ids, client.entity_ids)[0]]
-    made, rows = with_guesses(graph, client, [foreign, "nobody"], np.random.default_rng(0))
+    head, kind, _ = client.to_global(client.train)[0]
+    known = graph.entities[head], graph.relations[kind]
+    seen: list[Any] = []
+
+    def train(graph: FederatedGraph, options: object, *, adversary: Adversary) -> FederationResult:
+        seen.append(graph)
+        return federate()
+
+    laboratory = Laboratory(
+        federate(), train, 0, lambda _: View(threat_model=THREAT_MODELS["client"], round=1, victims=())
+    )
+    triples = np.array([(*known, foreign), (*known, "nobody")], dtype=object)
+    laboratory.train_with_triples(client.name, triples, lambda rows: seen.append(rows) or Guesser(client.name, rows))
+    rows, made = seen
     assert made.entities == (*graph.entities, "nobody")
     assert made.clients[1:] == graph.clients[1:]
     claimed = made.clients[0]

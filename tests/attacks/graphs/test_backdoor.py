@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attacks.figure import Figure
-from attacks.graphs.backdoor import MALICIOUS, METRICS, NAME, Plan, Trigger, poisoned, with_backdoor
+from attacks.graphs.backdoor import MALICIOUS, METRICS, NAME, Plan, Trigger, poisoned
 from attacks.graphs.options import GraphAttackOptions
 from attacks.registry import run_attacks
 from attacks.view import ALL
@@ -82,7 +82,7 @@ def test_a_drawn_trigger_has_about_its_density() -> None:
 def test_a_share_of_training_graphs_of_other_classes_is_poisoned() -> None:
     graphs = chains(20)
     client = ClientGraphs("c", graphs, np.arange(10), np.arange(10, 15), np.arange(15, 20))
-    found = poisoned(client, Plan(RING, ("c",), 0, 0.3), RING, np.random.default_rng(0))
+    found = poisoned(client, Plan(RING, ("c",), 0, 0.3), np.random.default_rng(0))
     changed = [number for number in range(20) if undirected(graphs, number) != undirected(found.graphs, number)]
     assert len(changed) == 3  # 0.3 * 10
     assert set(changed) <= {1, 3, 5, 7, 9}  # trained on, of class 1
@@ -92,19 +92,28 @@ def test_a_share_of_training_graphs_of_other_classes_is_poisoned() -> None:
         assert holds(undirected(graphs, number), undirected(found.graphs, number), 6, RING)
     assert np.array_equal(found.graphs.labels, graphs.labels)
     # No more than there are, and none where all are of the target.
-    assert (poisoned(client, Plan(RING, ("c",), 0, 1.0), RING, np.random.default_rng(0)).graphs.classes[:10] == 0).all()
+    assert (poisoned(client, Plan(RING, ("c",), 0, 1.0), np.random.default_rng(0)).graphs.classes[:10] == 0).all()
     same = ClientGraphs("c", graphs.subset([0, 2, 4]), np.arange(3), np.arange(0), np.arange(0))
-    assert poisoned(same, Plan(RING, ("c",), 0, 1.0), RING, np.random.default_rng(0)) is same
+    assert poisoned(same, Plan(RING, ("c",), 0, 1.0), np.random.default_rng(0)) is same
 
 
-def test_honest_clients_stay_as_they_are(one_set: FederatedGraphs) -> None:
+def test_honest_clients_stay_as_they_are(one_set: FederatedGraphs, small: GnnOptions) -> None:
     first, second, third = one_set.clients
-    made = with_backdoor(one_set, Plan(RING, (first.name, third.name), 0, 0.2), RING, 0)
-    assert made.clients[1] is second
+    result, seen = run_federation(one_set, small), []
+
+    def train(graphs: FederatedGraphs, options: GnnOptions) -> GnnResult:
+        seen.append(graphs)
+        return result
+
+    options = GraphAttackOptions(attack=(NAME,), malicious=2, trigger_size=0.3)
+    run_attacks(result, options, train=train)
+    (made,) = seen
+    assert made.clients[2] is third
     assert made.hash != one_set.hash
-    for place in (0, 2):
-        before, after = one_set.clients[place], made.clients[place]
-        assert (before.graphs.classes != after.graphs.classes).sum() == int(0.2 * len(before.train))
+    for before, after in zip((first, second), made.clients, strict=False):
+        changed = before.graphs.classes != after.graphs.classes
+        assert changed.sum() == int(0.2 * len(before.train))
+        assert not changed[np.concatenate([before.valid, before.test])].any()
         for split in ("train", "valid", "test"):
             assert np.array_equal(getattr(before, split), getattr(after, split))
 

@@ -6,7 +6,7 @@ import torch
 
 from attacks import Figure, GraphAttackOptions, run_attacks
 from attacks.graphs import degree_support
-from attacks.graphs.models import PublicSettings
+from attacks.laboratory import PublicSettings
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace

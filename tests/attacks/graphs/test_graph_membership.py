@@ -14,8 +14,9 @@ from attacks.graphs import membership as module
 from attacks.graphs import models
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.membership import claim
-from attacks.graphs.models import GraphModel, PublicSettings, own_client, parameter_names, train_layers
+from attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
 from attacks.graphs.shadows import train_shadows
+from attacks.laboratory import Laboratory, PublicSettings
 from attacks.view import THREAT_MODELS, build_view
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
@@ -135,7 +136,8 @@ class TestFound:
     def test_a_shadow_knows_the_candidates_that_it_trained_on(self, overfitted: GnnResult) -> None:
         colluder = overfitted.graph.clients[0].name
         view = build_view(overfitted, THREAT_MODELS["models+graphs"], colluder=colluder, seed=0, candidates=True)
-        shadows = train_shadows(view, 4, np.random.default_rng(0))
+        laboratory = Laboratory(overfitted, run_federation, 0, lambda _: view)
+        shadows = train_shadows(view, laboratory, 4, np.random.default_rng(0))
         for name, inside in shadows.inside.items():
             logits = shadows.logits[name]["local"]
             assert inside.shape == logits.shape
@@ -213,7 +215,7 @@ def test_shadows_train_on_halves_of_the_candidates_and_on_no_other_graph_of_a_vi
         trained.append((graphs, options))
         return run_federation(graphs, options)
 
-    claim(dataclasses.replace(view, train=train), np.random.default_rng(0), num_shadows=4)
+    claim(view, Laboratory(result, train, 0, lambda _: view), np.random.default_rng(0), num_shadows=4)
     seeds = {options.seed for _, options in trained}
     assert len(trained) == len(seeds) == 4
     assert result.options.seed not in seeds

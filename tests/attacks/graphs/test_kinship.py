@@ -9,8 +9,8 @@ import torch
 from attacks import GraphAttackOptions, run_attacks
 from attacks.graphs import kinship
 from attacks.graphs.kinship import claim
-from attacks.graphs.models import PublicSettings
 from attacks.graphs.view import GraphVictim, GraphView
+from attacks.laboratory import PublicSettings
 from attacks.view import THREAT_MODELS
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
@@ -36,7 +36,7 @@ def test_cosines_and_clusters_by_hand() -> None:
         threat_model=THREAT_MODELS["server"], round=1, victims=victims, layout=Layout.of(start, 2),
         settings=PublicSettings.of(GnnOptions()),
     )  # fmt: skip
-    found = claim(view, np.random.default_rng(0))
+    found = claim(view, None, np.random.default_rng(0))
     assert found["updates"] == {("a", "b"): 1.0, ("a", "c"): 0.0, ("b", "c"): 0.0}
     assert found["clusters"] == {("a", "b"): 1.0, ("a", "c"): 0.0, ("b", "c"): 0.0}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,24 +11,25 @@ from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
 
 from attacks.figure import STRONGEST, Figure
+from attacks.kge.laboratory import KgeLaboratory
+from attacks.kge.view import KgeView, VictimView
 from attacks.membership import inference
 from attacks.membership.adversaries import Signals
-from attacks.membership.audits import contains
+from attacks.membership.audits import contains, to_local
 from attacks.membership.evaluation import Group, group_figures
 from attacks.membership.figures import placements
 from attacks.membership.intervals import dyadic_auc, dyadic_tpr
 from attacks.registry import Truth
-from fkgsec import FederatedGraph, FederationOptions, generate_consortium
+from attacks.view import THREAT_MODELS
+from fkgsec import FederatedGraph, FederationOptions, KgeModel, generate_consortium
 from fkgsec.estimate import critical_value
 
 
 def truth_of(graph: FederatedGraph | None = None) -> Truth:
     """Of a run that needs no training: a model's holder attacks every client."""
-    threat = SimpleNamespace(name="models", models=True, server=False, leaks=False, colluder=False)
-    victims = [SimpleNamespace(name=client.name, auxiliary=None) for client in graph.clients] if graph else []
-    view = SimpleNamespace(threat_model=threat, victims=victims, leak=0.0, round=0, train=lambda graph, _: graph)
     result = SimpleNamespace(options=FederationOptions(), graph=graph)
-    return Truth(inference.ATTACK, view, result, "", 0, np.random.default_rng(0))
+    victims = [client.name for client in graph.clients] if graph else []
+    return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, "", 0, np.random.default_rng(0))
 
 
 def group_of(seed: int, m: int = 160, c: int = 200, entities: int = 30) -> Group:
@@ -106,14 +106,11 @@ class Planted:
     victim: str
     seed: int
 
-    def located(self, *_: Any) -> Planted:
-        return self
-
-    def knows(self, triples: np.ndarray) -> np.ndarray:
-        return np.ones(len(triples), dtype=bool)
-
-    def signals(self, triples: np.ndarray, temperature: float | None) -> Signals:
+    def signals(self, named: np.ndarray, temperature: float | None = None) -> Signals:
         client = next(one for one in self.graph.clients if one.name == self.victim)
+        ids = [{name: number for number, name in enumerate(one)} for one in (self.graph.entities, self.graph.relations)]
+        numbers = [[ids[column == 1][name] for column, name in enumerate(triple)] for triple in named]
+        triples = to_local(self.graph, client, np.array(numbers))
         rng = np.random.default_rng(self.seed)
         difficulty = np.sin(12.9898 * triples @ [1.0, 2.0, 3.0])  # the same in every model
         scores = 3 * difficulty + 4 * contains(client.train, triples) + rng.normal(0, 0.3, len(triples))
@@ -127,13 +124,35 @@ def whole() -> list[Figure]:
     graph = generate_consortium(clients=3, size=1500, seed=1)
     truth = truth_of(graph)
     made: list[FederatedGraph] = []
+
+    def train(shadow: FederatedGraph, options: object) -> FederatedGraph:
+        made.append(shadow)
+        return shadow
+
+    victims = tuple(VictimView(client.name, None, None, None, "") for client in graph.clients)
+    view = KgeView(threat_model=truth.threat_model, round=0, victims=victims, model=KgeModel("transe", 8))
+    result = SimpleNamespace(
+        options=FederationOptions(),
+        graph=graph,
+        rounds=[SimpleNamespace(round=1)],
+        protection=SimpleNamespace(guarantees={}),
+        transcript=SimpleNamespace(entries=[]),
+    )
+    laboratory = KgeLaboratory(result, train, 0, lambda _: replace(view))
+    view = laboratory.with_candidates(view, [])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "obstacle", lambda _: None)
-        patch.setattr(inference, "kge_view", lambda result, *_, **__: (made.append(result), truth.view)[1])
         # What is held of a shadow comes of the graph that was trained on last.
-        patch.setattr(inference, "hold", lambda _, victim: {"global": Planted(made[-1], victim.name, len(made))})
-        claims: Any = {client.name: {"global": Planted(graph, client.name, 99)} for client in graph.clients}
-        return inference.score(claims, truth, num_shadows=4)
+        patch.setattr(
+            inference,
+            "hold",
+            lambda asked, victim: {
+                "global": Planted(graph, victim.name, 99)
+                if asked is view
+                else Planted(made[-1], victim.name, len(made))
+            },
+        )
+        claims = inference.claim(view, laboratory, np.random.default_rng(0), num_shadows=4)
+    return inference.score(claims, truth)
 
 
 def test_every_way_takes_members_for_members(whole: list[Figure]) -> None:

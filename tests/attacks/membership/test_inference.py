@@ -88,11 +88,13 @@ def test_every_victim_way_and_rows_and_what_data_alone_tell(memorised: Federatio
         assert [one.victim for one in own if one.variant == STRONGEST] == [*victims, ALL]
         assert {one.variant for one in own} == {STRONGEST, *(f"{name}, {way}" for name in rows for way in FREE)}
         for one in own:
-            assert {*one.guesses} == {"chance", "names", "degrees"}
-            assert one.compared == (len(rows) * len(FREE) + 2 if one.variant == STRONGEST else 1)
+            guesses = set() if threat == "models" else {"names", "degrees"}  # whoever holds models alone has no triple
+            assert {*one.guesses} == {"chance", *guesses}
+            assert one.compared == (len(rows) * len(FREE) + len(guesses) if one.variant == STRONGEST else 1)
+            assert one.remark is None  # controls are fair
         together = strongest(found, threat=threat)
         assert together.num_attacked == len(victims)
-        for guess in ("names", "degrees"):  # fair controls: data alone are at chance
+        for guess in guesses:
             m, c = together.counts["members"], together.counts["controls"]
             assert abs(together.guesses[guess].value - 0.5) < 3 * np.sqrt((m + c + 1) / (12 * m * c))
     assert {one.metric for one in found if one.threat_model == "models"} == {*METRICS, *OF_SHARED}

@@ -39,8 +39,8 @@ def run(**ranks: list[list[int]]) -> Any:
 
 @pytest.fixture
 def truth() -> Truth:
-    view = SimpleNamespace(threat_model=THREAT_MODELS["client"], leak=None, round=2)
-    return Truth(ATTACK, view, run(), "bad", 0, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return Truth(ATTACK, THREAT_MODELS["client"], 2, None, [run()], ["one", "two"], "bad", 0, rng)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ class TestCombined:
         view = collusion(known, victim)
         heads = np.full(1000, "a stranger", dtype=object)
         found = RelationGuesser(view.model, known, 0).guess(
-            view, victim, ends[2000:], heads, known.entity_names[ends[2000:, 1]], ("names", "learned", "combined")
+            victim, ends[2000:], heads, known.entity_names[ends[2000:, 1]], ("names", "learned", "combined")
         )
         true = known.relation_names[relations[2000:]]
         return {by: float((one == true).mean()) for by, one in found.items()}, true
@@ -168,13 +168,11 @@ class TestCombined:
         names, pairs = known.entity_names, np.array([(0, 1), (3, 2)])
         heads = np.array(["e0", "a stranger"], dtype=object)
         found = RelationGuesser(view.model, known, 0).guess(
-            view, victim, pairs, heads, names[[1, 2]], ("names", "learned", "combined")
+            victim, pairs, heads, names[[1, 2]], ("names", "learned", "combined")
         )
         assert found["learned"].tolist() == ["r0", "r0"]
         assert found["combined"].tolist() == found["names"].tolist() == ["r0", "r1"]
-        empty = RelationGuesser(view.model, known, 0).guess(
-            view, victim, pairs[:0], names[:0], names[:0], ("combined",)
-        )
+        empty = RelationGuesser(view.model, known, 0).guess(victim, pairs[:0], names[:0], names[:0], ("combined",))
         assert empty["combined"].shape == (0,)
 
 

@@ -86,7 +86,7 @@ def test_guesses_from_the_names_that_it_was_told(federate) -> None:
 
     asked = np.array([[head, relation, tail], [head, relation, "nobody"], ["nobody", relation, tail]], dtype=object)
     expected = [np.log(likelihood(0, one[0]) * likelihood(2, one[2])) for one in asked]
-    guesses = fit(view, np.random.default_rng(0))[view.victims[0].name].guesses
+    guesses = fit(view, None, np.random.default_rng(0))[view.victims[0].name].guesses
     assert list(guesses) == ["names", "any relation"]
     np.testing.assert_allclose(guesses["any relation"](asked), expected)
     assert (expected[0] > expected[1]) & (expected[0] > expected[2])

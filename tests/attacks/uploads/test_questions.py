@@ -10,13 +10,14 @@ from attacks.membership.audits import contains
 from attacks.membership.figures import estimate_auc, placements
 from attacks.membership.intervals import dyadic_tpr
 from attacks.uploads.questions import TPR, draw_questions, named, question_figures
-from attacks.view import THREAT_MODELS, build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.estimate import proportion
 
 
 def truth_of(result) -> Truth:
-    view = build_view(result, THREAT_MODELS["server+triples"], colluder="hospital-1", leak=1.0, seed=0)
-    return Truth(ATTACKS["server-aux"], view, result, "hospital-1", 0, np.random.default_rng(0))
+    model, victims = THREAT_MODELS["server+triples"], ["hospital-2", "hospital-3"]
+    rng = np.random.default_rng(0)
+    return Truth(ATTACKS["server-aux"], model, result.best_round, 1.0, [result], victims, "hospital-1", 0, rng)
 
 
 def all_known(triples: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from attacks.figure import headline
 from attacks.kge.view import VictimView
 from attacks.membership.figures import placements
 from attacks.uploads.edges import Ranked
-from attacks.uploads.pairs import candidate_pairs, closeness, linked_pairs
+from attacks.uploads.pairs import HeldRows, candidate_pairs, closeness, linked_pairs
 from attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
 from defenses import make_transport
 from fkgsec import FederatedGraph, FederationOptions, KgeModel
@@ -54,7 +54,7 @@ def auc(scores: np.ndarray, linked: np.ndarray) -> float:
 def pair_aucs(views: list[VictimView]) -> dict[str, float]:
     pairs = candidate_pairs(COUNT, np.random.default_rng(0))
     linked = linked_pairs(TRIPLES, pairs, np.arange(COUNT))
-    found = pairs_over_rounds(MODEL, views, Ranked(pairs, {}, None))
+    found = pairs_over_rounds(MODEL, views, Ranked(HeldRows(COUNT, None), pairs, {}, None))
     return {way: auc(scores, linked) for way, scores in found.items()}
 
 
@@ -70,7 +70,7 @@ def test_pairs_of_a_planted_course_stand_out_more_than_in_any_round() -> None:
 
 def test_distances_are_the_sum_over_rounds_of_each_pairs_nearness_in_its_rows_deviations() -> None:
     views, pairs = course()[:3], candidate_pairs(COUNT, np.random.default_rng(0))
-    found = pairs_over_rounds(MODEL, views, Ranked(pairs, {}, None))["distances"]
+    found = pairs_over_rounds(MODEL, views, Ranked(HeldRows(COUNT, None), pairs, {}, None))["distances"]
     expected = np.zeros(len(found))
     for view in views:
         near = closeness(MODEL, view.entities, view.entities)

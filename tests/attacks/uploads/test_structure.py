@@ -8,7 +8,9 @@ import torch
 
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.kge.view import KgeView, VictimView
+from attacks.reconstruction.knowledge import Knowledge
 from attacks.uploads import structure
+from attacks.uploads.pairs import HeldRows
 from attacks.uploads.structure import NEAREST, profiles
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
 from fkgsec.kge.local.evaluation import ClientTables
@@ -114,13 +116,13 @@ def test_rows_of_a_sum_go_by_their_names(federate, monkeypatch: pytest.MonkeyPat
     result: KgeResult = federate("psu,secagg")
     names, counts = result.row_names["entities"], {}
 
-    def right(view: KgeView, victim: VictimView, known: torch.Tensor) -> dict[str, np.ndarray]:
+    def right(view: KgeView, victim: VictimView, known: torch.Tensor) -> structure.Named:
         told = np.array([names[row] for row in victim.claims["entities"].rows], dtype=object)
         own = next(one for one in result.graph.clients if one.name == victim.name)
         held = {result.graph.entities[number] for number in own.entity_ids[: own.num_trained_entities]}
         counts[victim.name] = len(held.intersection(told)), len(held)
         assert len(told) != len(held)
-        return {"rows": told}
+        return structure.Named({"rows": told}, HeldRows.of(victim), Knowledge.of(view, victim))
 
     monkeypatch.setattr(structure, "_named", right)
     found = figures(result, THREAT)

@@ -57,7 +57,7 @@ def test_the_attack_sees_an_upload_and_public_graphs_alone(stepped: GnnResult) -
         dataclasses.replace(one, broadcast=other.broadcast, upload=other.upload)
         for one, other in ((first, second), (second, first))
     ]
-    claims = claim(view.only(tuple(swapped)), np.random.default_rng(0))
+    claims = claim(view.only(tuple(swapped)), None, np.random.default_rng(0))
     for name, other in ((first.name, second.name), (second.name, first.name)):
         true = LabelledGraph.of(stepped_graphs(stepped, other, view.round), 0)
         assert claims[name].inverted.neighbourhoods >= true.neighbourhoods()

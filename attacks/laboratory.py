@@ -1,0 +1,171 @@
+"""Trains the attacked run again for an adversary that is active in it, or that needs messages which the run did not keep.
+
+    def run(view, laboratory, rng):
+        attacked = laboratory.train(Flipper(view.colluder.name))      # a View of the run with the adversary in it
+        return Claims(attacked.run, read_off(attacked))
+
+The adversary gets a `View` of what it trained, under the threat model of the view that it was given. What clients really hold
+stays with the evaluator, who finds the run itself in `Truth.runs`, by the number that the view has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+
+from attacks.view import View
+from fkgsec.data.graph import ClientGraph
+from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import client_party
+from fkgsec.federation.recipes import RECIPES, Recipe
+from fkgsec.federation.result import RunResult
+
+ViewT = TypeVar("ViewT", bound=View)
+_NOT_PUBLIC = ("seed", "protocol_seed", "device", "defense")
+
+
+@dataclass(frozen=True)
+class PublicSettings:
+    """What every party knows of a run: its options, which are attributes here, but for seeds, device and defense.
+
+    >>> from fkgsec.gnn.options import GnnOptions
+    >>> PublicSettings.of(GnnOptions(width=32)).width
+    32
+    """
+
+    kind: type[Any]
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Any) -> PublicSettings:
+        """Those of a run."""
+        return cls(
+            type(options),
+            {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_PUBLIC},
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("kind", "fields") or name not in self.fields:
+            raise AttributeError(f"{name!r} is no public setting of a run")
+        return self.fields[name]
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the algorithm."""
+        return RECIPES[self.fields["algorithm"]]
+
+    def options(self, seed: int, **changes: Any) -> Any:
+        """Options of a run like it, in plaintext, with a seed of the adversary's own."""
+        return self.kind(**{**self.fields, "seed": seed, "device": "cpu", **changes})
+
+
+class Laboratory(Generic[ViewT]):
+    """Repeats one run for the adversary of one view.
+
+    Args:
+        result: the attacked run. train: as `run_federation`. seed: of the attack.
+        view_of: makes the view of another run of the same clients, under the same threat model.
+
+    Attributes:
+        runs: the attacked run, and those that were trained here; for the evaluator.
+        settings: what every party knows of the run. seed: of the attack, which nothing in the run is drawn from.
+        uploads: by client the rounds after alignment in which it uploaded. last_round: of the attacked run.
+        noised: whether its noise depends on the number of rounds. suppresses: whether rows with few holders are left out of sums.
+        elsewhere: why the run cannot be repeated at all; None where it can. defended: why it cannot be repeated here.
+    """
+
+    def __init__(
+        self, result: RunResult, train: Callable[..., Any], seed: int, view_of: Callable[[Any], ViewT]
+    ) -> None:
+        options = result.options
+        self.runs: list[Any] = [result]
+        self.settings, self.seed = PublicSettings.of(options), seed
+        self.last_round = result.rounds[-1].round if result.rounds else 0
+        self.noised, self.suppresses = bool(result.protection.guarantees), "suppress" in options.defense
+        sent = [(one.sender, one.round) for one in result.transcript.entries if one.direction == "up" and one.round > 0]
+        self.uploads = {
+            client.name: tuple(sorted({number for sender, number in sent if sender == client_party(client.name)}))
+            for client in result.graph.clients
+        }
+        self.elsewhere = self.defended = None
+        if not result.rounds:
+            self.elsewhere = "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
+        if options.defense and train is run_federation:
+            self.defended = "the run was defended: it can be trained again with that defense's transport alone"
+        self._train, self._view_of = train, view_of
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why no adversary can change the run; None where one can."""
+        nothing = f"nothing crosses in {self.settings.algorithm}"
+        return self.elsewhere or self.defended or (None if self.settings.recipe.shared else nothing)
+
+    def train(
+        self,
+        adversary: Adversary | None = None,
+        rounds: Collection[int] = (),
+        *,
+        last: int | None = None,
+        data: Mapping[str, Callable[[Any], Any]] | None = None,
+    ) -> ViewT:
+        """Repeat the run with the same seed and options, and return what the adversary sees of it.
+
+        Args:
+            rounds: those whose messages are needed beside the ones that a run keeps (`View.at`).
+            last: the last round; None: that of the run's options. Validation then never ends the run before.
+            data: by malicious client, what it makes of its own data.
+
+        Raises:
+            TrainingError: the run broke down with the adversary in it.
+        """
+        graph = self.runs[0].graph
+        if data:
+            clients = tuple(data[one.name](one) if one.name in data else one for one in graph.clients)
+            graph = replace(graph, clients=clients)
+        return self._repeat(graph, adversary, rounds, last)
+
+    def train_with_triples(
+        self, client: str, triples: np.ndarray, make: Callable[[np.ndarray], Adversary], *, last: int | None = None
+    ) -> ViewT:
+        """Repeat the run with invented triples in the training data of a malicious client.
+
+        Args:
+            triples: of names, object `[k, 3]`, whose heads and relations the client knows.
+            make: the adversary, given the client's rows of the triples' tails, int64 `[k]`.
+        """
+        graph = self.runs[0].graph
+        own = next(one for one in graph.clients if one.name == client)
+        entities = tuple(dict.fromkeys([*graph.entities, *triples[:, 2]]))
+        numbers = [{name: number for number, name in enumerate(names)} for names in (entities, graph.relations)]
+        ids = [[numbers[column == 1][name] for column, name in enumerate(triple)] for triple in triples]
+        parts = [own.to_global(part) for part in (own.train, own.valid, own.test)]
+        parts[0] = np.concatenate([parts[0], np.array(ids, dtype=np.int64).reshape(-1, 3)])
+        claimed = ClientGraph.from_global(client, *parts)
+        place = {entity: row for row, entity in enumerate(claimed.entity_ids.tolist())}
+        rows = np.array([place[tail] for _, _, tail in ids], dtype=np.int64)
+        clients = tuple(claimed if one is own else one for one in graph.clients)
+        return self._repeat(replace(graph, entities=entities, clients=clients), make(rows), (), last)
+
+    def _repeat(self, graph: Any, adversary: Adversary | None, rounds: Collection[int], last: int | None) -> ViewT:
+        options = self.runs[0].options
+        if last is not None:
+            options = msgspec.structs.replace(options, rounds=last, eval_every=last, patience=0)
+        how: dict[str, Any] = {"adversary": adversary} if adversary is not None else {}
+        if rounds:
+            how["rounds_needed"] = rounds
+        result = self._train(graph, options, **how)
+        self.runs.append(result)
+        return self._seen(result, len(self.runs) - 1)
+
+    def train_own(self, data: Any, options: Any) -> Any:
+        """Train a federation of the adversary's own, of which it knows all, and return its result."""
+        return self._train(data, options)
+
+    def _seen(self, result: Any, number: int) -> ViewT:
+        view = self._view_of(result)
+        return replace(view, run=number, at=lambda round: self._seen(replace(result, best_round=round), number))
