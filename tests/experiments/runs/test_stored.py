@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.gate.policy import read_policy
 from experiments.papers.spec import read_experiment, shipped_experiments
-from experiments.reporting.comparison import mixed_temperatures
+from experiments.reporting.frames import mixed_temperatures
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import SCHEMA, encode_record, read_record
 from experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
