@@ -80,12 +80,12 @@ class TestTemperature:
         arguments = ("compare", *SMALL, *attack, "--case", "none", "--case", "fedlu", "--out", tmp_path / "compare")
         status, out, _ = fkgsec(*arguments)
         assert status == 0
-        assert "Not trained alike: the temperature of negatives is 0 in fedlu; 1 in none" in out
+        assert "The temperature of negatives differs: 0 in fedlu; 1 in none" in out
         status, out, err = fkgsec(*arguments, "--temperature", "1")
         assert (status, "temperature does not apply to fedlu" in err) == (2, True)
         status, out, _ = fkgsec(*arguments[:-1], tmp_path / "alike", "--temperature", "0")
         assert status == 0
-        assert "Not trained alike" not in out
+        assert "temperature of negatives differs" not in out
 
     def test_is_one_for_all_rows_of_a_papers_table_but_where_its_notes_say_otherwise(self) -> None:
         """A table compares its rows within one model and column."""
@@ -158,8 +158,8 @@ class TestEarlierVersions:
             "fedlu"
         }
         text = (folder / "recipes/README.md").read_text()
-        assert "| ddb14-clean5-recipes | fedlu | 0 |" in text
-        assert "| ddb14-clean5-recipes | fede | 1 |" in text
+        assert "| ddb14-clean5-recipes fedlu | 0 |" in text
+        assert "| ddb14-clean5-recipes fede | 1 |" in text
 
 
 class TestOldName:
