@@ -21,6 +21,11 @@ ALL = "all"  # stands for all victims together where a victim is named
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
 STRONGEST = "strongest"
 TOGETHER = " + "  # between the names of several colluders
+LEAKS, EXPOSED, OPEN, BELOW, GIVEN, UNATTACKED = (
+    "LEAKS", "EXPOSED", "not shown", "no leak", "base is max", "not attacked",
+)  # fmt: skip
+STATUSES = (LEAKS, EXPOSED, OPEN, BELOW, GIVEN, UNATTACKED)
+"""How a figure compares with its baseline, the worst for the victim first (`Figure.status`)."""
 
 Place = tuple[str, str, str, float | None, str]
 """Attack, metric, threat model, leak and variant, the strongest being ""."""
@@ -111,6 +116,19 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     def given(self) -> bool:
         """Whether the baseline is the most already, so that the attack can add nothing."""
         return self.reason is None and self.baseline is not None and self.baseline.value == self.attainable
+
+    @property
+    def status(self) -> str:
+        """Compare the whole interval with the baseline; one of `STATUSES`."""
+        if self.reason is not None:
+            return UNATTACKED
+        if self.given:
+            return GIVEN
+        if self.beyond:
+            return EXPOSED if self.by_protocol else LEAKS
+        base = 0.0 if self.baseline is None else self.baseline.value
+        better = self.estimate.low > base if self.less_is_worse else self.estimate.high < base
+        return BELOW if better else OPEN
 
     @property
     def question(self) -> tuple[str, str, str, float | None, str]:

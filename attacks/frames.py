@@ -21,7 +21,7 @@ from fkgsec.frames import INTERVAL, tidy
 COLUMNS = (
     "attack", "metric", "variant", "threat_model", "leak", "colluder", "victim", "round", *INTERVAL,
     "baseline", "baseline_low", "baseline_high", "attainable", "advantage", "less_is_worse", "headline", "by", "num_attacked",
-    "reason", "remark",
+    "status", "reason", "remark",
 )  # fmt: skip
 """Columns of figures; `advantage` is how much worse for the victim than the baseline, see `attacks.figure.Figure`."""
 
@@ -38,7 +38,7 @@ def figure_rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
 def _row(one: Figure) -> dict[str, Any]:
     attacked = one.reason is None
     base = one.baseline
-    row = {name: getattr(one, name) for name in COLUMNS if name in Figure.__struct_fields__}
+    row = {name: getattr(one, name) for name in COLUMNS if name in Figure.__struct_fields__} | {"status": one.status}
     return row | {
         "variant": one.variant or None,
         **{name: getattr(one.estimate, name) if attacked else None for name in INTERVAL},

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from experiments.cli.progress import Observe, Trained
-from experiments.reporting.listing import EXPERIMENT, curves, figures, settings
+from experiments.reporting.listing import EXPERIMENT, curves, final_figures, settings
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
 from experiments.tasks.spec import RunSpec
@@ -142,7 +142,7 @@ def final(record: Record) -> dict[str, float]:
         if isinstance(one, Estimate) and one.n:
             named = name.replace("@", "_at_")
             ends |= {f"{named}_low": one.low, f"{named}_high": one.high}
-    return figures(record) | ends
+    return final_figures(record) | ends
 
 
 def of_round(entry: RoundEntry, metric: str) -> dict[str, float]:

@@ -19,10 +19,12 @@ from experiments.audit.artefacts import (
     infer_dim,
 )
 from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
-from experiments.cli.console import make_console, print_tables
+from experiments.cli.console import make_console
 from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from experiments.cli.training.verdict import audit_lines
-from experiments.reporting import tables as shown
+from experiments.reporting import words
+from experiments.reporting.sheets import print_sheets
+from experiments.reporting.tables import attack_sheets
+from experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
 from experiments.runs.run import load_run, read_spec
 from experiments.runs.spec import Spec, make_spec, of_triples
 from experiments.runs.writing import Overwrite, write_new
@@ -105,8 +107,8 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
-    for line in (*audit_lines(made), ""):
+    for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
         console.print(line, soft_wrap=True, highlight=False)
-    print_tables(console, shown.attack_tables(made))
-    for line in shown.leakage_aid(made):
+    print_sheets(console, attack_sheets(made.figures))
+    for line in words.figure_aid(made.figures):
         console.print(line, soft_wrap=True, highlight=False)

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import typer
 
-from experiments.cli.console import expected_errors, make_console, print_tables, say
+from experiments.cli.console import expected_errors, make_console, say
 from experiments.cli.options import DATA_FIELDS, spec_options
 from experiments.reporting import tables
+from experiments.reporting.sheets import print_sheets
 from experiments.runs.federation_files import write_federation
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import make_spec, of_triples
@@ -36,7 +37,7 @@ def data_list() -> None:
     """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
     from fkgsec.graphs.collection import GROUPS, KNOWN  # loads networkx, which other commands do without
 
-    print_tables(make_console(), [tables.catalogue_table(datasets()), tables.collection_table(KNOWN, GROUPS)])
+    print_sheets(make_console(), [tables.catalogue_sheet(datasets()), tables.collection_sheet(KNOWN, GROUPS)])
 
 
 @data_app.command(
@@ -60,7 +61,7 @@ def data_stats(
             write_new(Path(json), content, overwrite=overwrite)
         return
     console = make_console()
-    print_tables(console, tables.statistics_tables(statistics))
+    print_sheets(console, tables.statistics_sheets(statistics))
     for warning in task_of(spec).warnings(graph):
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -84,7 +85,7 @@ def data_partition(
     ).load_graph()
     written = write_federation(graph, out, overwrite=overwrite)
     console = make_console()
-    print_tables(console, tables.statistics_tables(TASK.statistics(graph)))
+    print_sheets(console, tables.statistics_sheets(TASK.statistics(graph)))
     for warning in graph.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
@@ -102,7 +103,7 @@ def data_generate(
     """Generate the embedded consortium of hospitals and write it as client folders."""
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     written = write_federation(graph, out, overwrite=overwrite)
-    print_tables(make_console(), tables.statistics_tables(TASK.statistics(graph)))
+    print_sheets(make_console(), tables.statistics_sheets(TASK.statistics(graph)))
     for warning in graph.warnings:
         say(f"warning: {warning}")
     typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")

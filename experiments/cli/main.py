@@ -25,9 +25,8 @@ from experiments.gate import cli as check_cli
 from experiments.integrity import cli as integrity_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
-from experiments.reporting import overview, tables
+from experiments.reporting import overview, plot_cli, words
 from experiments.reporting.html import cli as report_cli
-from experiments.reporting.plots import cli as plot_cli
 from experiments.runs.choices import spelled, spelled_case
 from experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
 from experiments.runs.compare import default_folder as default_comparison
@@ -153,7 +152,7 @@ def attack(
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
-        typer.echo("\n".join(tables.attack_lines()))
+        typer.echo("\n".join(words.attack_lines()))
         return
     chosen = EngineChoice.of(engine, workers, superlink)
     if run is None:
@@ -217,7 +216,7 @@ def compare_cases(
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
     if given.get("attack") == ["list"]:
-        typer.echo("\n".join(tables.attack_lines()))
+        typer.echo("\n".join(words.attack_lines()))
         return
     check_trackers(track or ())
     named = [spelled_case(one) for one in case or ()]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.console import expected_errors, make_console, print_tables, say
+from experiments.cli.console import expected_errors, make_console, say
 from experiments.cli.data import Config, Json
 from experiments.cli.options import TRAIN_FIELDS, spec_options
 from experiments.cli.progress import RunProgress
@@ -26,7 +26,8 @@ from experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
 from experiments.deploy.party import Party
 from experiments.deploy.policy import PartySettings
 from experiments.deploy.server import serve
-from experiments.reporting import tables
+from experiments.reporting import tables, words
+from experiments.reporting.sheets import print_sheets
 from experiments.runs.record import encode_record
 from experiments.runs.run import read_spec, warnings_of
 from experiments.runs.spec import make_spec, of_triples
@@ -271,8 +272,8 @@ def run_server(folder: ServerFolder, timeout_s: float, json: str | None, *, quie
         record = serve(spec, agreement, link.ask, folder.run, progress)
     if not quiet:
         console = make_console(stderr=json == "-")
-        print_tables(console, tables.run_tables(record))
-        for line in tables.reading_aid(record):
+        print_sheets(console, tables.run_sheets(record))
+        for line in words.reading_aid(record):
             console.print(line, soft_wrap=True, highlight=False)
         console.print(f"Written to {folder.run}: record.json", highlight=False, soft_wrap=True)
     if json == "-":

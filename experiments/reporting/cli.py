@@ -1,6 +1,6 @@
 """`fkgsec results`: finished runs as a table, a file, or in a tracker.
 
-fkgsec results runs --where threat=identifiers --where inference=strongest --sort trr --csv runs.csv
+fkgsec results runs --where threat_model=identifiers --where metric=trr --sort value --csv runs.csv
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated
 
 import typer
 
+from attacks.figure import over_victims
 from experiments.cli.console import make_console, say
+from experiments.reporting.frames import figures
 from experiments.reporting.listing import (
     WIDE,
     find_records,
-    listing,
     listing_table,
     log_mlflow,
     log_tensorboard,
@@ -29,7 +30,7 @@ from fkgsec.errors import RunError
 
 RESULTS_EXAMPLES = (
     "Examples:\n\n  fkgsec results runs\n\n"
-    "  fkgsec results runs --where algorithm=fede --where threat=identifiers --sort trr\n\n"
+    "  fkgsec results runs --where algorithm=fede --where metric=trr --sort value\n\n"
     "  fkgsec results runs other-runs --csv runs.csv --tensorboard events"
 )
 
@@ -63,7 +64,7 @@ def results(
         say(f"fkgsec: left out: {line}")
     if not found.records:
         raise typer.Exit(RunError.exit_status)
-    frame = select(listing(found.records), where or [])
+    frame = select(figures(found.records, over_victims), where or [])
     if sort_by is not None:
         frame = sort(frame, sort_by, reverse=reverse)
     if not quiet:

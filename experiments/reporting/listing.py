@@ -1,10 +1,9 @@
-"""Finished runs side by side: found on disk, filtered, sorted, and written for spreadsheets and trackers.
+"""Finished runs side by side: searched, filtered, sorted, and written for spreadsheets and trackers.
 
-    frame = sort(select(listing(find_records([Path("runs")]).records), ["algorithm=fede", "inference=strongest"]), "trr")
+    frame = sort(select(figures(find_records([Path("runs")]).records), ["algorithm=fede", "metric=trr"]), "value")
 
-A run gives one row for each threat model, leak ratio and inference that it was attacked with, over all victims together; one for
-each figure of another attack, of all victims or the one that gives most away; and one if it was not attacked; so the columns are
-the same for every run. `--where inference=strongest` leaves the headline figures.
+The rows are those of `frames.figures`: one for each figure over all victims, and one for a run that was not attacked.
+`--where headline=true` keeps the figures that verdicts use.
 """
 
 from __future__ import annotations
@@ -20,61 +19,24 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from attacks.figure import over_victims
-from attacks.reconstruction.leakage import PAPER, PUBLISHED, RECONSTRUCTION, UNLINKED
-from experiments.reporting.frames import (
-    figure_frame,
-    others,
-    over_all,
-    reconstruction,
-    rows_of,
-    run_frame,
-    side_by_side,
-)
-from experiments.reporting.sheets import NONE, NOT_ATTACKED, TERMINAL, Kind, columns, make_table, rates, written
+from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED
+from experiments.reporting.frames import over_all
+from experiments.reporting.sheets import NONE, Sheet, rows_of, terminal_table, written_rows
 from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import refused
 from fkgsec.errors import FkgsecError, RunError, SpecError
-from fkgsec.estimate import Estimate
-
-COLUMNS = {
-    "run": "string", "algorithm": "string", "defense": "string", "model": "string", "data": "string",
-    "clients": "Int64", "dim": "Int64", "layers": "Int64", "width": "Int64", "temperature": "Float64", "rounds": "Int64",
-    "kept": "Int64", "seed": "Int64",
-    "mrr": "Float64", "mrr_low": "Float64", "mrr_high": "Float64", "hits@10": "Float64",
-    "accuracy": "Float64", "accuracy_low": "Float64", "accuracy_high": "Float64",
-    "threat": "string", "leak": "Float64", "metric": "string", "inference": "string",
-    "err": "Float64", "err_low": "Float64", "err_high": "Float64", "err_base": "Float64",
-    "err_max": "Float64",
-    "trr": "Float64", "trr_low": "Float64", "trr_high": "Float64", "trr_base": "Float64",
-    "trr_max": "Float64", "reason": "string", "remark": "string",
-    "attack": "string", "figure": "string", "value": "Float64", "value_low": "Float64", "value_high": "Float64",
-    "value_base": "Float64", "value_max": "Float64",
-    "bytes_up": "Int64", "bytes_down": "Int64", "seconds": "Float64", "commit": "string", "dirty": "boolean",
-}  # fmt: skip
-"""Every column and its pandas type, all of which have missing values: a figure that was not measured is missing, not zero."""
-OF_TASK = {
-    "kge": (
-        "dim", "temperature", "mrr", "mrr_low", "mrr_high", "hits@10", "leak", "metric", "inference",
-        *(f"{rate}{part}" for rate in ("err", "trr") for part in ("", "_low", "_high", "_base", "_max")),
-    ),
-    "graph": ("layers", "width", "accuracy", "accuracy_low", "accuracy_high"),
-}  # fmt: skip
-"""Columns that a listing without a run of the task does not have."""
 
 SETTINGS = (
     "algorithm", "defense", "model", "data", "clients", "dim", "layers", "width", "temperature", "rounds", "seed", "commit",
     "dirty",
 )  # fmt: skip
-LEAKAGE = ("threat", "leak", "metric", "inference", *rates(err="ERR", trr="TRR"))
-OTHERS = ("attack", "figure", "value", "value_base", "value_max")
-"""Columns of attacks other than reconstruction, shown where there are any."""
-HEADERS = {
-    **rates(err="ERR", trr="TRR", value="value"), "mrr": "MRR", "hits@10": "Hits@10", "bytes_up": "MiB up",
-    "bytes_down": "MiB down", "seconds": "s",
+HEADS = {
+    "mrr": "MRR", "hits@10": "Hits@10", "bytes_up": "MiB up", "bytes_down": "MiB down", "seconds": "s", "place": "threat",
+    "label": "metric", "value": "figure", "baseline": "base", "attainable": "max",
 }  # fmt: skip
+FIGURE = ("attack", "place", "label", "value", "baseline", "attainable", "status")
 LEAST_FIRST = (
     "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "width", "layers",
     "clients", "model",
@@ -132,45 +94,6 @@ def _run_name(root: Path, file: Path) -> str:
     return root.resolve().name if file.parent == root else file.parent.relative_to(root).as_posix()
 
 
-def listing(records: Mapping[str, Record]) -> pd.DataFrame:
-    """A table with those of `COLUMNS` that runs of these tasks have: `*_low`, `*_high` are 95 % intervals, `*_base` baselines."""
-    rows: list[dict[str, Any]] = []
-    for name, record in records.items():
-        (run,) = rows_of(run_frame({name: record}))
-        figures = figure_frame({name: record}, over_victims)
-        attacked = [
-            {
-                **row, "attack": None, "threat": row["threat_model"],
-                "metric": PUBLISHED if row["variant"] == PUBLISHED else "paper",
-                "inference": PAPER if row["variant"] == PUBLISHED else row["variant"],
-            }
-            for row in rows_of(side_by_side(reconstruction(figures)))
-        ]  # fmt: skip
-        attacked += [
-            {
-                **{key: row[key] for key in ("attack", "leak", "reason")}, "threat": row["threat_model"],
-                "figure": row["label"], "value": row["estimate"], "value_base": row["baseline"],
-                "value_max": row["attainable"],
-            }
-            for row in rows_of(others(figures))
-        ]  # fmt: skip
-        rows += [_plain({**run, **cells}) for cells in attacked] or [_plain(run)]
-    foreign = set().union(*OF_TASK.values()) - {name for one in records.values() for name in OF_TASK[one.spec.task]}
-    kinds = {name: kind for name, kind in COLUMNS.items() if name not in foreign}
-    return pd.DataFrame(rows, columns=list(kinds)).astype(kinds)
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Each estimate as its value and, by names of their own, the ends of its interval."""
-    ends = {
-        f"{name}{end}": value
-        for name, one in row.items()
-        if isinstance(one, Estimate)
-        for end, value in (("", one.value), ("_low", one.low), ("_high", one.high))
-    }
-    return {**row, **ends}
-
-
 def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """The rows that meet every condition, such as `algorithm=fede`, `mrr>0.3` or `defense!=`. A missing value meets none.
 
@@ -218,72 +141,40 @@ def _column(option: str, name: str, frame: pd.DataFrame) -> str:
 
 
 def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
-    """The listing for a terminal of so many columns: settings that all runs share stand in the title.
+    """Return the listing for a terminal of this width: settings that all runs share stand in the title.
 
     Returns: the table, and the names of the columns that were left out because they do not fit (`LEAST_FIRST`).
     """
-    rows = rows_of(frame)
-    runs = {row["run"]: row for row in rows}
+    shown = frame.assign(commit=frame["commit"].str[:8], defense=frame["defense"].replace("", NONE))
+    rows = rows_of(shown.drop_duplicates("run"))
     known = [name for name in SETTINGS if name in frame]
-    varied = [name for name in known if len({row[name] for row in runs.values()}) > 1]
-    first = _cells(rows[0]) if rows else {}
-    shared = [f"{name} {first[name]}" for name in known if name not in varied and first.get(name, NONE) != NONE]
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
+    varied = [name for name in known if len({row[name] for row in rows}) > 1]
+    settings = Sheet.of("", shown.head(1), dict.fromkeys(known, ""))
+    values = zip(known, *written_rows(settings), strict=True) if rows else ()
+    shared = [f"{name} {value}" for name, value in values if name not in varied and value != NONE]
+    title = f"{len(rows)} run{'s' * (len(rows) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
     utility = [name for name in ("mrr", "hits@10", "accuracy") if name in frame]
-    names = ["run", *varied, *utility, "bytes_up", "bytes_down", "seconds"]
-    if any(row["threat"] is not None for row in rows):
-        kinds = [name for name in ("metric", "inference") if len({row.get(name) for row in rows} - {None}) > 1]
-        bounds = {name for name in ("err_max", "trr_max") if any(row.get(name) is not None for row in rows)}
-        figures = [name for name in LEAKAGE[4:] if name in frame and (not name.endswith("_max") or name in bounds)]
-        others = [name for name in OTHERS if any(row[name] is not None for row in rows)]
-        places = [name for name in ("threat", "leak") if name in frame]
-        names[-3:-3] = [*places, *kinds, *figures, *others]
+    attacked = FIGURE if len(frame["attack"].dropna()) else ()
+    names = ["run", *varied, *utility, *attacked, "bytes_up", "bytes_down", "seconds"]
+    once = names.index("attack") if attacked else 0
     left_out: list[str] = []
-    table = _make_table(rows, title, names)
-    for name in [name for name in LEAST_FIRST if name in names]:
+    table = terminal_table(Sheet(title, (), ()))
+    for name in ["", *(name for name in LEAST_FIRST if name in names)]:
+        if name:
+            once -= names.index(name) < once
+            names.remove(name)
+            left_out.append(name)
+        made = Sheet.of(title, shown, {head: HEADS.get(head, head) for head in names})
+        table = terminal_table(made, once=once)
         if Console(width=WIDE).measure(table).maximum <= width:
             break
-        names.remove(name)
-        left_out.append(name)
-        table = _make_table(rows, title, names)
     return table, left_out
-
-
-def _make_table(rows: list[dict[str, Any]], title: str, names: list[str]) -> Table:
-    table = make_table(title, *(HEADERS.get(name, name) for name in names))
-    for column in table.columns:
-        column.overflow = "fold"  # a figure is never cut
-    before = None
-    for row in rows:
-        again = row["run"] == before  # another threat model of the same run
-        before, cells = row["run"], _cells(row)
-        table.add_row(*("" if again and name not in (*LEAKAGE, *OTHERS) else cells[name] for name in names))
-    return table
-
-
-def _kind(name: str) -> Kind:
-    kinds: dict[str, Kind] = {"value": "score", "hits@10": "share"}
-    return kinds.get(name) or columns({name: ""})[name].kind
-
-
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """What the terminal shows of a row, by column: shares without the leading zero, sizes in MiB."""
-    values = dict(row)
-    for name in ("mrr", "accuracy", "err", "trr", "value"):
-        if row.get(name) is not None:
-            values[name] = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], 1, "")
-    missing = (*LEAKAGE[4:], *OTHERS[2:]) if row["reason"] is not None else ()
-    return {
-        **{name: written(None if value == "" else value, _kind(name), TERMINAL) for name, value in values.items()},
-        **dict.fromkeys(missing, NOT_ATTACKED),
-        "commit": (row["commit"] or NONE)[:8],
-    }
 
 
 # Trackers: loggers of finished records. Nothing is logged while a run goes on.
 
 
-def figures(record: Record) -> dict[str, float]:
+def final_figures(record: Record) -> dict[str, float]:
     """Final figures, of leakage the headline's, by a name that every tracker takes: letters, digits, `_`, `-`, `.` and `/`."""
     named = {name.replace("@", "_at_"): estimate.value for name, estimate in record.utility.items() if estimate.n}
     for one in over_all(record.figures):
@@ -344,7 +235,7 @@ def log_tensorboard(records: Mapping[str, Record], folder: Path, *, overwrite: b
                 for number, values in curves(record):
                     for key, value in values.items():
                         writer.add_scalar(key, value, number)
-                writer.add_hparams(settings(record), figures(record), run_name=".")
+                writer.add_hparams(settings(record), final_figures(record), run_name=".")
         except OSError as error:
             raise RunError(f"{folder / below}: cannot be written ({error.strerror})") from error
 
@@ -370,7 +261,7 @@ def log_mlflow(records: Mapping[str, Record], uri: str) -> None:
             tags = {"mlflow.source.git.commit": str(record.environment.commit), "command": record.environment.command}
             run = client.create_run(experiment, run_name=name, tags=tags).info.run_id
             client.log_batch(run, params=[Param(key, str(value)) for key, value in settings(record).items()])
-            points = [*curves(record), (record.best_round, figures(record))]
+            points = [*curves(record), (record.best_round, final_figures(record))]
             metrics = [Metric(key, value, now, step) for step, values in points for key, value in values.items()]
             for start in range(0, len(metrics), 1000):  # as many as a request may hold
                 client.log_batch(run, metrics=metrics[start : start + 1000])

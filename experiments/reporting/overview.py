@@ -15,12 +15,12 @@ from typing import Annotated, NamedTuple
 import typer
 
 import fkgsec
-from attacks.figure import Figure, leading
-from attacks.registry import ATTACKS
-from experiments.reporting.html.notation import count, mebibytes, score_text
+from attacks.figure import LEAKS
 from experiments.reporting.html.verdicts import AUDIT_FILE
 from experiments.reporting.listing import find_records
 from experiments.reporting.pages import render_page
+from experiments.reporting.sheets import count, interval, mebibytes, rows_of
+from experiments.reporting.verdict import figure_text, question_text, verdict_of
 from experiments.runs.record import Record
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import Overwrite, write_new
@@ -63,32 +63,16 @@ class Audit(NamedTuple):
 
 def row_of(name: str, record: Record) -> Row:
     """Summarize a record for the list."""
-    figures = list(leading(record.figures, {name: attack.leading for name, attack in ATTACKS.items()}).values())
-    beyond = [figure for figure in figures if not figure.reason and figure.beyond and not figure.given]
-    worst = max(beyond, key=lambda figure: (not figure.by_protocol, figure.advantage), default=None)
+    found = verdict_of(record.figures)
+    worst = rows_of(found.figures.loc[found.figures["status"] == LEAKS].head(1))
     utility = record.utility[record.metric]
     data = f"{record.data.name}, {len(record.data.clients)} clients, seed {record.seed}"
     num_bytes = record.bytes.up + record.bytes.down
     return Row(
         printable(name), record.spec.algorithm, record.spec.defense or "none", data, record.metric, utility.value,
-        score_text(utility), _leaks(record.figures, figures, beyond), _figure_text(worst) if worst else "", num_bytes,
+        interval(utility), found.brief, f"{figure_text(worst[0])}: {question_text(worst[0])}" if worst else "", num_bytes,
         mebibytes(num_bytes), sum(entry.seconds for entry in record.rounds),
     )  # fmt: skip
-
-
-def _leaks(found: list[Figure], figures: list[Figure], beyond: list[Figure]) -> str:
-    measured = sum(not figure.reason for figure in figures)
-    inferred = sum(not figure.by_protocol for figure in beyond)
-    if not measured:
-        return "nothing to attack" if found else "not attacked"
-    if inferred:
-        return f"{inferred} of {count(measured, 'figure')}"
-    return f"exposed: {len(beyond)} of {count(measured, 'figure')}" if beyond else "none shown"
-
-
-def _figure_text(figure: Figure) -> str:
-    baseline = f", baseline {figure.baseline.value:.3f}" if figure.baseline else ""
-    return f"{figure.attack}.{figure.label} {score_text(figure.estimate)}{baseline}"
 
 
 def render_overview(root: Path) -> str:

@@ -1,63 +1,48 @@
-"""A table of figures, and how it is written: for a terminal, as Markdown, on a page.
+"""One table of figures, and its writers: terminal, Markdown, JSON, CSV and the cells of an HTML page.
 
-    sheet = Sheet.of("Utility", run_frame(runs), {"run": "record", "mrr": "test MRR", "bytes": "MiB"})
+    sheet = Sheet.of("Utility", run_frame(records), {"run": "run", "mrr": Column("test MRR", "figure"), "bytes": "MiB"})
     console.print(terminal_table(sheet))
     print("\\n".join(markdown_lines(sheet)))
 
-A column says what its values are; the style of the output says how such are written. A text in a cell stands as it is.
+A column has a kind, and every writer uses the same notation for a kind. A figure is `.363 [.345, .380]`: value and 95 % interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import pandas as pd
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from attacks.view import ALL
-from experiments.reporting.frames import rows_of
-from experiments.reporting.html.notation import NONE
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 
-# text; a count with thousands apart; a number as short as it is; a share or a mean, with its interval (rate, score) or alone
-# (share, mean, exact); a share that spans orders of magnitude (tiny); bytes; seconds; a multiple
-Kind = Literal["text", "count", "number", "rate", "score", "share", "mean", "exact", "tiny", "MiB", "s", "ratio"]
+Kind = Literal["text", "count", "number", "figure", "value", "MiB", "s", "ratio"]
 KINDS: dict[str, Kind] = {
-    "leak": "number", "temperature": "number", "err": "rate", "trr": "rate", "estimate": "score", "baseline": "share",
-    "attainable": "share", "majority": "share", "prior": "share", "precision": "rate", "recall": "rate",
-    "average_precision": "mean", "average_precision_base": "tiny", "mrr": "score", "accuracy": "score", "hits@10": "mean",
-    "valid": "exact",
-    "bytes": "MiB", "bytes_up": "MiB", "bytes_down": "MiB", "bytes_kept": "MiB", "seconds": "s", "p98": "ratio", "p99": "ratio",
+    "leak": "number", "temperature": "number", "value": "figure", "mrr": "figure", "accuracy": "figure", "baseline": "value",
+    "attainable": "value", "hits@10": "value", "valid": "value", "bytes": "MiB", "bytes_up": "MiB", "bytes_down": "MiB",
+    "bytes_kept": "MiB", "seconds": "s", "p98": "ratio", "p99": "ratio",
 }  # fmt: skip
-"""What the columns of the frames are; others are text, bases and largest values shares."""
-Style = Mapping[Kind, Callable[[Any], str]]
-NOT_ATTACKED = "n/a"
+"""Kinds of the columns of frames; all others are text."""
+NONE, NOT_ATTACKED = "–", "n/a"
 
 
 class Column(NamedTuple):
-    """A heading, and what stands below it."""
+    """Heading and kind of a column. Only text is left-aligned."""
 
     head: str
     kind: Kind = "text"
 
 
-def columns(heads: Mapping[str, str | Column]) -> dict[str, Column]:
-    """The columns of a frame under these headings, each of its kind."""
-    return {
-        name: head
-        if isinstance(head, Column)
-        else Column(head, KINDS.get(name, "share" if name.endswith(("_base", "_max")) else "text"))
-        for name, head in heads.items()
-    }
-
-
 @dataclass(frozen=True)
 class Sheet:
-    """A table of values. `foot` stays below when a reader sorts; `notes` stand under it."""
+    """A table of values. `foot` stays at the bottom when a reader sorts; `notes` are printed below."""
 
     title: str
     columns: tuple[Column, ...]
@@ -67,134 +52,147 @@ class Sheet:
 
     @classmethod
     def of(
-        cls,
-        title: str,
-        frame: pd.DataFrame,
-        heads: Mapping[str, str | Column],
-        *,
-        foot: pd.DataFrame | None = None,
-        notes: Iterable[str] = (),
+        cls, title: str, frame: pd.DataFrame, heads: Mapping[str, str | Column], *, notes: Iterable[str] = ()
     ) -> Sheet:
-        """These columns of a frame. In a row with a `reason` the figures that are missing were not attacked."""
-        shown = columns(heads)
-        rows, below = (
-            tuple(tuple(_cell(row, name, column) for name, column in shown.items()) for row in rows_of(part))
-            for part in (frame, frame.iloc[:0] if foot is None else foot)
-        )
-        return cls(title, tuple(shown.values()), rows, below, tuple(notes))
+        """Select columns of a frame. In a row with a `reason`, a missing figure is `n/a`."""
+        columns = {
+            name: head if isinstance(head, Column) else Column(head, KINDS.get(name, "text"))
+            for name, head in heads.items()
+        }
+        rows = tuple(tuple(_cell(row, *item) for item in columns.items()) for row in rows_of(frame))
+        return cls(title, tuple(columns.values()), rows, notes=tuple(notes))
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries; missing values are None."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
 
 
 def _cell(row: Mapping[str, Any], name: str, column: Column) -> Any:
     value = row.get(name)
-    missing = value is None and column.kind not in ("text", "number") and row.get("reason")
-    return NOT_ATTACKED if missing else value
+    if value is None:
+        return NOT_ATTACKED if row.get("reason") and column.kind in ("figure", "value") else None
+    prefix = "" if name == "value" else f"{name}_"
+    low, high = (row.get(f"{prefix}{end}") for end in ("low", "high"))
+    return value if column.kind != "figure" or low is None or high is None else Estimate(value, low, high, 1, "")
 
 
-def rates(**heads: str) -> dict[str, str]:
-    """Headings in `side_by_side` for each of these metrics: the figure, its base, and the most that it can be."""
-    parts = (("", ""), ("_base", "base"), ("_max", "max"))
-    return {f"{name}{part}": word or head for name, head in heads.items() for part, word in parts}
+def short(value: Estimate | float) -> str:
+    """Write a number with three decimals and no leading zero; a smaller one in scientific notation."""
+    number = value.value if isinstance(value, Estimate) else float(value)
+    return f"{number:.0e}" if 0 < abs(number) < 0.0005 else f"{number:.3f}".removeprefix("0")
 
 
-def number(value: Any) -> float:
-    """The value itself, of an estimate or a number."""
-    return value.value if isinstance(value, Estimate) else float(value)
+def interval(value: Estimate | float) -> str:
+    """Write a figure as `.363 [.345, .380]`."""
+    return f"{short(value)} [{short(value.low)}, {short(value.high)}]" if isinstance(value, Estimate) else short(value)
 
 
-def short(value: Any) -> str:
-    """Three digits, without the zero before them."""
-    return f"{number(value):.3f}".removeprefix("0")
+def mebibytes(num_bytes: float) -> str:
+    """Write bytes in MiB.
+
+    >>> mebibytes(271_000_000), mebibytes(140_000), mebibytes(0)
+    ('258.4', '0.13', '0')
+    """
+    size = num_bytes / 2**20
+    return "0" if not size else f"{size:,.1f}" if size >= 10 else f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 
 
-def interval(figure: Estimate) -> str:
-    """`.363 [.345, .380]`, the notation of every output; how many digits is a matter of the room that there is."""
-    return f"{short(figure)} [{short(figure.low)}, {short(figure.high)}]"
+def count(amount: int, noun: str) -> str:
+    """Write `1 run`, `5 runs`."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
-TERMINAL: Style = {
+WRITERS: Mapping[Kind, Callable[[Any], str]] = {
     "count": "{:,}".format,
     "number": "{:g}".format,
-    "exact": "{:.4f}".format,
-    "rate": interval,
-    "score": interval,
-    "share": short,
-    "mean": short,
-    "tiny": lambda value: f"{number(value):.0e}",
-    "MiB": lambda size: f"{size / 2**20:,.2f}",
+    "figure": interval,
+    "value": short,
+    "MiB": mebibytes,
     "s": lambda seconds: f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}",
     "ratio": "{:.4g}x".format,
 }
-MARKDOWN: Style = {
-    **TERMINAL,
-    "rate": str,
-    "score": str,
-    "share": lambda value: f"{number(value):.4f}",
-    "mean": lambda value: f"{number(value):.4f}",
-    "MiB": lambda size: f"{size / 2**20:.1f}",
-    "s": "{:.0f}".format,
-    "ratio": "{:.3f}x".format,
-}
 
 
-def written(value: Any, kind: Kind, style: Style, none: str = NONE) -> str:
-    """A cell in this style."""
+def cell_text(value: Any, column: Column, none: str = NONE) -> str:
+    """Write a cell; text stays as it is."""
     if value is None or (isinstance(value, Estimate) and not value.n):
         return none
-    return str(value) if isinstance(value, str) or kind == "text" else style[kind](value)
+    return str(value) if isinstance(value, str) or column.kind == "text" else WRITERS[column.kind](value)
 
 
-def written_rows(
-    rows: Iterable[Sequence[Any]], columns: Sequence[Column], style: Style, none: str = NONE
-) -> list[list[str]]:
-    """The cells of these rows."""
-    return [
-        [written(value, column.kind, style, none) for value, column in zip(row, columns, strict=True)] for row in rows
-    ]
+def cell_order(value: Any, column: Column) -> float | None:
+    """Return the number by which a page sorts a cell, or None for text. A missing figure comes last."""
+    if column.kind == "text":
+        return None
+    if value is None or isinstance(value, str) or (isinstance(value, Estimate) and not value.n):
+        return -1.0
+    return value.value if isinstance(value, Estimate) else float(value)
 
 
-def terminal_table(sheet: Sheet, style: Style = TERMINAL, *, once: int = 0) -> Table:
-    """The table for a terminal; all victims together stand out.
+def written_rows(sheet: Sheet, none: str = NONE) -> list[list[str]]:
+    """Write all cells, row by row."""
+    rows = (*sheet.rows, *sheet.foot)
+    return [[cell_text(value, column, none) for value, column in zip(row, sheet.columns, strict=True)] for row in rows]
+
+
+def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
+    """Return the table for a terminal, with the rows of all victims together in bold.
 
     Args:
-        once: how many of the first columns are left empty where they, and those before them, say the same as the row above.
-            The first is then broken at commas.
+        once: number of leading columns that are left empty where they repeat the row above.
     """
-    table = make_table(sheet.title, *(column.head for column in sheet.columns))
+    table = Table(
+        title=sheet.title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+    )  # fmt: skip
+    for number, column in enumerate(sheet.columns):
+        justify = "right" if number else "left"
+        table.add_column(column.head, justify=justify, overflow="fold", no_wrap=column.kind != "text")
     before: list[str] = []
-    for row in written_rows([*sheet.rows, *sheet.foot], sheet.columns, style):
+    for row in written_rows(sheet):
         same = next((place for place in range(once) if row[: place + 1] != before[: place + 1]), once)
         first = row[0].replace(",", ",\n") if once else row[0]
-        table.add_row(*[""] * same, *[first, *row[1:]][same:], style="bold" if row[0] == ALL else None)
+        table.add_row(*[""] * same, *[first, *row[1:]][same:], style="bold" if ALL in row[:2] else None)
         before = row
     return table
 
 
+def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) -> None:
+    """Print tables, each with its notes and an empty line below; see `terminal_table`."""
+    for shown in sheets:
+        console.print(terminal_table(shown, once=once))
+        for note in shown.notes:
+            console.print(note, soft_wrap=True, highlight=False, markup=False)
+        console.print()
+
+
 def make_table(title: str, first: str, *others: str) -> Table:
-    """An empty table: the first column left, the others right."""
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
-    )
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right", overflow="fold")
-    return table
+    """Return an empty table for a terminal."""
+    return terminal_table(Sheet(title, tuple(map(Column, (first, *others))), ()))
 
 
 def markdown_lines(sheet: Sheet) -> list[str]:
-    """Head and rows in Markdown, without the title; an upright bar in a cell is escaped."""
+    """Write head and rows in Markdown, without title and notes."""
     heads = [column.head for column in sheet.columns]
-    rows = written_rows([*sheet.rows, *sheet.foot], sheet.columns, MARKDOWN, none="")
-    return [markdown_row(heads), f"|{'---|' * len(heads)}", *map(markdown_row, rows)]
+    return [markdown_row(heads), f"|{'---|' * len(heads)}", *map(markdown_row, written_rows(sheet, none=""))]
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """One row; white space is folded, control characters are written out."""
+    """Write a row: white space is folded, control characters and bars are escaped."""
     return "| " + " | ".join(printable(" ".join(cell.split())).replace("|", "\\|") for cell in cells) + " |"
 
 
+def json_rows(sheet: Sheet) -> list[dict[str, Any]]:
+    """Return the rows by heading as plain values; a figure is an object with value, low and high."""
+    heads = [column.head for column in sheet.columns]
+    return [dict(zip(heads, msgspec.to_builtins(row), strict=True)) for row in (*sheet.rows, *sheet.foot)]
+
+
 def as_csv(frame: pd.DataFrame) -> str:
-    """The table as CSV. Text that a spreadsheet would compute (`=HYPERLINK(...)`) gets an apostrophe before it, and a carriage
-    return, which ends a row for many readers though nothing quotes it, is written out."""
+    """Write a frame as CSV. An apostrophe guards text that a spreadsheet would compute, such as `=HYPERLINK(...)`.
+
+    A carriage return is escaped: many readers take it for the end of a row.
+    """
     text = frame.select_dtypes("string")
     guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True).replace("\r", "\\\\r", regex=True)
     return frame.assign(**{str(name): guarded[name] for name in guarded}).to_csv(index=False, lineterminator="\n")

@@ -16,8 +16,8 @@ from attacks.frames import COLUMNS, HEADS, figures_to_frame, summary_rows
 from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
-from experiments.reporting.comparison import draw_comparison
 from experiments.reporting.matrix import draw_matrix, has_matrix, matrix
+from experiments.reporting.pictures import draw_comparison
 from experiments.runs.record import Record, read_if_of, write_atomically
 from experiments.runs.recovery import Unlearning, attacked_after_unlearning
 from experiments.runs.run import RECORD_FILE, check_run, data_name, execute

@@ -27,7 +27,7 @@ from defenses.options import parse_defense
 from defenses.transport import make_transport
 from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of, sealed
 from experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
-from experiments.reporting.picture import draw_picture
+from experiments.reporting.pictures import draw_picture
 from experiments.reporting.sheets import as_csv
 from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
 from experiments.runs.stored import decode_stored, encode_stored

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from experiments.cli.console import make_console, print_tables
+from experiments.cli.console import make_console
 from experiments.cli.data import Config
 from experiments.cli.options import TRAIN_FIELDS, spec_options
 from experiments.cli.progress import observe_on
 from experiments.cli.training.presets import Preset, choose
-from experiments.reporting.sheets import terminal_table
+from experiments.reporting.sheets import print_sheets
 from experiments.runs.run import data_name, warnings_of
 from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
@@ -98,10 +98,7 @@ def _print(tuned: Tuning, folder: Path) -> None:
     console = make_console()
     for line in (*lines(tuned), ""):
         console.print(line, soft_wrap=True, highlight=False)
-    sheet = trials_sheet(tuned)
-    print_tables(console, [terminal_table(sheet)])
-    for note in sheet.notes:
-        console.print(note, soft_wrap=True, highlight=False)
+    print_sheets(console, [trials_sheet(tuned)])
     files = f"{BEST_FILE}, {CSV_FILE}, {PICTURE_FILE}, {TUNING_FILE}"
     console.print(f"In {folder}: {files}. fkgsec train --config {folder / BEST_FILE}", soft_wrap=True, highlight=False)
 

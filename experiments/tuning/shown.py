@@ -1,7 +1,7 @@
 """What a tuning leaves to look at and go on with: a table, a CSV, a picture, and the best options as a spec file.
 
 write_tuning(tuned, Path("runs/tuning"))         # trials.csv, trials.png, best.yaml
-terminal_table(trials_sheet(tuned))
+print_sheets(console, [trials_sheet(tuned)])
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def trials_sheet(tuning: Tuning) -> Sheet:
     columns = (
         Column("trial", "count"),
         *(Column(name) for name in tuning.searched),
-        Column(f"validation {label}", "exact"),
+        Column(f"validation {label}", "value"),
         Column("its round", "count"),
         Column("rounds", "count"),
         Column("seconds", "s"),

@@ -14,10 +14,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from attacks.figure import STATUSES
 from attacks.registry import ATTACKS
 from attacks.view import THREAT_MODELS
 from experiments.cli.main import app
-from experiments.cli.training.verdict import STATUSES
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
 from fkgsec.errors import RunError

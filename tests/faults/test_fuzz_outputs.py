@@ -23,13 +23,13 @@ from experiments.gate.judge import Checked
 from experiments.gate.verdict_formats import detail_lines, to_json, to_junit, to_markdown, to_sarif, verdict_table
 from experiments.gate.verdicts import Verdict
 from experiments.reporting import tables
-from experiments.reporting.comparison import draw_comparison, leakage_tables
-from experiments.reporting.html.model import Run
+from experiments.reporting.frames import each_victim, figure_frame, figures
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.listing import listing, listing_table
-from experiments.reporting.picture import draw_picture
-from experiments.reporting.sheets import as_csv, markdown_lines
-from experiments.reporting.summary import leakage_sheet, utility_sheet
+from experiments.reporting.items import Run
+from experiments.reporting.listing import listing_table
+from experiments.reporting.pictures import draw_comparison, draw_picture
+from experiments.reporting.sheets import as_csv, markdown_lines, print_sheets
+from experiments.reporting.words import reading_aid
 from experiments.runs.record import Record, encode_record, read_record
 from experiments.runs.run import data_name
 from fkgsec.estimate import proportion
@@ -104,16 +104,19 @@ def check_page(record: Record, plain: Record) -> None:
 def check_tables(record: Record) -> None:
     console, out = make_console(), io.StringIO()
     console.file = out
-    frame = listing({record.data.name: record})
-    for table in (*tables.run_tables(record), *leakage_tables({record.data.name: record}), listing_table(frame, 80)[0]):
-        console.print(table)
-    for line in tables.reading_aid(record):
+    runs = {record.data.name: record}
+    frame = figures(runs)
+    compared = tables.comparison_sheets(runs, {record.data.name: []})
+    print_sheets(console, [*tables.run_sheets(record), *compared], once=1)
+    console.print(listing_table(frame, 80)[0])
+    for line in reading_aid(record):
         console.print(line)
     clean(out.getvalue())
     rows = list(csv.reader(io.StringIO(as_csv(frame))))
     assert {len(row) for row in rows} == {len(frame.columns)}
     assert not [cell for row in rows[1:] for cell in row if cell[:1] in "=@\t\r" and cell]
-    for sheet in (utility_sheet({record.data.name: record}), leakage_sheet({record.data.name: record})):
+    found = figure_frame({record.data.name: record.figures}, each_victim)
+    for sheet in (tables.runs_sheet(runs), tables.figure_sheet(found, "Figures")):
         lines = markdown_lines(sheet)
         assert all("\n" not in line for line in lines)
         clean("\n".join(lines))

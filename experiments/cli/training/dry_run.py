@@ -16,11 +16,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments.cli.console import print_tables
 from experiments.cli.training.presets import Chosen
 from experiments.papers.estimates import Costs
 from experiments.reporting.listing import find_records
-from experiments.reporting.sheets import Column, Sheet, terminal_table
+from experiments.reporting.sheets import Column, Sheet, print_sheets
 from experiments.runs.run import RECORD_FILE
 from experiments.tasks.memory import GIB, available, needed
 from experiments.tasks.spec import RunSpec
@@ -55,9 +54,8 @@ def print_plan(
         runs: by name, at least one. attack: whether they would be attacked. records: a folder of finished runs, for rounds.
     """
     console.print("Nothing is trained or written (--dry-run).", highlight=False)
-    sheets = [_settings(chosen), _runs(graph, runs, records)]
-    print_tables(console, [terminal_table(sheet) for sheet in sheets])
-    for line in (_defaults(chosen), *sheets[1].notes, *(_attacked(chosen.spec) if attack else ())):
+    print_sheets(console, [_settings(chosen), _runs(graph, runs, records)])
+    for line in (_defaults(chosen), *(_attacked(chosen.spec) if attack else ())):
         console.print(line, soft_wrap=True, highlight=False)
 
 

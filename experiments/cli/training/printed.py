@@ -10,12 +10,11 @@ from typing import NamedTuple
 from rich.console import Console
 
 from attacks.registry import ATTACKS, UPDATE_RECOVERY
-from experiments.cli.console import make_console, print_tables, say
-from experiments.cli.training.verdict import comparison_lines, seeds_lines, verdict_lines
-from experiments.reporting import comparison as compared
-from experiments.reporting import tables
+from experiments.cli.console import make_console, say
+from experiments.reporting import tables, words
 from experiments.reporting.matrix import has_matrix, matrix, sheet
-from experiments.reporting.sheets import terminal_table
+from experiments.reporting.sheets import print_sheets
+from experiments.reporting.verdict import SURE, SURE_OVER, comparison_lines, verdict_lines, verdict_of, verdict_over
 from experiments.runs.compare import Comparison
 from experiments.runs.record import Record, encode_record
 from experiments.runs.recovery import AID as UPDATE_AID
@@ -60,14 +59,11 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
     _print_lines(console, [*comparison_lines(records), *remarks, ""])
     unlearned = {case.name: case.unlearned for case in comparison.cases}
     many = has_matrix(records) and not any(unlearned.values())
+    attacks = [] if many else tables.comparison_sheets(records, unlearned)
     if many:
-        made = sheet(matrix(records))
-        print_tables(console, [terminal_table(made)])
-        for note in made.notes:
-            console.print(note, soft_wrap=True, highlight=False, markup=False)
-    shown = () if many else (*compared.leakage_tables(records), *compared.other_attacks(records, unlearned))
-    print_tables(console, [*shown, compared.convergence_table(records)])
-    remark = compared.temperature_remark(records)
+        print_sheets(console, [sheet(matrix(records))])
+    print_sheets(console, [*attacks, tables.runs_sheet(records)], once=3)
+    remark = words.temperature_remark(records)
     updates = any(
         one.attack == UPDATE_RECOVERY for case in comparison.cases for one in (*case.record.figures, *case.unlearned)
     )
@@ -75,16 +71,9 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
         *([UPDATE_AID] if updates else []),
         *([f"{remark} Give --temperature 0 to train all cases so."] if remark else []),
     ]
-    lines += compared.protection_by_case(records)
-    lines += (
-        []
-        if many
-        else dict.fromkeys(
-            line
-            for record in records.values()
-            for line in (*tables.leakage_aid(record), *tables.figure_aid(record), *tables.figure_reasons(record))
-        )
-    )
+    lines += words.protection_by_case(records)
+    if not many:
+        lines += dict.fromkeys(line for record in records.values() for line in words.figure_aid(record.figures))
     _print_lines(console, lines)
     pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
     console.print(f"In {folder}: {pictures}; fkgsec report {folder} has every figure", highlight=False, soft_wrap=True)
@@ -96,9 +85,9 @@ def print_several(
     """The verdict over the seeds, their figures, and where they lie."""
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
-        _print_lines(console, [*seeds_lines(records), *remarks, ""])
-        print_tables(console, [tables.seeds_table(several)])
-        console.print(tables.SEEDS_AID, soft_wrap=True, highlight=False)
+        title = f"Verdict over {len(records)} trainings"
+        _print_lines(console, [*verdict_lines(verdict_over(records), SURE_OVER, title), *remarks, ""])
+        print_sheets(console, [tables.seeds_sheet(several)])
         for names, one in several.guarantees.items():
             line = f"dp, {names}, all seeds together: {one.describe()}."
             console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -127,9 +116,10 @@ def print_finished(
     if not output.quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=output.json == "-")
-        _print_lines(console, [*verdict_lines(finished.record), *not_asked(finished.record), *remarks, ""])
-        print_tables(console, tables.run_tables(finished.record))
-        _print_lines(console, tables.reading_aid(finished.record))
+        verdict = verdict_lines(verdict_of(finished.record.figures), SURE)
+        _print_lines(console, [*verdict, *not_asked(finished.record), *remarks, ""])
+        print_sheets(console, tables.run_sheets(finished.record))
+        _print_lines(console, words.reading_aid(finished.record))
         where = "Finished before, and read from" if finished.reused else "Written to"
         console.print(f"{where} {finished.folder}: record.json, picture.png", end="", highlight=False, soft_wrap=True)
         console.print(", scores.parquet" if len(finished.scores) else "")

@@ -15,11 +15,11 @@ import typer
 
 from experiments.cli.console import expected_errors
 from experiments.integrity.checks import check_shares, require_whole
-from experiments.reporting.html.model import Run
-from experiments.reporting.html.notation import count
 from experiments.reporting.html.page import assemble, render
 from experiments.reporting.html.verdicts import judged_beside, read_judged
+from experiments.reporting.items import Run
 from experiments.reporting.membership import candidates_of
+from experiments.reporting.sheets import count
 from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores

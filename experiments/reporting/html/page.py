@@ -1,120 +1,184 @@
-"""The report of one or several runs: a view model, made from records and per-item scores alone, and its HTML page.
+"""The report of one or several runs, made from records and per-item scores alone, and its HTML page.
 
     page = render(assemble(read_runs([Path("runs/fede"), Path("runs/secagg")])))
 
-Nothing is trained or attacked here. The page is one file without network, in the same bytes for the same input.
+The page is one file that loads nothing, in the same bytes for the same input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
-import numpy as np
+import pandas as pd
 
 import fkgsec
-from attacks.reconstruction.leakage import Leakage
 from attacks.registry import ATTACKS, RECONSTRUCTION
-from attacks.view import ALL
+from attacks.view import threat_models
 from experiments.gate.judge import Checked
-from experiments.reporting.comparison import temperature_remark
-from experiments.reporting.frames import attack_name, pooled
-from experiments.reporting.html import findings, membership, tables
-from experiments.reporting.html.examples import RULE, examples_of
-from experiments.reporting.html.model import Card, Federation, Finding, Report, Run, Statement
-from experiments.reporting.html.notation import SAYS_NOT, count, mebibytes, score_text
-from experiments.reporting.html.ranking import extremes, risk, worst_attack
-from experiments.reporting.html.verdicts import judged_part, run_verdicts
-from experiments.reporting.html.words import (
-    FOUND,
-    VERDICTS,
-    WORDS,
-    adversary,
-    base_of,
-    cell_order,
-    cell_text,
-    percent,
-    share,
-    verdict,
-)
-from experiments.reporting.matrix import LEGEND, has_matrix, matrix, written
+from experiments.reporting.frames import each_victim, figure_frame, over_all
+from experiments.reporting.html.figures import Chart, convergence_charts, cost_charts, figure_charts, roc_charts
+from experiments.reporting.html.verdicts import Judged, judged_part
+from experiments.reporting.items import RULE, Examples, Run, examples_of, rebuilt, relations_sheet, risk_sheets
+from experiments.reporting.matrix import LEGEND, Matrix, has_matrix, matrix, written
 from experiments.reporting.pages import render_page
-from experiments.reporting.sheets import interval
-from experiments.reporting.tables import protection_lines
+from experiments.reporting.sheets import Column, Sheet, cell_order, cell_text, count, interval, mebibytes, rows_of
+from experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
+from experiments.reporting.verdict import SAYS_NOT, Verdict, figure_text, question_text, verdict_of
+from experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
 from experiments.runs.record import Record
 from experiments.runs.spec import CONSORTIUM
 from experiments.runs.stored import encode_stored
 from experiments.tasks.task import task_of
 from experiments.unlearning.verification import Verification
-from fkgsec import estimate
+
+GLOSSARY = (
+    ("Victim", "a client that does not collude with the adversary. “all” is all victims together."),
+    (
+        "Baseline (base)",
+        "the same figure for the same adversary without access to the training messages. Only what exceeds it leaks.",
+    ),
+    ("Upper bound (max)", "the largest value the figure can have with what the adversary knows."),
+    ("Leak", "share of the colluding client's entity-embedding pairs that the adversary knows."),
+    ("Interval", "95% confidence interval of this training. Several seeds show how much trainings differ."),
+    ("Bytes", "length of all serialized messages, both ways, alignment included. An exact count."),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A run in short, and its provenance. `facts` are those that not all runs of the report share."""
+
+    name: str
+    about: str
+    verdict: Verdict
+    findings: tuple[tuple[str, str, str], ...]
+    utility: str
+    cost: str
+    promises: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    spec: str
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The runs on the same data.
+
+    Attributes:
+        rebuilds: whether attacks rebuild triples, which have sections of their own.
+        without_scores: attacked runs without per-item scores.
+    """
+
+    identity: str
+    name: str
+    about: str
+    rebuilds: bool
+    lead: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cards: tuple[Card, ...]
+    adversaries: Sheet | None
+    charts: tuple[Chart, ...]
+    overview: Sheet
+    utility: Sheet
+    matrix: Matrix | None
+    victims: Sheet | None
+    rocs: tuple[Chart, ...]
+    risks: tuple[Sheet, ...]
+    relations: tuple[Sheet, ...]
+    curves: tuple[Chart, ...]
+    examples: tuple[Examples, ...]
+    without_scores: tuple[str, ...]
+    clients: Sheet
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything on the page. `facts` are those that all runs share."""
+
+    title: str
+    about: str
+    notices: tuple[str, ...]
+    judged: tuple[Judged, ...]
+    federations: tuple[Federation, ...]
+    facts: tuple[tuple[str, str], ...]
+    glossary: tuple[tuple[str, str], ...]
+    version: str
 
 
 def assemble(
     runs: Sequence[Run], *, examples: bool = True, judged: Sequence[tuple[str, Checked | Verification]] = ()
 ) -> Report:
-    """The view model of these runs; those on different data stand in federations of their own.
+    """Assemble the report of these runs; runs on different data stand in federations of their own.
 
     Args:
         runs: at least one, with names that differ. examples: whether to show triples of the victims. judged: by name the
-            verdicts of a policy and audits of forgetting to show before everything else.
+            verdicts of a policy and audits of forgetting to show first.
     """
     by_data: dict[str, list[Run]] = {}
     for run in runs:
         by_data.setdefault(run.record.data.hash, []).append(run)
     facts = {run.name: _facts(run.record) for run in runs}
-    first = facts[runs[0].name]
-    common = {key: value for key, value in first.items() if all(own.get(key) == value for own in facts.values())}
-    apart = {name: {key: value for key, value in own.items() if key not in common} for name, own in facts.items()}
+    shared = {
+        key: value
+        for key, value in facts[runs[0].name].items()
+        if all(mine.get(key) == value for mine in facts.values())
+    }
+    apart = {name: {key: value for key, value in mine.items() if key not in shared} for name, mine in facts.items()}
     names = [group[0].record.data.name for group in by_data.values()]
-    tasks = dict.fromkeys(task_of(run.record.spec).about for run in runs)
-    words = [WORDS[name] for name in dict.fromkeys(run.record.spec.task for run in runs)]
-    federations = []
-    for number, (digest, group) in enumerate(by_data.items(), start=1):
-        name = group[0].record.data.name
-        name = f"{name} ({digest[:8]})" if names.count(name) > 1 else name
-        federations.append(_federation(f"f{number}", name, group, apart, examples=examples))
+    federations = [
+        _federation(
+            f"f{number}", f"{name} ({digest[:8]})" if names.count(name) > 1 else name, group, apart, examples=examples
+        )
+        for number, (name, (digest, group)) in enumerate(zip(names, by_data.items(), strict=True), start=1)
+    ]
+    tasks = {task.about: task for task in (task_of(run.record.spec) for run in runs)}
     return Report(
-        title=f"Privacy report: {', '.join(one.name for one in federations)}",
-        about=f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: how good, what leaked, what it cost",
+        title=f"Privacy report: {', '.join(federation.name for federation in federations)}",
+        about=f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: what leaked, utility and cost",
         notices=tuple(_notices(runs, federations)),
-        judged=tuple(judged_part(name, made, runs) for name, made in judged),
+        judged=tuple(judged_part(name, verdict, runs) for name, verdict in judged),
         federations=tuple(federations),
-        facts=tuple(common.items()),
-        glossary=tuple(dict.fromkeys(term for one in words for term in one.glossary)),
-        example_rule=RULE,
+        facts=tuple(shared.items()),
+        glossary=(*GLOSSARY, *(item for task in tasks.values() for item in task.metrics.items()), *_metrics(runs)),
         version=fkgsec.__version__,
     )
 
 
+def _metrics(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    keys = dict.fromkeys((figure.attack, figure.metric) for run in runs for figure in run.record.figures)
+    metrics = {attack: ATTACKS[attack].metrics for attack, _ in keys if attack in ATTACKS}
+    return [(f"{attack}.{name}", metrics[attack][name]) for attack, name in keys if name in metrics.get(attack, ())]
+
+
 def render(report: Report, *, back: str = "") -> str:
-    """The page. Every text is escaped; the one script is inline and named by its hash in the page's own policy.
+    """Render the page. Every text is escaped; the only script is inline and named by its hash in the page's policy.
 
     Args:
-        back: an address that it links to first, where it is a page among others.
+        back: address of a page that it links to first.
     """
     heat = {"legend": LEGEND, "written": written, "interval": interval}
     return render_page(
-        "report.html.j2", report=report, back=back, says_not=SAYS_NOT, text=cell_text, order=cell_order, heat=heat
+        "report.html.j2",
+        report=report,
+        back=back,
+        says_not=SAYS_NOT,
+        text=cell_text,
+        order=cell_order,
+        heat=heat,
+        rule=RULE,
     )
 
 
-def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> list[str]:
-    """What a reader must know before anything else."""
-    notices = []
+def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> Iterator[str]:
     if len(federations) > 1:
-        notices.append(
-            f"These runs are on {len(federations)} different federations: {', '.join(one.name for one in federations)}. "
-            "Their figures do not compare; each has sections of its own."
-        )
-    if any(one.examples or one.risks for one in federations):
+        names = ", ".join(federation.name for federation in federations)
+        yield f"These runs are on {len(federations)} different federations: {names}. Their figures do not compare."
+    if any(federation.examples or federation.risks for federation in federations):
         if all(run.record.spec.data == CONSORTIUM for run in runs):
-            notices.append("The patients on this page are generated; they are nobody.")
+            yield "The patients on this page are generated. They are not real persons."
         else:
-            notices.append(
-                "This page repeats triples of the victims' training data. Keep it as you keep the data, or make it again with "
-                "--no-examples."
-            )
-    return notices
+            yield "This page repeats triples of the victims' training data. Keep it as private as the data, or use --no-examples."
 
 
 def _federation(
@@ -123,150 +187,83 @@ def _federation(
     record, records = runs[0].record, {run.name: run.record for run in runs}
     train, test = (sum(sizes[split] for sizes in record.data.clients.values()) for split in ("train", "test"))
     task = task_of(record.spec)
-    rebuilt, attacked = (any(getattr(run.record, name) for run in runs) for name in ("leakage", "attacked"))
-    # Sections on rebuilt triples; runs that other attacks alone were made on have the sections of any attack.
-    rebuilds = task.name == ATTACKS[RECONSTRUCTION].task and (rebuilt or not attacked)
+    reconstructed = any(figure.attack == RECONSTRUCTION for run in runs for figure in run.record.figures)
+    found = {name: record.figures for name, record in records.items()}
+    notes = dict.fromkeys(f"{run.name}: {line}" for run in runs for line in figure_reasons(run.record.figures))
+    silent = [f"{run.name}: not attacked." for run in runs if not run.record.attacked]
+    victims = _by_advantage(figure_frame(found, each_victim))
+    overview = _by_advantage(figure_frame(found, over_all))
     return Federation(
         identity=identity,
         name=name,
         about=f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test {task.items}",
-        rebuilds=rebuilds,
-        words=WORDS[task.name],
-        verdicts=tuple(run_verdicts(runs)),
-        lead=(*(_lead(runs) if rebuilds else _plain_lead(runs)), *_differences(runs)),
+        rebuilds=task.name == ATTACKS[RECONSTRUCTION].task and (reconstructed or not any(map(len, found.values()))),
+        lead=tuple(_lead(runs)),
         warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.record.data.warnings)),
         cards=tuple(_card(run, facts[run.name]) for run in runs),
-        adversaries=tables.adversaries(runs) if rebuilds else findings.adversaries(runs),
-        charts=(
-            *(tables.overview_charts(identity, runs) if rebuilds else findings.charts(identity, runs)),
-            *tables.cost_charts(identity, runs),
+        adversaries=_adversaries(runs),
+        charts=(*figure_charts(identity, runs), *cost_charts(identity, runs)),
+        overview=figure_sheet(
+            overview, "Figures over all victims; what adds most to its baseline first", (*notes, *silent)
         ),
-        overview=tables.overview(runs) if rebuilds else findings.overview(runs),
+        utility=runs_sheet(records),
         matrix=matrix(records) if has_matrix(records) else None,
-        victims=tables.victims(runs),
-        inferences=tables.inferences(runs),
-        unlinked=tables.unlinked(runs),
-        other_attacks=tables.other_attacks(runs),
-        rocs=membership.roc_charts(identity, runs),
-        risks=membership.risk_sheets(runs) if examples else (),
-        relations=tuple(table for run in runs if (table := tables.relations(run)) is not None),
-        curves=tables.convergence_charts(identity, runs),
-        convergence=tables.convergence_table(runs),
-        examples=tuple(found for run in runs if examples and (found := examples_of(run)) is not None),
-        without_scores=tuple(run.name for run in runs if run.record.leakage and run.scores is None),
-        clients=tables.clients(record),
+        victims=figure_sheet(victims, "Figures of each victim; what adds most to its baseline first")
+        if len(victims)
+        else None,
+        rocs=roc_charts(identity, runs),
+        risks=risk_sheets(runs) if examples else (),
+        relations=tuple(table for run in runs if (table := relations_sheet(run)) is not None),
+        curves=convergence_charts(identity, runs),
+        examples=tuple(chosen for run in runs if examples and (chosen := examples_of(run)) is not None),
+        without_scores=tuple(run.name for run in runs if rebuilt(run.record) and run.scores is None),
+        clients=clients_sheet(record),
     )
 
 
-def _lead(runs: Sequence[Run]) -> list[str]:
-    """The runs whose worst attack is the worst and the mildest where they can be told apart, and those without one."""
-    attacked = [(run, row) for run in runs if (row := worst_attack(run.record)) is not None]
-    lines = _ranking(attacked) if attacked else []
-    reached = {run.name for run, _ in attacked}
-    if untouched := [run.name for run in runs if run.record.leakage and run.name not in reached]:
-        lines.append(f"Nothing could be attacked in {', '.join(untouched)}; the reason is given with the run.")
-    if quiet := [run.name for run in runs if not run.record.attacked]:
-        lines.append(f"Not attacked: {', '.join(quiet)}. What leaks there is not known.")
-    return lines
+def _by_advantage(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values("advantage", ascending=False, kind="stable", na_position="last")
 
 
-def _plain_lead(runs: Sequence[Run]) -> list[str]:
-    """What attacks that rebuild nothing found, and the runs that were not attacked."""
-    lines = findings.lead(runs)
-    if plain := [run.name for run in runs if not run.record.attacked]:
-        lines.append(f"Not attacked, so nothing is known of what leaks: {', '.join(plain)}.")
-    return lines
-
-
-def _ranking(attacked: Sequence[tuple[Run, Leakage]]) -> list[str]:
-    """Sentences on the worst attack of each run: most and least, or that all are equal."""
-    most, least, untold, apart = extremes([row for _, row in attacked])
-    run, row = attacked[most[0]] if most else max(attacked, key=lambda pair: risk(pair[1]))
-    attack = attack_name(row.threat_model, row.leak)
-    if most:
-        lines = [f"Most is at risk in the run “{run.name}”{_like(attacked, most)}, under {attack}. {_outcome(row)}"]
-    elif len(attacked) == 1:
-        lines = [f"The worst attack on “{run.name}” is {attack}. {_outcome(row)}"]
-    elif apart:
-        lines = [
-            f"Of {len(attacked)} runs that could be attacked, none is most at risk: by the first figure in which two of "
-            f"them differ, their order goes round in a circle. In “{run.name}”, under {attack}: {_outcome(row)}"
-        ]
-    else:
-        lines = [
-            f"All {len(attacked)} runs that could be attacked are equally at risk, as far as these figures tell: no interval of "
-            f"one lies apart from another's. In “{run.name}”, under {attack}: {_outcome(row)}"
-        ]
-    who, knows, saw = adversary(run.record, row)
-    lines.append(f"The adversary there is {who}. Beforehand it knew {knows}. It saw {saw}.")
-    if apart and untold:
-        names = ", ".join(f"“{attacked[place][0].name}”" for place in untold)
-        lines.append(f"No interval tells apart from any other: {names}.")
-    if least:
-        run, row = attacked[least[0]]
-        size = mebibytes(run.record.bytes.up + run.record.bytes.down)
-        lines.append(
-            f"Of {len(attacked)} runs that could be attacked, least is at risk in “{run.name}”{_like(attacked, least)}; "
-            f"its worst attack is {attack_name(row.threat_model, row.leak)}. {_outcome(row)} Its test MRR is "
-            f"{score_text(run.record.utility['mrr'])}, and {size} MiB crossed."
-        )
-    return lines
-
-
-def _like(attacked: Sequence[tuple[Run, Leakage]], places: Sequence[int]) -> str:
-    """The runs that are equal to the first of these."""
-    names = [f"“{attacked[place][0].name}”" for place in places[1:]]
-    return f" (equal within intervals: {', '.join(names)})" if names else ""
-
-
-def _outcome(row: Leakage) -> str:
-    """What an attack got with the embeddings, and what it would have without them."""
-    base = base_of(row, "trr")
-    return (
-        f"With the embeddings the adversary named {share(row.err)} of the victims' entities, without them "
-        f"{percent(base_of(row, 'err'))}, and rebuilt {share(row.trr)} of their training triples, without them "
-        f"{percent(base)}: {VERDICTS[verdict(row.trr, base)][1]}."
-    )
-
-
-def _differences(runs: Sequence[Run]) -> list[str]:
-    """The options in which runs on the same data differ: what a comparison of them is about."""
-    if len(runs) == 1:
-        return []
-    specs = [run.record.spec.document() for run in runs]
-    # A setting that one algorithm alone has differs because the algorithm does.
-    shared = [name for name in specs[0] if all(name in spec for spec in specs)]
-    names = [name for name in shared if any(spec[name] != specs[0][name] for spec in specs)]
-    lines = [f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."]
-    # Records of before hold a temperature that the recipe ignored; what counts is the one that it trained with.
-    remark = temperature_remark({run.name: run.record for run in runs})
-    return [*lines, f"{remark} Utility and leakage differ by that too."] if remark else lines
+def _lead(runs: Sequence[Run]) -> Iterator[str]:
+    """State for each leading figure the run in which attacks add most and least to the baseline, and how the runs differ."""
+    frame = pd.concat([verdict_of(run.record.figures).measured.assign(run=run.name) for run in runs])
+    for key, rows in frame.assign(key=frame["attack"] + "." + frame["metric"]).groupby("key", sort=False):
+        best = rows_of(_by_advantage(rows).drop_duplicates("run"))
+        most, least = best[0], best[-1]
+        yield f"{key} adds most to its baseline in “{most['run']}”: {figure_text(most)} ({question_text(most)})."
+        if least is not most:
+            apart = "" if least["high"] < most["low"] or most["high"] < least["low"] else " The two intervals overlap."
+            yield f"It adds least in “{least['run']}”: {figure_text(least)} ({question_text(least)}).{apart}"
+    if len(runs) > 1:
+        specs = [run.record.spec.document() for run in runs]
+        shared = [name for name in specs[0] if all(name in spec for spec in specs)]
+        names = [name for name in shared if any(spec[name] != specs[0][name] for spec in specs)]
+        yield f"The runs differ in: {', '.join(names)}." if names else "All runs have the same options."
+    if remark := temperature_remark({run.name: run.record for run in runs}):
+        yield f"{remark} Utility and leakage differ for that reason, too."
 
 
 def _card(run: Run, facts: dict[str, str]) -> Card:
     record, spec = run.record, run.record.spec
-    task = task_of(spec)
+    task, judged = task_of(spec), verdict_of(record.figures)
     label, reached = task.label(task.metric), record.utility[task.metric]
     leaked, unseen = record.utility_by_leak["leaked"][task.metric], record.unseen[task.metric]
-    utility = f"Test {label} {score_text(reached)}." if reached.n else f"No test {task.items}."
+    utility = [f"Test {label} {interval(reached)}." if reached.n else f"No test {task.items}."]
     if leaked.n:
-        utility += (
-            f" {leaked.n:,} of the {reached.n:,} test {task.items} {WORDS[task.name].remembered}; on the {unseen.n:,} "
-            f"that no client trains on, as far as is known, the {label} is {score_text(unseen)}."
+        utility.append(
+            f"{leaked.n:,} of the {reached.n:,} test {task.items} {task.standing}; "
+            f"{label} on the other {unseen.n:,}: {interval(unseen)}."
         )
     if record.utility_shared:
-        shared = score_text(record.utility_shared[task.metric])
-        utility += f" That is of the models the clients keep; the shared one has {shared}."
+        utility.append(f"The shared model: {interval(record.utility_shared[task.metric])}.")
     seconds = sum(entry.seconds for entry in record.rounds)
-    defense = f"defense {spec.defense}" if spec.defense else "no defense"
     return Card(
         name=run.name,
-        about=f"{spec.algorithm}, {task.network(spec)}, {defense}",
-        findings=(
-            *(Finding(attack_name(row.threat_model, row.leak), tuple(_statements(run, row))) for row in pooled(record)),
-            *findings.card_findings(run),
-        ),
-        utility=utility,
+        about=f"{spec.algorithm}, {task.network(spec)}, {f'defense {spec.defense}' if spec.defense else 'no defense'}",
+        verdict=judged,
+        findings=tuple((row["status"], figure_text(row), question_text(row)) for row in rows_of(judged.measured)),
+        utility=" ".join(utility),
         cost=f"{mebibytes(record.bytes.up)} MiB to the server, {mebibytes(record.bytes.down)} MiB back, "
         f"{count(len(record.rounds) - 1, 'round')}, {seconds:.1f} s on {record.environment.device}.",
         promises=tuple(protection_lines(record)),
@@ -275,67 +272,19 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
     )
 
 
-def _statements(run: Run, row: Leakage) -> list[Statement]:
-    """What one attack found over all victims, in sentences."""
-    everybody = row.victim == ALL
-    whose, num_victims = "the victims'" if everybody else f"{row.victim}'s", len(run.record.data.clients) - 1
-    if row.reason:
-        lines = [f"Nothing to attack: {row.reason}. That is not a leakage of zero."]
-        if row.err_baseline.value:
-            lines.append(
-                f"Names that crossed for alignment still give {share(row.err_baseline)} of {whose} entities away."
-            )
-        return [Statement(line) for line in lines]
-    statements = [
-        Statement(f"{lead} {share(figure)} of {whose} {figure.n:,} {items}; without embeddings {percent(base)}.",
-                  verdict(figure, base))
-        for lead, items, figure, base in (
-            ("It named", "entities", row.err, base_of(row, "err")),
-            ("Told which rows are linked, it rebuilt", "training triples", row.trr, base_of(row, "trr")),
-        )
-    ]  # fmt: skip
-    statements += _sensitive(run, row)
-    lines = _without_links(run.record, row)
-    if row.sources:
-        found = [f"{number:,} {FOUND[source]}" for source, number in row.sources.items()]
-        lines.append(f"Rows are summed. Who holds the entities that it named right: {', '.join(found)}.")
-    if everybody and row.num_attacked < num_victims:
-        lines.append(f"{row.num_attacked} of {num_victims} victims could be attacked.")
-    if row.metric == "published":
-        lines.append("Counted as FedR's notebooks do (metric published), which is not what the paper defines.")
-    return [*statements, *(Statement(line) for line in lines)]
-
-
-def _sensitive(run: Run, row: Leakage) -> list[Statement]:
-    """Rebuilt triples of the relations that the data mark as sensitive, where the scores are there; Wilson's interval."""
-    if run.scores is None or not run.record.data.sensitive:
-        return []
-    triples = tables.attacked_items(run.scores, row, "triple")
-    marked = np.isin(triples["relation"], run.record.data.sensitive)
-    right = int(triples["right"][marked].sum())
-    figure = estimate.proportion(right, int(marked.sum()))
-    text = f"Of the {figure.n:,} sensitive ones it rebuilt {right:,}: {share(figure)}"
-    if not figure.n:
-        return []
-    if "base" not in triples:
-        return [Statement(f"{text}.")]
-    base = float(triples["base"][marked].mean())
-    return [Statement(f"{text}; without embeddings {percent(base)}.", verdict(figure, base))]
-
-
-def _without_links(record: Record, row: Leakage) -> list[str]:
-    """The attack that is not told which rows are linked, on the victim where it found most."""
-    attack = (row.threat_model, row.leak)
-    honest = {
-        one.victim: one.unlinked for one in record.leakage if one.unlinked and (one.threat_model, one.leak) == attack
-    }
-    if not honest:
-        return []
-    victim, found = max(honest.items(), key=lambda item: item[1].recall.value)
-    return [
-        f"Not told which rows are linked, it found most at {victim}: {share(found.recall)} of the triples, and was right in "
-        f"{share(found.precision)} of its claims."
-    ]
+def _adversaries(runs: Sequence[Run]) -> Sheet | None:
+    """Return each attack and threat model with its runs; None when none was run."""
+    attacked: dict[tuple[str, str, str], list[str]] = {}
+    for run in runs:
+        known = threat_models(run.record.spec.task)
+        for figure in run.record.figures:
+            model = known.get(figure.threat_model)
+            about = model.lines[run.record.spec.task] if model else ""
+            does = ATTACKS[figure.attack].about if figure.attack in ATTACKS else "an attack that is not installed"
+            attacked.setdefault((figure.attack, does, f"{figure.threat_model}: {about}"), []).append(run.name)
+    rows = tuple((*key, "; ".join(dict.fromkeys(names))) for key, names in attacked.items())
+    heads = ("attack", "what it does", "who attacks", "runs")
+    return Sheet("The adversaries", tuple(map(Column, heads)), rows) if rows else None
 
 
 def _facts(record: Record) -> dict[str, str]:

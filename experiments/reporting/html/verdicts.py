@@ -1,6 +1,5 @@
-"""What stands first on the page: what leaked, a policy's verdict, and the outcomes of audits of forgetting.
+"""Verdicts that were made beside the runs: of a policy, and of audits of forgetting.
 
-    lead = run_verdicts(runs)
     judged, certificates = policy_part(checked, runs), certificate_part("mine-audit", verification, runs)
 
 A policy's verdict is read from what `fkgsec check --json` wrote, an audit's from `fkgsec verify`; nothing is judged here.
@@ -9,14 +8,14 @@ A policy's verdict is read from what `fkgsec check --json` wrote, an audit's fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.cli.training.verdict import found_in, summary
 from experiments.gate.judge import CHECK_FILE, Checked
 from experiments.gate.judge import SCHEMA as CHECK_SCHEMA
 from experiments.gate.verdict_formats import headline_lines
 from experiments.gate.verdicts import show, show_figure
-from experiments.reporting.html.model import Judged, Run
+from experiments.reporting.items import Run
 from experiments.reporting.sheets import NONE, Column, Sheet
 from experiments.runs.record import read_if_of
 from experiments.unlearning.summary import read_verification
@@ -33,18 +32,22 @@ AUDIT_SAYS_NOT = (
 )
 
 
-def run_verdicts(runs: Sequence[Run]) -> list[str]:
-    """For each run, in a sentence or two, whether it leaks."""
-    found = []
-    for run in runs:
-        said = (
-            summary(found_in(run.record))
-            if run.record.attacked
-            else "none: no attack was run, so nobody knows what leaks."
-        )
-        said = said.replace("(reasons below)", "(reasons with the run)")
-        found.append(f"Verdict: {said}" if len(runs) == 1 else f"“{run.name}”: {said}")
-    return found
+@dataclass(frozen=True)
+class Judged:
+    """Verdict of a policy or of an audit of forgetting.
+
+    Attributes:
+        lines: the reasons. notice: that it is of other runs; empty where it is of these. says_not: what it does not prove.
+        sheet: the limits of a policy.
+    """
+
+    title: str
+    status: str
+    sentence: str
+    lines: tuple[str, ...]
+    notice: str
+    says_not: str
+    sheet: Sheet | None
 
 
 def read_judged(path: Path) -> Checked | Verification | None:

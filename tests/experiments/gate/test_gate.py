@@ -18,7 +18,6 @@ from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figur
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import run_attacks
 from attacks.view import ALL
-from experiments.cli.console import print_tables
 from experiments.cli.main import app
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
@@ -27,12 +26,11 @@ from experiments.gate.judge import CHECK_FILE, SCHEMA, exit_status
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
-from experiments.reporting.html.model import Run
+from experiments.reporting.frames import figures
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.words import share
-from experiments.reporting.listing import listing
-from experiments.reporting.sheets import interval
-from experiments.reporting.tables import attack_tables
+from experiments.reporting.items import Run
+from experiments.reporting.sheets import interval, print_sheets
+from experiments.reporting.tables import attack_sheets
 from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import Finished, load_run
@@ -787,11 +785,13 @@ def test_table_record_report_and_verdict_print_the_same_interval(project: Path, 
     assert row.trr.method.endswith(" leaks")
 
     console = Console(width=200, record=True, file=io.StringIO())
-    print_tables(console, attack_tables(finished.record))
+    print_sheets(console, attack_sheets(finished.record.figures))
     assert interval(row.trr) in console.export_text()
     page = render(assemble([Run("one", finished.record, finished.scores)]))
-    assert str(share(row.trr)) in page
-    listed: Any = listing({"one": finished.record})
-    chosen = (listed["threat"] == "identifiers") & (listed["inference"] == row.inference)
-    (cells,) = listed[chosen][["trr_low", "trr", "trr_high"]].to_numpy().tolist()
+    assert interval(row.trr) in page
+    listed = figures({"one": finished.record})
+    chosen = (
+        (listed["threat_model"] == "identifiers") & (listed["variant"] == row.inference) & (listed["metric"] == "trr")
+    )
+    (cells,) = listed[chosen & (listed["victim"] == ALL)][["low", "value", "high"]].to_numpy().tolist()
     assert cells == [row.trr.low, row.trr.value, row.trr.high]

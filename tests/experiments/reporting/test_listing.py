@@ -10,23 +10,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.figure import Figure
-from attacks.reconstruction.leakage import INFERENCES, rows_of
+from attacks.figure import Figure, over_victims
 from experiments.cli.console import expected_errors
 from experiments.reporting.cli import results
+from experiments.reporting.frames import figures
 from experiments.reporting.listing import (
-    COLUMNS,
     LEAST_FIRST,
-    OF_TASK,
     WIDE,
     curves,
-    figures,
+    final_figures,
     find_records,
-    listing,
     listing_table,
     select,
     sort,
 )
+from experiments.reporting.sheets import interval
 from experiments.runs.compare import SCHEMA, Case, Comparison
 from experiments.runs.record import Record, encode_record
 from experiments.runs.run import execute
@@ -44,6 +42,11 @@ app.command()(expected_errors(results))
 def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     return result.exit_code, result.stdout, result.stderr
+
+
+def listing(records: dict[str, Record]) -> pd.DataFrame:
+    """What the command lists."""
+    return figures(records, over_victims)
 
 
 @pytest.fixture(scope="module")
@@ -87,22 +90,16 @@ def test_files_of_other_names_and_comparisons(records: dict[str, Record], tmp_pa
 
 
 def test_figures_are_those_of_the_records(runs: Path, records: dict[str, Record]) -> None:
-    frame = listing(records)
-    assert list(frame.columns) == [name for name in COLUMNS if name not in OF_TASK["graph"]]
     raw = json.loads((runs / "fede" / "record.json").read_text())
-    rows = frame[frame["run"] == "fede"]
-    rows = rows[rows["attack"].isna()]
-    figures = msgspec.convert(raw["figures"], list[Figure])
-    pooled = [row for row in msgspec.to_builtins(rows_of(figures)) if row["victim"] == "all"]
-    assert list(zip(rows["threat"], rows["leak"], strict=True)) == [
-        (row["threat_model"], row["leak"]) for row in pooled
+    rows = listing(records).query("run == 'fede'").to_dict("records")
+    expected = over_victims(msgspec.convert(raw["figures"], list[Figure]))
+    assert [(row["attack"], row["metric"], row["threat_model"], row["victim"]) for row in rows] == [
+        (one.attack, one.metric, one.threat_model, one.victim) for one in expected
     ]
-    for row, expected in zip(rows.to_dict("records"), pooled, strict=True):
-        for name in ("err", "trr"):
-            assert row[name] == expected[name]["value"]
-            assert (row[f"{name}_low"], row[f"{name}_high"]) == (expected[name]["low"], expected[name]["high"])
-            best = max(expected["trr_baseline"]["value"], expected["trr_prior"]["value"])
-            assert row[f"{name}_base"] == pytest.approx(best if name == "trr" else expected["err_baseline"]["value"])
+    for row, one in zip(rows, expected, strict=True):
+        assert (row["value"], row["low"], row["high"]) == (one.estimate.value, one.estimate.low, one.estimate.high)
+        assert one.baseline is None or row["baseline"] == one.baseline.value
+        assert row["status"] == one.status
         assert (row["mrr"], row["mrr_low"]) == (raw["utility"]["mrr"]["value"], raw["utility"]["mrr"]["low"])
         assert row["hits@10"] == raw["utility"]["hits@10"]["value"]
         assert (row["bytes_up"], row["bytes_down"]) == (raw["bytes"]["up"], raw["bytes"]["down"])
@@ -113,9 +110,9 @@ def test_figures_are_those_of_the_records(runs: Path, records: dict[str, Record]
 
 def test_what_was_not_measured_is_missing_and_not_zero(records: dict[str, Record]) -> None:
     frame = listing(records).set_index("run")
-    assert frame.loc["below/fedr"][["threat", "err", "trr", "reason"]].isna().all()
-    assert frame.loc["single"]["err"].isna().all()
-    assert (frame.loc["single"]["reason"] == "no embedding of this client crossed").all()
+    assert frame.loc[["below/fedr"], ["threat_model", "value", "reason"]].isna().all(axis=None)
+    assert frame.loc["single", "value"].isna().all()
+    assert frame.loc["single", "reason"].notna().all()
     empty = {name: msgspec.structs.replace(figure, n=0) for name, figure in records["fede"].utility.items()}
     frame = listing({"a": msgspec.structs.replace(records["fede"], utility=empty)})
     assert frame[["mrr", "mrr_low", "hits@10"]].isna().all(axis=None)
@@ -129,9 +126,9 @@ def test_what_was_not_measured_is_missing_and_not_zero(records: dict[str, Record
         (["algorithm=fede", "defense="], {"fede"}),
         (["defense!="], {"noise"}),
         ([" dim <= 4 "], {"below/fedr"}),
-        (["leak=0.5", "threat = identifiers"], {"fede", "noise"}),
-        (["err>=0"], {"fede", "noise"}),
-        (["err<0"], set()),
+        (["leak=0.5", "threat_model = identifiers"], {"fede", "noise"}),
+        (["metric=err", "value>=0"], {"fede", "noise"}),
+        (["metric=err", "value<0"], set()),
         (["seed>2"], {"noise"}),
         (["rounds<3"], {"fede", "single", "noise", "below/fedr"}),
         (["reason!=x"], {"single"}),
@@ -168,12 +165,12 @@ def test_conditions_that_make_no_sense(condition: str, message: str, records: di
 
 def test_order(records: dict[str, Record]) -> None:
     frame = listing(records)
-    trr = sort(frame, "trr")["trr"]
+    trr = sort(frame, "value")["value"]
     measured = trr.dropna()
     assert measured.is_monotonic_decreasing
     assert measured.iloc[0] > measured.iloc[-1]
     assert trr.iloc[len(measured) :].isna().all()
-    assert sort(frame, "trr", reverse=True)["trr"].dropna().is_monotonic_increasing
+    assert sort(frame, "value", reverse=True)["value"].dropna().is_monotonic_increasing
     assert list(sort(frame, "run")["run"]) == sorted(frame["run"])
     with pytest.raises(SpecError, match="sort: no column 'mmr'"):
         sort(frame, "mmr")
@@ -200,23 +197,17 @@ def test_the_table_says_what_runs_share_once(one_commit: dict[str, Record]) -> N
         "4 runs; all: model transe, data consortium-3, clients 3, temperature 1, rounds 2, commit 01234567, dirty False"
     )
     assert rows[0][:5] == ["run", "algorithm", "defense", "dim", "seed"]
-    kinds = len(INFERENCES) + 1  # and the strongest of them
-    assert {row[rows[0].index("inference")] for row in rows[2:]} == {*INFERENCES, "strongest", "–"}
-    each = 4 * kinds + 10  # and two measures of update recovery: of the server alone, and by two threats and two leaks
-    assert [row[0] for row in rows[1:]] == [
-        "below/fedr", "fede", *[""] * (each - 1), "noise", *[""] * (each - 1), "single", *[""] * (2 * kinds - 1)
-    ]  # fmt: skip
+    assert sum(row[0] != "" for row in rows[1:]) == len(records)  # each run is named once
+    assert len(rows) - 1 == len(listing(records))
+    first = dict(zip(rows[0], next(row for row in rows if row[0] == "fede"), strict=True))
     fede = records["fede"]
-    first = dict(zip(rows[0], rows[2], strict=True))
-    mrr = fede.utility["mrr"]
-    value, low, high = (f"{one:.3f}".removeprefix("0") for one in (mrr.value, mrr.low, mrr.high))
-    assert first["MRR"] == f"{value} [{low}, {high}]"
-    assert first["MiB up"] == f"{fede.bytes.up / 2**20:.2f}"
+    assert first["MRR"] == interval(fede.utility["mrr"])
+    assert first["figure"] == interval(over_victims(fede.figures)[0].estimate)
     assert first["defense"] == "–"
-    assert rows[1][rows[0].index("ERR")] == "–"
-    assert rows[-1][rows[0].index("ERR")] == "n/a"
+    assert rows[1][rows[0].index("figure")] == "–"
+    assert rows[-1][rows[0].index("figure")] == "n/a"
     unattacked, title, _ = shown(select(listing(records), ["run=below/fedr"]), WIDE)
-    assert "threat" not in unattacked[0]
+    assert "figure" not in unattacked[0]
     assert title.startswith("1 run; all: algorithm fedr, ")
 
 
@@ -225,7 +216,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure(one_commit: dic
     assert left_out == [name for name in LEAST_FIRST if name in left_out]
     assert left_out[:2] == ["seed", "seconds"]
     assert "s" not in rows[0]
-    assert {"MRR", "ERR", "TRR"} <= set(rows[0])
+    assert {"MRR", "figure", "base"} <= set(rows[0])
 
 
 def test_files_hold_every_column_and_row(runs: Path, tmp_path: Path) -> None:
@@ -234,18 +225,18 @@ def test_files_hold_every_column_and_row(runs: Path, tmp_path: Path) -> None:
         "--where",
         "algorithm=fede",
         "--sort",
-        "err",
+        "value",
         "--csv",
         tmp_path / "a.csv",
         "--parquet",
         tmp_path / "a.parquet",
     )
     assert status == 0
-    expected = sort(select(listing(find_records([runs]).records), ["algorithm=fede"]), "err")
+    expected = sort(select(listing(find_records([runs]).records), ["algorithm=fede"]), "value")
     assert pd.read_parquet(tmp_path / "a.parquet").equals(expected.reset_index(drop=True))
-    read = pd.read_csv(tmp_path / "a.csv", dtype=dict(COLUMNS), keep_default_na=True)
+    read = pd.read_csv(tmp_path / "a.csv", dtype=expected.dtypes.to_dict(), keep_default_na=True)
     read["defense"] = read["defense"].fillna("")
-    status, out, err = fkgsec(runs, "--where", "algorithm=fede", "--sort", "err", "--csv", "-")
+    status, out, err = fkgsec(runs, "--where", "algorithm=fede", "--sort", "value", "--csv", "-")
     assert (status, out) == (0, (tmp_path / "a.csv").read_text())
     assert "2 runs" in err
     assert read.drop(columns="commit").equals(expected.reset_index(drop=True).drop(columns="commit"))
@@ -275,10 +266,14 @@ def test_damaged_files_are_named_and_the_others_listed(runs: Path, tmp_path: Pat
 
 
 def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, out, err = fkgsec(runs, "--where", "threat=identifiers", "--quiet")
+    status, out, err = fkgsec(runs, "--where", "threat_model=identifiers", "--quiet")
     assert (status, out, err) == (0, "", "")
-    chosen = [word for one in ("threat=identifiers", "leak=1", "inference=strongest") for word in ("--where", one)]
-    status, out, _ = fkgsec(runs, *chosen, "--sort", "trr", "--reverse")
+    chosen = [
+        word
+        for one in ("threat_model=identifiers", "leak=1", "metric=trr", "variant=strongest")
+        for word in ("--where", one)
+    ]
+    status, out, _ = fkgsec(runs, *chosen, "--sort", "value", "--reverse")
     lines = [line.split()[0] for line in out.splitlines()[3:]]
     assert sorted(lines) == ["fede", "noise"]
     assert fkgsec(runs, "--where", "mrr")[::2] == (
@@ -294,11 +289,11 @@ def test_figures_and_curves_for_trackers(records: dict[str, Record]) -> None:
     fede = records["fede"]
     attack = ("strongest", "collusion", 0.5, "all")
     row = next(row for row in fede.leakage if (row.inference, row.threat_model, row.leak, row.victim) == attack)
-    found = figures(fede)
+    found = final_figures(fede)
     assert found["err/collusion/leak_0.5"] == row.err.value
     assert found["trr_advantage/collusion/leak_0.5"] == row.trr_advantage
     assert found["hits_at_10"] == fede.utility["hits@10"].value
-    assert not any(name.startswith("err") for name in figures(records["single"]))
+    assert not any(name.startswith("err") for name in final_figures(records["single"]))
     by_round = dict(curves(fede))
     assert by_round[2]["round/valid_mrr"] == fede.rounds[2].valid
     assert "round/valid_mrr" not in by_round[1]
@@ -352,7 +347,7 @@ def test_mlflow_holds_settings_curves_and_final_figures(runs: Path, records: dic
     assert run.info.status == "FINISHED"
     assert run.data.params["leak"] == "0.5,1.0"
     assert run.data.params["data_hash"] == record.data.hash
-    assert run.data.metrics["err/collusion/leak_0.5"] == figures(record)["err/collusion/leak_0.5"]
+    assert run.data.metrics["err/collusion/leak_0.5"] == final_figures(record)["err/collusion/leak_0.5"]
     points = client.get_metric_history(run.info.run_id, "round/loss")
     assert [(point.step, point.value) for point in points] == [(entry.round, entry.loss) for entry in record.rounds[1:]]
     status, _, err = fkgsec(runs, "--quiet", "--mlflow", "nowhere://x")

@@ -11,8 +11,8 @@ from attacks.figure import Figure
 from attacks.registry import ATTACKS, attacks_of
 from experiments.cli.main import app
 from experiments.gate.measures import MEASURES
-from experiments.reporting.html.model import Run
 from experiments.reporting.html.page import assemble, render
+from experiments.reporting.items import Run
 from experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
 from experiments.reporting.summary import matrix_lines
 from experiments.runs.compare import SCHEMA, Case, Comparison

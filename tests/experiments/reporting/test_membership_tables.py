@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from attacks.membership.evaluation import ITEM
 from attacks.membership.figures import tpr_at_fpr
-from experiments.reporting.html.membership import risk_sheets, roc_charts
-from experiments.reporting.html.model import Run
+from experiments.reporting.html.figures import roc_charts
+from experiments.reporting.items import Run, risk_sheets
 from experiments.reporting.membership import candidates_of, curves, draw_roc, risk_table
 from experiments.reporting.sheets import as_csv
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.reporting.overview import render_overview, row_of
+from experiments.reporting.verdict import verdict_of
 from experiments.runs.record import read_record
 from fkgsec.errors import RunError
 
@@ -66,7 +67,7 @@ def test_a_run_that_was_not_attacked_is_said_to_be_so() -> None:
     assert row_of("plain", record).leaks == "not attacked"
     attacked = row_of("transe", read_record(RESULTS / ATTACKED))
     assert attacked.worst
-    assert re.fullmatch(r"\d+ of \d+ figures", attacked.leaks)
+    assert attacked.leaks == verdict_of(read_record(RESULTS / ATTACKED).figures).brief
 
 
 def test_folders_without_runs_are_refused(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reporting.comparison import draw_comparison
-from experiments.reporting.picture import draw_picture
+from experiments.reporting.pictures import draw_comparison, draw_picture
 from experiments.runs.record import Record
 from experiments.runs.stored import decode_stored
 

@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.reporting.comparison import leakage_tables
+from experiments.reporting.sheets import terminal_table
+from experiments.reporting.tables import comparison_sheets
 from experiments.runs.compare import (
     COMPARISON_FILE,
     Comparison,
@@ -68,10 +69,12 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     head, none, *_ = first.stdout.splitlines()
     assert head.startswith("Verdict by case")
     assert none.startswith("  none: ")
-    table, *_ = leakage_tables({case.name: case.record for case in comparison.cases})
-    # Two threat models each: the second row of a case does not repeat its name.
-    assert table.row_count == 6
-    assert list(table.columns[0].cells)[1] == ""
+    records = {case.name: case.record for case in comparison.cases}
+    (shown,) = (
+        one for one in comparison_sheets(records, {name: [] for name in records}) if one.title == "reconstruction"
+    )
+    assert {row[0] for row in shown.rows} == set(records)
+    assert list(terminal_table(shown, once=1).columns[0].cells)[1] == ""  # a case is named once
 
     written = {
         case: (out / folder_name(case) / "checkpoint.safetensors").stat().st_mtime_ns for case in ("none", "fedr")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.gate.policy import read_policy
 from experiments.papers.spec import read_experiment, shipped_experiments
-from experiments.reporting.comparison import mixed_temperatures
+from experiments.reporting.frames import mixed_temperatures
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import SCHEMA, encode_record, read_record
 from experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
@@ -80,12 +80,12 @@ class TestTemperature:
         arguments = ("compare", *SMALL, *attack, "--case", "none", "--case", "fedlu", "--out", tmp_path / "compare")
         status, out, _ = fkgsec(*arguments)
         assert status == 0
-        assert "Not trained alike: the temperature of negatives is 0 in fedlu; 1 in none" in out
+        assert "The temperature of negatives differs: 0 in fedlu; 1 in none" in out
         status, out, err = fkgsec(*arguments, "--temperature", "1")
         assert (status, "temperature does not apply to fedlu" in err) == (2, True)
         status, out, _ = fkgsec(*arguments[:-1], tmp_path / "alike", "--temperature", "0")
         assert status == 0
-        assert "Not trained alike" not in out
+        assert "temperature of negatives differs" not in out
 
     def test_is_one_for_all_rows_of_a_papers_table(self) -> None:
         """A table compares its rows within one model and column."""
@@ -156,8 +156,8 @@ class TestEarlierVersions:
             "fedlu"
         }
         text = (folder / "recipes/README.md").read_text()
-        assert "| ddb14-clean5-recipes | fedlu | 0 |" in text
-        assert "| ddb14-clean5-recipes | fede | 1 |" in text
+        assert "| ddb14-clean5-recipes fedlu | 0 |" in text
+        assert "| ddb14-clean5-recipes fede | 1 |" in text
 
 
 class TestOldName:

@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.cli.training.verdict import found_in, summary
 from experiments.gate.judge import CHECK_FILE, SCHEMA, Checked
 from experiments.gate.verdict_formats import to_json
 from experiments.gate.verdicts import Verdict
 from experiments.reporting.html.cli import report
-from experiments.reporting.html.model import Example, Examples, Run
 from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.verdicts import certificate_part, policy_part, run_verdicts
+from experiments.reporting.html.verdicts import certificate_part, policy_part
+from experiments.reporting.items import Example, Examples, Run
+from experiments.reporting.verdict import verdict_of
 from experiments.runs.record import Record, read_record
 from experiments.unlearning.summary import read_verification
 from fkgsec.errors import RunError
@@ -47,14 +47,12 @@ def checked_on(digest: str, name: str = "policy.yaml") -> Checked:
     return Checked(SCHEMA, name, "fail", "report", 1, [verdict], None, None, {}, {"hospitals": {0: digest}})
 
 
-def test_the_first_sentence_is_the_command_lines(record: Record) -> None:
-    (said,) = run_verdicts([Run("mine", record)])
-    assert said == f"Verdict: {summary(found_in(record))}".replace("(reasons below)", "(reasons with the run)")
-    assert [line.partition(":")[0] for line in run_verdicts([Run("a", record), Run("b", record)])] == ["“a”", "“b”"]
-    silent = msgspec.structs.replace(record, figures=[])
-    assert run_verdicts([Run("mine", silent)]) == ["Verdict: none: no attack was run, so nobody knows what leaks."]
+def test_the_verdict_stands_first_and_is_the_command_lines(record: Record) -> None:
     page = render(assemble([Run("mine", record)]))
+    assert verdict_of(record.figures).sentence.replace("(reasons below)", "(reasons with the figures)") in page
     assert page.index("Verdict: ") < page.index("What this does not say") < page.index("<svg")
+    silent = msgspec.structs.replace(record, figures=[])
+    assert verdict_of([]).sentence in render(assemble([Run("mine", silent)]))
 
 
 def test_any_attack_counts(record: Record) -> None:
@@ -62,15 +60,12 @@ def test_any_attack_counts(record: Record) -> None:
     others = [one for one in record.figures if one.attack != "reconstruction"]
     assert others
     leaking = msgspec.structs.replace(record, figures=others)
-    page = render(assemble([Run("mine", leaking)]))
-    assert "No run was attacked" not in page
-    assert "nothing is known of what it leaks" not in page
-    assert all(f"{one.threat_model}, {one.attack}" in page for one in others if not one.reason)
-    both = render(assemble([Run("mine", record), Run("other", leaking)]))
-    assert "nothing is known of what it leaks" not in both
-    assert "nothing is known of what it leaks" in render(
-        assemble([Run("mine", msgspec.structs.replace(record, figures=[]))])
-    )
+    (federation,) = assemble([Run("mine", leaking)]).federations
+    assert federation.victims is not None
+    assert {row[1] for row in federation.victims.rows} == {one.attack for one in others}
+    assert federation.cards[0].verdict.label != "none"
+    silent = msgspec.structs.replace(record, figures=[])
+    assert assemble([Run("mine", silent)]).federations[0].cards[0].verdict.label == "none"
 
 
 def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:

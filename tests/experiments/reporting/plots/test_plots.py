@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.reporting.html.cli import read_runs
-from experiments.reporting.html.model import Run
+from experiments.reporting.items import Run
 from experiments.reporting.picture import saved
-from experiments.reporting.plots.cli import places_of
-from experiments.reporting.plots.draw import COLOURS, PICTURES, bytes_by_run, convergence, roc, utility_leakage
+from experiments.reporting.pictures import COLOURS, PICTURES, bytes_by_run, convergence, roc, utility_leakage
+from experiments.reporting.plot_cli import places_of
 from experiments.runs.record import read_record
 
 RESULTS = Path(__file__).parents[4] / "experiments/results"

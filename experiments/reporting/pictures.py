@@ -1,26 +1,27 @@
-"""Pictures of several runs: utility against leakage, convergence, bytes, heat map; and of one run ROC and risk by relation.
+"""Pictures as PNG or SVG: of one run, of a comparison, and the kinds of `fkgsec plot`.
 
-    figure = PICTURES["bytes"].draw(read_runs([Path("runs/mine")]))
-    Path("bytes.svg").write_bytes(saved(figure, "svg"))
+    Path("picture.png").write_bytes(draw_picture(record))
+    Path("bytes.svg").write_bytes(saved(PICTURES["bytes"].draw(read_runs([Path("runs/mine")])), "svg"))
 
-Each gives None where the runs have nothing to draw. Runs differ in colour and in marker or dash, so that colour-blind readers and
-prints in grey tell them apart. Figures are those that tables show; intervals are 95 %.
+Runs differ in color and in marker or dash, so that color-blind readers and prints in gray tell them apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.reporting.html.model import Run
-from experiments.reporting.html.tables import relations
+from attacks.figure import Figure as Found
+from experiments.reporting.frames import attack_name, over_all
+from experiments.reporting.items import Run, relations_sheet
 from experiments.reporting.matrix import Cell, Matrix, matrix, matrix_figure
 from experiments.reporting.membership import roc_figure
-from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, draw_bars
+from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
+from experiments.reporting.sheets import interval
 from experiments.runs.record import Record
 from experiments.tasks.task import task_of
 from fkgsec.errors import RunError
@@ -33,6 +34,130 @@ DASHES = ("-", "--", "-.", ":")
 MOST_RUNS = len(COLOURS) * len(DASHES)
 MOST_PANELS, MOST_RELATIONS = 3, 15
 MIB = 2**20
+
+
+MOST_GROUPS = 14
+
+
+def draw_picture(record: Record) -> bytes:
+    """Draw loss and validation by round, and beside them what attacks got of all victims."""
+    shown = [figure for figure in over_all(record.figures) if not figure.reason][:MOST_GROUPS]
+    figure = Figure(figsize=(12, 4.6) if shown else (7, 4.6), layout="constrained")
+    if shown:
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
+        _draw_bars_of_attacks(right, shown)
+    else:
+        left = figure.subplots()
+    _draw_training(left, record)
+    task = task_of(record.spec)
+    reached = record.utility[task.metric]
+    defense = f" · {record.spec.defense}" if record.spec.defense else ""
+    utility = f"test {task.label(task.metric)} {interval(reached)}" if reached.n else f"no test {task.items}"
+    trained = record.rounds[1:]
+    void = sum(entry.num_survivors == 0 for entry in trained) if record.protection else 0
+    opened = f" · {void} of {len(trained)} rounds opened nothing" if void else ""
+    figure.suptitle(
+        f"{record.spec.algorithm}{defense} · {record.spec.model} · {printable(record.data.name, MOST_LETTERS)} · {utility} "
+        f"· {(record.bytes.up + record.bytes.down) / MIB:.1f} MiB exchanged{opened}",
+        fontsize=11,
+    )
+    return png(figure)
+
+
+def _draw_training(axes: Axes, record: Record) -> None:
+    trained = [entry for entry in record.rounds if entry.loss is not None]
+    axes.plot(
+        [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=GREY, label="training loss"
+    )
+    axes.set(xlabel="round", ylabel="loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0)
+    second = axes.twinx()
+    checked = [(entry.round, entry.valid) for entry in record.rounds if entry.valid is not None]
+    task = task_of(record.spec)
+    metric = task.label(task.metric)
+    second.plot(
+        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label=f"validation {metric}"
+    )
+    second.axvline(record.best_round, color=BLUE, lw=0.8, ls=":")
+    second.set_ylabel(metric, color=BLUE)
+    second.set_ylim(bottom=0)
+    lines = [*axes.get_lines(), second.get_lines()[0]]
+    axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", fontsize=8)
+    axes.set_title(f"Training (kept: round {record.best_round})", fontsize=10)
+
+
+def _draw_bars_of_attacks(axes: Axes, figures: Sequence[Found]) -> None:
+    labels = [f"{one.attack}\n{one.label}\n{attack_name(one.threat_model, one.leak)}" for one in figures]
+    places = list(range(len(figures)))
+    draw_bars(axes, places, [one.estimate for one in figures], 0.6, across=False, color=ORANGE)
+    based = [(place, one.baseline.value) for place, one in zip(places, figures, strict=True) if one.baseline]
+    for number, (place, base) in enumerate(based):
+        label = "baseline" if not number else "_"
+        axes.hlines(base, place - 0.3, place + 0.3, color="black", lw=2, label=label)
+    small = len(figures) > 4
+    axes.set_xticks(places, labels, fontsize=6 if small else 8, rotation=60 if small else 0)
+    axes.set_title("Attacks, all victims together or the worst one (bars: 95 % intervals)", fontsize=10)
+    if based:
+        axes.legend(fontsize=8)
+
+
+def draw_bars(
+    axes: Axes, places: Sequence[float], figures: Sequence[Estimate], size: float, *, across: bool, **style: Any
+) -> None:
+    """Bars with their intervals."""
+    errors = [[one.value - one.low for one in figures], [one.high - one.value for one in figures]]
+    style |= {"error_kw": {"lw": 1, "capsize": 2}, "xerr" if across else "yerr": errors}
+    (axes.barh if across else axes.bar)(places, [one.value for one in figures], size, **style)
+
+
+def draw_comparison(records: Mapping[str, Record]) -> bytes:
+    """Draw a row for each case: utility, the first two figures of attacks by threat model with baselines, bytes and seconds."""
+    cases = list(records.values())
+    task = task_of(cases[0].spec)
+    figure = Figure(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
+    utility, one, other, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
+    places = list(range(len(cases)))[::-1]
+    draw_bars(utility, places, [case.utility[task.metric] for case in cases], 0.6, across=True, color=GREY)
+    utility.set(xlabel=f"test {task.label(task.metric)}", title="Utility")
+    keys = dict.fromkeys(found.key for case in cases for found in over_all(case.figures) if not found.reason)
+    for axes, key in zip((one, other), [*keys, "", ""][:2], strict=True):
+        _draw_figures(axes, places, cases, key)
+    num_bytes = [(case.bytes.up + case.bytes.down) / 2**20 for case in cases]
+    size.barh(places, num_bytes, height=0.6, color=GREY)
+    size.set(xlabel="MiB in all", title="Bytes")
+    seconds.barh(places, [sum(entry.seconds for entry in case.rounds) for case in cases], height=0.6, color=GREY)
+    seconds.set(xlabel="s", title="Time")
+    names = [printable(name, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:") for name in records]
+    utility.set_yticks(places, names, fontsize=8)
+    figure.legend(*one.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    first = cases[0]
+    data = printable(first.data.name, MOST_LETTERS)
+    figure.suptitle(f"{data} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
+    return png(figure)
+
+
+def _draw_figures(axes: Axes, places: list[int], cases: Sequence[Record], key: str) -> None:
+    """Bars of one figure of an attack, a colour for each threat model and variant, a black line at the base."""
+    rows = [
+        {(one.threat_model, one.variant): one for one in over_all(case.figures) if one.key == key and not one.reason}
+        for case in cases
+    ]
+    groups = list(dict.fromkeys(group for found in rows for group in found))
+    height = 0.8 / max(1, len(groups))
+    for number, group in enumerate(groups):
+        shown = [(place, found[group]) for place, found in zip(places, rows, strict=True) if group in found]
+        at = [place + 0.4 - height * (number + 0.5) for place, _ in shown]
+        label = ", ".join(part for part in group if part)
+        style = {"color": COLOURS[number % len(COLOURS)], "label": label}
+        draw_bars(axes, at, [one.estimate for _, one in shown], 0.9 * height, across=True, **style)
+        for place, (_, one) in zip(at, shown, strict=True):
+            if one.baseline is not None:
+                axes.vlines(one.baseline.value, place - height / 2, place + height / 2, color="black", lw=2)
+    for place, found in zip(places, rows, strict=True):
+        if not found:
+            axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
+    axes.set(xlabel=key.rpartition(".")[2], title=key.partition(".")[0] or "Attacks")
 
 
 class Picture(NamedTuple):
@@ -180,16 +305,16 @@ def roc(runs: Sequence[Run]) -> Figure | None:
 
 def risk_by_relation(runs: Sequence[Run]) -> Figure | None:
     """Share of triples rebuilt by relation of one run, by threat model, with the base; sensitive relations first."""
-    made = relations(runs[0])
+    made = relations_sheet(runs[0])
     if made is None or not made.rows:
         return None
     rows = made.rows[:MOST_RELATIONS]
-    threats = [place for place, column in enumerate(made.columns) if column.kind == "rate"]
+    threats = [place for place, column in enumerate(made.columns) if column.kind == "figure"]
     figure = Figure(figsize=(9, 1.8 + 0.3 * len(threats) * len(rows)), layout="constrained")
     axes = figure.subplots()
     size = 0.8 / len(threats)
     for number, place in enumerate(threats):
-        has_base = place + 1 < len(made.columns) and made.columns[place + 1].kind == "share"
+        has_base = place + 1 < len(made.columns) and made.columns[place + 1].kind == "value"
         for down, row in enumerate(rows):
             if not isinstance(row[place], Estimate):
                 continue

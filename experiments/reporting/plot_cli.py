@@ -14,9 +14,9 @@ import typer
 from experiments.cli.console import say
 from experiments.cli.surface import complete_from
 from experiments.reporting.html.cli import read_runs
-from experiments.reporting.html.model import Run
+from experiments.reporting.items import Run
 from experiments.reporting.picture import FORMATS, saved
-from experiments.reporting.plots.draw import MOST_RUNS, PICTURES
+from experiments.reporting.pictures import MOST_RUNS, PICTURES
 from experiments.runs.choices import spelled
 from experiments.runs.compare import COMPARISON_FILE, folder_name
 from experiments.runs.run import RECORD_FILE

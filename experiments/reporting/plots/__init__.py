@@ -1,1 +1,0 @@
-"""Pictures of finished runs as PNG and SVG, by `fkgsec plot`."""

@@ -1,0 +1,112 @@
+"""Sentences that are printed below tables: what a defense protects, what figures mean, and why some were not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from attacks.figure import Figure, headline
+from attacks.registry import ATTACKS
+from attacks.view import ALL
+from experiments.reporting.frames import attack_name, mixed_temperatures
+from experiments.runs.record import Record
+from experiments.tasks.task import task_named, task_of
+from fkgsec.federation.checkpoint import quantization_lines
+
+LEGEND = (
+    "base: the baseline, the same adversary without access to the messages of the rounds. max: the upper bound of the figure. "
+    "[low, high]: 95 % interval; it covers which items leaked, not other trainings."
+)
+
+
+def reading_aid(record: Record) -> list[str]:
+    """State what a run's defense protects, what its figures mean, and why some were not measured."""
+    return [*protection_lines(record), *figure_aid(record.figures)]
+
+
+def protection_lines(record: Record) -> list[str]:
+    """State what the defense protects, and what it cost the training."""
+    lines = [f"{line}." for line in record.protection]
+    trained = record.rounds[1:]
+    void = sum(entry.num_survivors == 0 for entry in trained)
+    if record.protection and void:
+        lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
+    if unchanged := sum(entry.num_kept_rows for entry in trained):
+        lines.append(
+            f"{unchanged:,} rows kept their old value: a client put more into the secure sum than the clip allows."
+        )
+    lines += [f"{line[0].upper()}{line[1:]}." for line in quantization_lines(trained)]
+    clipped = sum(entry.num_clipped for entry in trained)
+    return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines
+
+
+def protection_by_case(records: Mapping[str, Record]) -> list[str]:
+    """State each sentence of `protection_lines` once, with the name of the case where it holds for one case only."""
+    owners: dict[str, list[str]] = {}
+    for case, record in records.items():
+        for line in protection_lines(record):
+            owners.setdefault(line, []).append(case)
+    return [line if len(names) > 1 else f"{names[0]}: {line}" for line, names in owners.items()]
+
+
+def figure_aid(listed: Sequence[Figure]) -> list[str]:
+    """State what figures mean, and why some were not measured; nothing without an attack."""
+    if not listed:
+        return []
+    shown = dict.fromkeys((figure.attack, figure.metric) for figure in headline(listed) if not figure.reason)
+    metrics = [f"{attack}.{name}: {ATTACKS[attack].metrics[name]}." for attack, name in shown if attack in ATTACKS]
+    return [*metrics, LEGEND, *figure_reasons(listed), *_remarks(listed)]
+
+
+def figure_reasons(listed: Sequence[Figure]) -> list[str]:
+    """State why victims were not attacked, or which metrics of an attack were not measured."""
+    attacked = {(figure.attack, figure.threat_model, figure.victim) for figure in listed if not figure.reason}
+    unmeasured: dict[tuple[str, str, str], list[str]] = {}
+    for figure in listed:
+        if figure.reason:
+            whole = (figure.attack, figure.threat_model, figure.victim) not in attacked
+            name = figure.attack if whole else figure.key
+            unmeasured.setdefault((name, figure.threat_model, figure.reason), []).append(figure.victim)
+    return [
+        f"{name} under {threat}: not measured for {ALL if ALL in victims else ', '.join(dict.fromkeys(victims))} ({reason})."
+        for (name, threat, reason), victims in unmeasured.items()
+    ]
+
+
+def _remarks(listed: Sequence[Figure]) -> Iterator[str]:
+    """State each remark once, after the victims and threat models it is about."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for figure in listed:
+        for remark in filter(None, (figure.remark or "").split("; ")):
+            victims = places.setdefault(remark, {}).setdefault(attack_name(figure.threat_model, figure.leak), [])
+            victims.extend({figure.victim} - {ALL, *victims})
+    for remark, victims_of in places.items():
+        by_victims: dict[str, list[str]] = {}
+        for place, victims in victims_of.items():
+            by_victims.setdefault(", ".join(victims) or ALL, []).append(place)
+        about = "; ".join(f"{victims} under {' and '.join(where)}" for victims, where in by_victims.items())
+        yield f"{about}: {remark}."
+
+
+def temperature_remark(records: Mapping[str, Record]) -> str | None:
+    """State the temperatures of negatives where runs differ in them; None where they do not."""
+    if not mixed_temperatures(records.values()):
+        return None
+    names: dict[float, list[str]] = {}
+    for name, record in records.items():
+        names.setdefault(task_of(record.spec).columns(record.spec)["temperature"], []).append(name)
+    parts = "; ".join(f"{temperature:g} in {', '.join(which)}" for temperature, which in sorted(names.items()))
+    return f"The temperature of negatives differs: {parts} (0 weights all alike)."
+
+
+def attack_lines() -> list[str]:
+    """Describe the registered attacks: what each needs, its threat models and its metrics."""
+    lines = []
+    for name, attack in ATTACKS.items():
+        about = f"{attack.about} ({task_named(attack.task).about})"
+        lines += [
+            f"{name}: {about}",
+            f"  needs: {attack.need_words}",
+            f"  threat models: {', '.join(attack.threat_models)}",
+        ]
+        lines += [f"  {name}.{metric}: {meaning}" for metric, meaning in attack.metrics.items()]
+    return lines
