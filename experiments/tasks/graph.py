@@ -234,6 +234,8 @@ TASK = RunTask(
     statistics=_statistics,
     memory=_memory,
     smaller="a smaller width or batch_size, or fewer clients",
-    timed_by=lambda spec: spec.document() | dict.fromkeys(("seed", "protocol_seed", "rounds", "patience", "eval_every")),
+    timed_by=lambda spec: (
+        spec.document() | dict.fromkeys(("seed", "protocol_seed", "rounds", "patience", "eval_every"))
+    ),
     time_validation=lambda task, graph: cpu_seconds(task.validate),
 )
