@@ -25,7 +25,7 @@ from defenses.transport import make_transport
 from experiments.cli.console import make_console, say
 from experiments.cli.progress import observe_on
 from experiments.integrity.recompute import SAME
-from experiments.papers.everything import COMMITTED
+from experiments.papers.plan import COMMITTED
 from experiments.papers.runner import run_key
 from experiments.papers.spec import Cell, Experiment, find_experiment, read_experiment, select_cells
 from experiments.runs.record import Record, environment_of, is_record, read_record

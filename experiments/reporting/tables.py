@@ -89,7 +89,7 @@ def comparison_sheets(records: Mapping[str, Record], unlearned: Mapping[str, lis
     )
     stage = {"stage": "after"} if any(unlearned.values()) else {}
     return [
-        Sheet.of(attack, where_measured(rows), {"run": "case", **stage, "place": "threat\nvictim"} | FIGURE)
+        Sheet.of(str(attack), where_measured(rows), {"run": "case", **stage, "place": "threat\nvictim"} | FIGURE)
         for attack, rows in frame.groupby("attack", sort=False)
     ]
 

@@ -237,7 +237,7 @@ class KbGatEncoder(ClientEncoder):
 
 
 def _decoder(model: KgeModel, encoded: ClientTables) -> KgeModel:
-    return ConvKbModel(model.name, model.dim, model.gamma, model.init_epsilon, encoded.decoder)
+    return ConvKbModel(model.name, model.dim, model.gamma, model.init_epsilon, decoder=encoded.decoder)
 
 
 KB_GAT = EncoderModel(
