@@ -41,6 +41,7 @@ def test_exported_names_of_attacks() -> None:
         "AttackOptions",
         "GraphAttackOptions",
         "KgeAttackOptions",
+        "Laboratory",
         "Leakage",
         "ThreatModel",
         "Unlinked",

@@ -10,7 +10,8 @@ A column has a kind, and every writer uses the same notation for a kind. A figur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -49,6 +50,16 @@ class Sheet:
     rows: tuple[tuple[Any, ...], ...]
     foot: tuple[tuple[Any, ...], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def parted(self, *counts: int) -> list[Sheet]:
+        """Split the columns after the first, which each part repeats, into parts of so many and of the rest."""
+        ends = [1, *(1 + sum(counts[: number + 1]) for number in range(len(counts))), len(self.columns)]
+        spans = [slice(start, end) for start, end in pairwise(ends) if end > start]
+        parts = [
+            Sheet(self.title, (self.columns[0], *self.columns[span]), tuple((row[0], *row[span]) for row in self.rows))
+            for span in spans
+        ]
+        return [*parts[:-1], replace(parts[-1], notes=self.notes)]
 
     @classmethod
     def of(

@@ -136,6 +136,14 @@ def runs_sheet(records: Mapping[str, Record]) -> Sheet:
     return Sheet.of("Utility, cost and convergence", frame, heads, notes=[note])
 
 
+def runs_sheets(records: Mapping[str, Record]) -> list[Sheet]:
+    """Return `runs_sheet` in parts of at most 80 columns, for names of cases of up to 40."""
+    whole, num_convergence = runs_sheet(records), 5
+    figures = [number for number, column in enumerate(whole.columns[1:]) if column.kind == "figure"]
+    num_others = len(whole.columns) - 1 - num_convergence - len(figures)
+    return whole.parted(figures[0] + 1, *[1] * (len(figures) - 1), num_others)
+
+
 def cost_sheet(record: Record) -> Sheet:
     """Return rounds, bytes and seconds of one run."""
     trained, first = record.rounds[1:], record.rounds[0]

@@ -1,7 +1,6 @@
 """Pages of the documentation: what their blocks print is what stands there, and every command in any of them is one."""
 
 import os
-import platform
 import re
 import shlex
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 from typer.testing import CliRunner
 
@@ -24,7 +22,7 @@ from fkgsec.errors import RunError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ENCODERS, MODELS
 from tests.docs.page_examples import blocks, commands, comparable, excerpt, how, renewed, run_page
-from tests.golden.test_golden import RECORDS
+from tests.golden.test_golden import LIKE_THE_FILE
 
 ROOT = Path(__file__).parents[2]
 PROGRAM: Any = typer.main.get_command(app)
@@ -54,15 +52,6 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registry, "_parts", dict(registry._all()))
 
 
-def like_the_machine_of_the_pages() -> bool:
-    """Whether figures are to be the same to the last digit, as those of tests/golden are."""
-    made = RECORDS["made"]
-    return (platform.machine(), torch.__version__.split("+")[0]) == (
-        made["machine"],
-        made["versions"]["torch"].split("+")[0],
-    )
-
-
 def without_figures(text: str) -> str:
     return re.sub(r"-?\d*\.?\d+(?:e[+-]?\d+)?", "#", text)
 
@@ -71,7 +60,7 @@ def without_figures(text: str) -> str:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", RUN)
 def test_a_page_prints_what_stands_in_it(name: str, tmp_path: Path) -> None:
-    plain = (lambda text: text) if like_the_machine_of_the_pages() else without_figures
+    plain = (lambda text: text) if LIKE_THE_FILE else without_figures
     for block, output in run_page(PAGES[name], tmp_path):
         assert plain(comparable(output)) == plain(comparable(block.body)), (
             f"renew it: python -m tests.docs.page_examples {name} --write"

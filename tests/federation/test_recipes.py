@@ -247,8 +247,12 @@ def test_protected_runs_train_as_those_in_clear(
 def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
     """fedlu.txt 5.2: mu 0.1 for FedProx, half its squared distance as its code has it; tau 0.2 and mu 0.3 for FedEC."""
     options = replace(options, eval_every=2)
-    assert asdict(RECIPES["fedprox"].settings()) == {"mu": 0.1, "proximal": "squared", "evaluate": "after"}
-    assert asdict(RECIPES["fedec"].settings()) == {"mu": 0.3, "tau": 0.2, "evaluate": "after"}
+    assert asdict(RECIPES["fedprox"].settings()) == {
+        "mu": 0.1, "proximal": "squared", "evaluate": "after", "variant": "paper",
+    }  # fmt: skip
+    assert asdict(RECIPES["fedec"].settings()) == {
+        "mu": 0.3, "tau": 0.2, "evaluate": "after", "variant": "paper",
+    }  # fmt: skip
     for algorithm, said in (("fedprox", {"mu": 0.1}), ("fedec", {"mu": 0.3, "tau": 0.2})):
         unsaid = run_federation(uneven, replace(options, algorithm=algorithm))
         assert figures(unsaid) == figures(run_federation(uneven, replace(options, algorithm=algorithm, **said)))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 
+from experiments.runs.record import vector_level
 from tests.golden.cases import CASES
 from tests.golden.compare import differences
 from tests.golden.figures import Golden
@@ -43,6 +44,7 @@ def main(names: list[str]) -> None:
         "commit": commit,
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__},
         "machine": platform.machine(),
+        "vectors": vector_level(),
     }
     # A line for each case, so that a difference between two versions of the file says which cases moved.
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(case, separators=(',', ':'))}" for name, case in cases.items())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 REL, ABS = 1e-6, 1e-9
+REL_ELSEWHERE = 1e-4  # on another CPU, whose vector units sum in another order
 MISSING = "missing"
 
 
@@ -32,17 +33,17 @@ class Difference(NamedTuple):
         return abs(self.found - self.was) / max(abs(self.was), abs(self.found))
 
 
-def differences(was: Any, found: Any, place: str = "") -> Iterator[Difference]:
-    """Every figure that differs by more than `REL`; one that only one side has counts."""
+def differences(was: Any, found: Any, place: str = "", relative: float = REL) -> Iterator[Difference]:
+    """Yield every figure that differs by more than `relative`; one that only one side has counts."""
     if isinstance(was, dict) and isinstance(found, dict):
         for key in [*was, *(key for key in found if key not in was)]:
-            yield from differences(was.get(key, MISSING), found.get(key, MISSING), f"{place}{key} ")
+            yield from differences(was.get(key, MISSING), found.get(key, MISSING), f"{place}{key} ", relative)
     elif isinstance(was, list) and isinstance(found, list) and len(was) == len(found):
         for number, (one, other) in enumerate(zip(was, found, strict=True)):
-            yield from differences(one, other, f"{place}[{number}] ")
+            yield from differences(one, other, f"{place}[{number}] ", relative)
     elif isinstance(was, float) or isinstance(found, float):
         numbers = isinstance(was, int | float) and isinstance(found, int | float)
-        if not numbers or not math.isclose(was, found, rel_tol=REL, abs_tol=ABS):
+        if not numbers or not math.isclose(was, found, rel_tol=relative, abs_tol=ABS):
             yield Difference(place, was, found)
     elif was != found:
         yield Difference(place, was, found)

@@ -62,7 +62,7 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
     attacks = [] if many else tables.comparison_sheets(records, unlearned)
     if many:
         print_sheets(console, [sheet(matrix(records))])
-    print_sheets(console, [*attacks, tables.runs_sheet(records)], once=3)
+    print_sheets(console, [*attacks, *tables.runs_sheets(records)], once=3)
     remark = words.temperature_remark(records)
     updates = any(
         one.attack == UPDATE_RECOVERY for case in comparison.cases for one in (*case.record.figures, *case.unlearned)

@@ -40,10 +40,11 @@ GLOSSARY = (
         "the same figure for the same adversary without access to the training messages. Only what exceeds it leaks.",
     ),
     ("Upper bound (max)", "the largest value the figure can have with what the adversary knows."),
-    ("Leak", "share of the colluding client's entity-embedding pairs that the adversary knows."),
     ("Interval", "95% confidence interval of this training. Several seeds show how much trainings differ."),
     ("Bytes", "length of all serialized messages, both ways, alignment included. An exact count."),
 )
+
+LEAK = (("Leak", "share of the colluding client's entity-embedding pairs that the adversary knows."),)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,12 @@ def assemble(
         judged=tuple(judged_part(name, verdict, runs) for name, verdict in judged),
         federations=tuple(federations),
         facts=tuple(shared.items()),
-        glossary=(*GLOSSARY, *(item for task in tasks.values() for item in task.metrics.items()), *_metrics(runs)),
+        glossary=(
+            *GLOSSARY,
+            *(LEAK if "kge" in {task.name for task in tasks.values()} else ()),
+            *(item for task in tasks.values() for item in task.metrics.items()),
+            *_metrics(runs),
+        ),
         version=fkgsec.__version__,
     )
 

@@ -648,9 +648,9 @@ def test_what_the_terminal_shows(fede: tuple[Manifest, Tables, FederatedGraph], 
     assert out.startswith("Verdict: no leak is shown. 0 of 2 figures beat")
     assert "(reconstruction.trr under identifiers, leak 0.3" in out
     assert "--seeds" not in out
-    shown = out[out.index("Reconstruction under") : out.index("ERR: entities named")]
+    shown = out[out.index("\nreconstruction") : out.index("reconstruction.err: ")]
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert "Reconstruction under identifiers, leak 0.3" in shown
+    assert "identifiers 0.3" in shown
     assert "collusion" not in shown
     status, out, _ = fkgsec("audit", "--tables", tmp_path / "tables", "--json", "-", "--scores", tmp_path / "s.parquet")
     assert status == 0

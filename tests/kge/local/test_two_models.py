@@ -411,7 +411,7 @@ class TestWithoutDistillation:
         apart = replace(apart, gamma=2.0, learning_rate=0.001)
         options = replace(apart, algorithm="fedlu", model=model, variant=variant, mu=0.0)
         stack, private, fedlu = trainer_of(list(uneven.clients), ALL, options)
-        plain = replace(apart, model=model, temperature=0.0)
+        plain = replace(apart, model=model, temperature=0.0, variant=variant)
         alone = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU, purpose="initial private rows")
         single = LocalTrainer(alone, replace(plain, algorithm="single"))
         shared = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU)
