@@ -76,7 +76,9 @@ def reproduce(
     ],
     name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
     *,
-    records: Annotated[Path, typer.Option("--records", help="a record, or a folder with records")] = COMMITTED,
+    records: Annotated[
+        Path | None, typer.Option("--records", help="a record, or a folder with records (default: the committed ones)")
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="of the record (default: the lowest)")] = None,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="compare only so many first rounds: loss, validation, bytes", min=1)
@@ -91,7 +93,7 @@ def reproduce(
     if rounds is not None and out is not None:
         raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
     experiment = read_experiment(find_experiment(table))
-    path, record = find_record(experiment, _cell(experiment, name), records, seed)
+    path, record = find_record(experiment, _cell(experiment, name), records or COMMITTED, seed)
     if not quiet:
         seconds = sum(entry.seconds for entry in record.rounds)
         say(
