@@ -23,27 +23,17 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.laboratory import Laboratory
-from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
-from attacks.poisoning.planting import (
-    ITEMS,
-    METRICS,
-    Attacked,
-    first_round,
-    planted_figures,
-    results_of,
-    train_with,
-)
+from attacks.poisoning.false_triples import draw_false
+from attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import Attack, Needs, Truth
+from attacks.registry import Attack, Needs
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
@@ -85,19 +75,12 @@ class Poisoner(Adversary):
         return trained
 
 
-class Planted(NamedTuple):
-    """What was planted, triples of names, and the runs with the client in it."""
-
-    triples: FalseTriples
-    attacked: Attacked
-
-
 def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
     """The adversary under these options: it draws false triples from what it knows, and trains on them in the run."""
 
     def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
         assert view.colluder is not None
-        own = view.colluder.of_the_first  # which is the one that acts
+        own, victims = view.colluder.of_the_first, [victim.name for victim in view.victims]
         changed = (own.entities != own.shared_entities).any(dim=1).numpy()
         others = set(own.entity_names[changed]) or set(own.entity_names)
         names, relations = own.entity_names, own.relation_names
@@ -115,18 +98,11 @@ def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
             for way, boost in (("plain", 1.0), ("boosted", options.boost))
         }
         attacked = train_with(laboratory, make, begins)
-        return attacked if isinstance(attacked, str) else Planted(triples, attacked)
+        return (
+            attacked if isinstance(attacked, str) else Planted(dict.fromkeys(victims, triples), attacked, (own.name,))
+        )
 
     return plant
-
-
-def score(claims: Planted | str, truth: Truth) -> list[Figure]:
-    """Ask every victim for what was planted and is false."""
-    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
-    if isinstance(claims, str) or isinstance(results, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
-    false = without_true(truth, dict.fromkeys(truth.victims, claims.triples))
-    return planted_figures(truth, false, results, truth.colluders, claims.attacked.begins)
 
 
 ATTACK = Attack(
@@ -135,7 +111,7 @@ ATTACK = Attack(
     Needs(alone=True),
     METRICS,
     planted(KgeAttackOptions()),
-    score,
+    score_planted,
     threats=("client",),
     items=ITEMS,
     configured=lambda options: replace(ATTACK, run=planted(options)),

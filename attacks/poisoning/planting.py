@@ -24,7 +24,7 @@ import numpy as np
 from attacks.figure import Figure
 from attacks.laboratory import Laboratory
 from attacks.poisoning import damage
-from attacks.poisoning.false_triples import FalseTriples, held_by
+from attacks.poisoning.false_triples import FalseTriples, held_by, without_true
 from attacks.registry import Truth
 from attacks.uploads.ways import Measure, by_ways
 from attacks.view import ALL
@@ -58,6 +58,14 @@ class Attacked(NamedTuple):
     runs: Mapping[str, int]
     acts: Mapping[str, int]
     begins: int
+
+
+class Planted(NamedTuple):
+    """By victim the false triples that were planted, of names; the runs with the adversary; the clients that it controls."""
+
+    triples: Mapping[str, FalseTriples]
+    attacked: Attacked
+    adversaries: tuple[str, ...] = ()
 
 
 def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked | str:
@@ -101,6 +109,15 @@ def late(attacked: Mapping[str, FederationResult], begins: int) -> str | None:
         if best is not None and best.round < begins:
             foiled.append(f"round {best.round} ({way})")
     return "; ".join([f"from round {begins} on", *([f"validation would keep {', '.join(foiled)}"] if foiled else [])])
+
+
+def score_planted(claims: Planted | str, truth: Truth) -> list[Figure]:
+    """Rank the planted triples that are false with each victim's model; a reason in place of claims is not attacked."""
+    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
+    if isinstance(claims, str) or isinstance(results, str):
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
+    false = without_true(truth, claims.triples)
+    return planted_figures(truth, false, results, claims.adversaries, claims.attacked.begins)
 
 
 def planted_figures(

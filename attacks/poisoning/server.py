@@ -22,28 +22,18 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.figure import Figure
 from attacks.kge.view import KgeView
 from attacks.laboratory import Laboratory, PublicSettings
-from attacks.poisoning.false_triples import FalseTriples, draw_false, without_true
-from attacks.poisoning.planting import (
-    ITEMS,
-    METRICS,
-    Attacked,
-    first_round,
-    planted_figures,
-    results_of,
-    train_with,
-)
+from attacks.poisoning.false_triples import draw_false
+from attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import Attack, Needs, Truth
+from attacks.registry import Attack, Needs
 from fkgsec.data.graph import ClientGraph
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.federation.adversary import SERVER, Adversary
@@ -148,13 +138,6 @@ class ShadowHolder(Adversary):
         self.shadow.relations.copy_(tensors["relations"])
 
 
-class Planted(NamedTuple):
-    """By victim what was planted, triples of names, and the run under the server."""
-
-    triples: Mapping[str, FalseTriples]
-    attacked: Attacked
-
-
 def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
     """The adversary under these options: it draws false triples from each victim's, and enters a model of all into the mean."""
 
@@ -176,14 +159,6 @@ def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
         return attacked if isinstance(attacked, str) else Planted(triples, attacked)
 
     return plant
-
-
-def score(claims: Planted | str, truth: Truth) -> list[Figure]:
-    """Ask every victim for what was drawn from its own triples and is false."""
-    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
-    if isinstance(claims, str) or isinstance(results, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
-    return planted_figures(truth, without_true(truth, claims.triples), results, begins=claims.attacked.begins)
 
 
 def _no_mean(settings: PublicSettings) -> str | None:
@@ -233,7 +208,7 @@ ATTACK = Attack(
     Needs(server=True, names=True, auxiliary=True),
     METRICS,
     planted(KgeAttackOptions()),
-    score,
+    score_planted,
     threats=("server+triples",),
     items=ITEMS,
     configured=lambda options: replace(ATTACK, run=planted(options)),
