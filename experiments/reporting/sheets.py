@@ -189,8 +189,13 @@ def markdown_lines(sheet: Sheet) -> list[str]:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """Write a row: white space is folded, control characters and bars are escaped."""
-    return "| " + " | ".join(printable(" ".join(cell.split())).replace("|", "\\|") for cell in cells) + " |"
+    """Write a row of a table."""
+    return "| " + " | ".join(map(markdown_text, cells)) + " |"
+
+
+def markdown_text(text: str) -> str:
+    """Write text on one line: white space is folded; control characters, bars and what HTML would read are escaped."""
+    return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def json_rows(sheet: Sheet) -> list[dict[str, Any]]:

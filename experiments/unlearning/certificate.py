@@ -1,16 +1,17 @@
 """The certificate of an unlearning, one page: what was asked, what was measured, what follows.
 
-The terminal's tables, Markdown and HTML are made from the same sheets.
+Terminal, Markdown and HTML write the same sheets.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from attacks.forgetting.evaluation import ROLES, Forgetting
 from attacks.forgetting.paired import Sensitivity
 from attacks.forgetting.relearning import RELEARN_LEVEL
 from experiments.reporting.pages import render_page
+from experiments.reporting.sheets import Column, Sheet, interval, markdown_lines, markdown_text
 from experiments.unlearning.unlearn import UNLEARNED_FILE
 from experiments.unlearning.verification import Verification
 from fkgsec.estimate import Estimate
@@ -19,25 +20,19 @@ UNMEASURED = "cannot be measured"
 DID_NOT_ASK = "*: did not ask; (others): all of these together."
 
 
-class Sheet(NamedTuple):
-    """A table of texts, and what its figures mean; `wide` ones do not fit a terminal."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    note: str
-    wide: bool = False
+def _sheet(title: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]], note: str) -> Sheet:
+    return Sheet(title, tuple(map(Column, heads)), tuple(rows), notes=(note,))
 
 
-def sheets(verification: Verification) -> list[Sheet]:
-    """Everything measured, a table for each kind of figure; those without a row are left out."""
+def sheets(verification: Verification, *, wide: bool = True) -> list[Sheet]:
+    """Return a table for each kind of figure that was measured; `wide`: also the one that does not fit a terminal."""
     forgetting = verification.forgetting
     made = [
         _share_sheet(verification),
         _tests_sheet(verification),
         _test_mrr_sheet(verification),
         _membership_sheet(verification),
-        _low_fpr_sheet(forgetting),
+        *([_low_fpr_sheet(forgetting)] if wide else []),
         _quality_sheet(forgetting),
         _distance_sheet(forgetting),
         _relearning_sheet(forgetting),
@@ -82,18 +77,12 @@ def _audit_lines(verification: Verification) -> list[str]:
 
 
 def to_markdown(verification: Verification) -> str:
-    """The certificate in Markdown."""
-
-    def cell(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
+    """Return the certificate in Markdown."""
     verdict = verification.verdict
-    lines = [f"# Unlearning: {verdict.outcome}", "", *(f"* {cell(line)}" for line in verdict.reasons), ""]
-    lines += [*(f"* {cell(line)}" for line in (*asked_lines(verification), *_all_remarks(verification))), ""]
+    lines = [f"# Unlearning: {verdict.outcome}", "", *(f"* {markdown_text(line)}" for line in verdict.reasons), ""]
+    lines += [*(f"* {markdown_text(line)}" for line in (*asked_lines(verification), *_all_remarks(verification))), ""]
     for sheet in sheets(verification):
-        lines += [f"## {sheet.title}", "", "| " + " | ".join(sheet.columns) + " |", "|---" * len(sheet.columns) + "|"]
-        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in sheet.rows]
-        lines += ["", sheet.note, ""]
+        lines += [f"## {sheet.title}", "", *markdown_lines(sheet), "", *sheet.notes, ""]
     return "\n".join(lines)
 
 
@@ -120,11 +109,7 @@ def _all_remarks(verification: Verification) -> list[str]:
 
 
 def _range(figure: Estimate | None) -> str:
-    """Value and interval, without the zeros before the point: .710 .669-.754."""
-    if figure is None:
-        return ""
-    value, low, high = (f"{one:.3f}".replace("0.", ".", 1) for one in (figure.value, figure.low, figure.high))
-    return f"{value} {low}\u2013{high}"
+    return "" if figure is None else interval(figure)
 
 
 def _who(client: str, asked: bool, model: str) -> str:
@@ -151,7 +136,7 @@ def _share_sheet(verification: Verification) -> Sheet:
                 *_sensitivity_cells(row.hiding if row.asked else None),
             )
         )
-    return Sheet(
+    return _sheet(
         "How much of the forget set is still remembered?",
         (
             "model",
@@ -191,7 +176,7 @@ def _tests_sheet(verification: Verification) -> Sheet:
     evidence = verification.evidence
     count = verification.verdict.num_measures + verification.verdict.num_tests
     level = verification.thresholds.error / max(1, count)
-    return Sheet(
+    return _sheet(
         "Forgotten triples beside re-training, each paired with itself",
         ("model", "test", "unlearned minus re-trained", "p", "reading"),
         [
@@ -217,7 +202,7 @@ def _tests_sheet(verification: Verification) -> Sheet:
 
 def _test_mrr_sheet(verification: Verification) -> Sheet:
     evidence = verification.evidence
-    return Sheet(
+    return _sheet(
         "Test MRR beside re-training",
         ("client", "model", "re-trained", "unlearned minus re-trained", "p"),
         [
@@ -246,7 +231,7 @@ def _membership_sheet(verification: Verification) -> Sheet:
             )
         )
     thresholds = verification.thresholds
-    return Sheet(
+    return _sheet(
         "Membership: are forgotten triples told from never-seen ones?",
         ("model", "attack", *ROLES, "excess", "reading"),
         rows,
@@ -270,18 +255,17 @@ def _low_fpr_sheet(forgetting: Forgetting) -> Sheet:
                 rows.append(
                     (_who(row.client, row.asked, row.model), row.attack, f"{one.max_fpr:.1%}", one.direction, *by_role)
                 )
-    return Sheet(
+    return _sheet(
         "The most conspicuous ones: forgotten triples found at a low false positive rate",
         ("model", "attack", "FPR", "as", *ROLES),
         rows,
         "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out. "
         f"{DID_NOT_ASK}",
-        wide=True,
     )
 
 
 def _quality_sheet(forgetting: Forgetting) -> Sheet:
-    return Sheet(
+    return _sheet(
         "Link prediction on forgotten and test triples",
         ("model", "triples", "figure", *ROLES),
         [
@@ -301,7 +285,7 @@ def _quality_sheet(forgetting: Forgetting) -> Sheet:
 
 
 def _distance_sheet(forgetting: Forgetting) -> Sheet:
-    return Sheet(
+    return _sheet(
         "Distance of the forgotten triples' scores to the re-trained model's",
         ("model", "raw", "unlearned", "p"),
         [
@@ -319,7 +303,7 @@ def _distance_sheet(forgetting: Forgetting) -> Sheet:
 
 
 def _relearning_sheet(forgetting: Forgetting) -> Sheet:
-    return Sheet(
+    return _sheet(
         "Relearning: MRR on the forgotten triples, before and after steps of training on them",
         ("model", *ROLES, "steps to the raw level"),
         [
@@ -340,7 +324,7 @@ def _relearning_sheet(forgetting: Forgetting) -> Sheet:
 
 def _update_sheet(forgetting: Forgetting) -> Sheet:
     roles = ("retrained", "unlearned")
-    return Sheet(
+    return _sheet(
         "What the request itself tells the server: do the forgotten triples' entities move most?",
         ("client", *roles),
         [
@@ -356,7 +340,7 @@ def _update_sheet(forgetting: Forgetting) -> Sheet:
 
 
 def _rebuilt_sheet(forgetting: Forgetting) -> Sheet:
-    return Sheet(
+    return _sheet(
         "Reconstruction of the forgotten triples from what crossed",
         ("victim", "threat model", *ROLES),
         [

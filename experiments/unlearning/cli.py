@@ -14,7 +14,7 @@ from rich.console import Console
 from experiments.cli.console import make_console
 from experiments.cli.progress import observe_on
 from experiments.cli.surface import complete_from
-from experiments.reporting.sheets import make_table
+from experiments.reporting.sheets import print_sheets
 from experiments.runs.choices import allowed, spelled
 from experiments.runs.record import write_atomically
 from experiments.runs.spec import current_names
@@ -304,12 +304,6 @@ def _show(made: Verification, console: Console) -> None:
     for line in (*(f"  {reason}" for reason in made.verdict.reasons), "", *asked_lines(made)):
         console.print(line, soft_wrap=True, highlight=False)
     console.print()
-    for sheet in (one for one in sheets(made) if not one.wide):
-        table = make_table(sheet.title, *sheet.columns)
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
-        console.print(sheet.note, style="dim", highlight=False)
-        console.print()
+    print_sheets(console, sheets(made, wide=False))
     for line in (*made.assumptions, *made.remarks, *made.forgetting.notes):
         console.print(line, soft_wrap=True, highlight=False)
