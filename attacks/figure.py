@@ -41,7 +41,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
         baseline: the same figure of an adversary with the same knowledge that has no message of the rounds; of several such
             adversaries the best; None: unknown.
-        attainable: the worst that the figure can be; None: unknown.
+        attainable: the upper bound of the figure, over the draws of leaked entities that its interval covers; None: unknown.
         leak, colluder: of a threat model with a colluder, else None; of several their names, with `TOGETHER` in between.
         round: the attacked one.
         reason: why the victim was not attacked; then the estimate is 0 with the interval [0, 1].

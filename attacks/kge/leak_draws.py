@@ -30,17 +30,25 @@ def other_seeds(seed: int, count: int) -> list[int]:
 
 
 def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list[Figure]:
-    """The figures with intervals that cover the draw of leaked entities.
+    """Return the figures with intervals, and upper bounds, that cover the draw of leaked entities.
+
+    The upper bound of a figure differs between draws. An interval that covers them ends at the largest one.
 
     Args:
         others: for each further draw the figures of the same attack. A draw in which a victim could not be attacked says
             nothing of it and is left out.
     """
-    drawn = [{(one.question, one.victim): one.estimate.value for one in again if not one.reason} for again in others]
+    drawn = [{(figure.question, figure.victim): figure for figure in again if not figure.reason} for again in others]
 
-    def widened(one: Figure) -> Figure:
-        same = [again[one.question, one.victim] for again in drawn if (one.question, one.victim) in again]
-        most = 1.0 if one.attainable is None or one.less_is_worse else one.attainable
-        return msgspec.structs.replace(one, estimate=over_draws(one.estimate, same, "leaks", most))
+    def widened(figure: Figure) -> Figure:
+        place = figure.question, figure.victim
+        same = [again[place] for again in drawn if place in again]
+        bounds = [each.attainable for each in (figure, *same) if each.attainable is not None]
+        bound = None if figure.attainable is None or figure.less_is_worse else max(bounds)
+        values = [each.estimate.value for each in same]
+        estimate = over_draws(figure.estimate, values, "leaks", 1.0 if bound is None else bound)
+        return msgspec.structs.replace(
+            figure, estimate=estimate, attainable=figure.attainable if bound is None else bound
+        )
 
-    return [one if one.reason else widened(one) for one in figures]
+    return [figure if figure.reason else widened(figure) for figure in figures]

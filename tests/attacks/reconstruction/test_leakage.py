@@ -99,7 +99,8 @@ class TestAttainable:
         for leak in (0.3, 1.0):
             view = build_view(result, THREAT_MODELS[threat], colluder=graph.clients[0].name, leak=leak, seed=0)
             known, relations = set(view.colluder.entity_names), set(view.colluder.relation_names)
-            rows, _ = attack_federation(result, AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0))
+            options = AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0)
+            rows, _ = attack_federation(result, options, leak_draws=0)
             for client in graph.clients[1:]:
                 held = [graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]]
                 named = [name in known or threat == "identifiers" for name in held]
