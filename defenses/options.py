@@ -95,7 +95,8 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
         colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
             None: 1.
         complete: whether clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
-            client that fell silent; a client that falls silent costs the round. Take it with participation 1.
+            client that fell silent; a client that falls silent costs the round. Take it with participation 1. With
+            `neighbours` each client checks that all of its neighbours are in the sum, whatever the server says of the others.
         cipher: of the masks.
         dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
     """

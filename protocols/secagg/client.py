@@ -259,7 +259,7 @@ def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) ->
     Raises:
         StateReused: a second call.
         SplitView: a cohort without this client, or with a party whose shares it does not hold.
-        TooFewParties: a cohort below the threshold.
+        TooFewParties: a cohort below `setting.fewest_around`.
         WrongType, WrongLength, OutOfRing: `values` that do not fit the setting.
         LowOrderPoint: a neighbour's mask key of small order.
 
@@ -271,8 +271,8 @@ def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) ->
     if own.party not in cohort or not cohort <= state.shares.keys():
         wrong = sorted(cohort - state.shares.keys()) or own.party
         raise SplitView(f"cohort of {own.party}: {wrong}; it holds the shares of {setting.in_order(state.shares)}")
-    if len(cohort) < setting.threshold:
-        raise TooFewParties(f"{own.party} holds the shares of {len(cohort)} parties; threshold {setting.threshold}")
+    if len(cohort) < setting.fewest_around:
+        raise TooFewParties(f"{own.party} is to mask with {len(cohort)} parties; {setting.fewest_around} are needed")
     if values.keys() != {vector.name for vector in setting.vectors}:
         raise WrongType(
             f"values of {own.party}: {sorted(values)}; the setting has {[vector.name for vector in setting.vectors]}"
@@ -302,7 +302,7 @@ def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
 
     Raises:
         StateReused: a second call, with the same survivors or others.
-        TooFewParties: fewer survivors than `setting.fewest_survivors`, or around this client than the threshold.
+        TooFewParties: fewer survivors than `setting.fewest_survivors`, or around this client than `setting.fewest_around`.
         UnknownSender, DuplicateSender: a survivor that is no neighbour with keys, or twice in the list.
         SplitView: this client is not among them although it uploaded, one that it did not mask with is, or, on the complete
             graph, their number is another.
@@ -327,8 +327,8 @@ def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
         raise SplitView(f"{own.party} is told of {told.num_survivors} survivors, and of the names of {len(survivors)}")
     if told.num_survivors < setting.fewest_survivors:
         raise TooFewParties(f"{told.num_survivors} survivors; {setting.fewest_survivors} are needed to open the sum")
-    if len(survivors) < setting.threshold:
-        raise TooFewParties(f"{len(survivors)} survivors around {own.party}; threshold {setting.threshold}")
+    if len(survivors) < setting.fewest_around:
+        raise TooFewParties(f"{len(survivors)} survivors around {own.party}; {setting.fewest_around} are needed")
     view = View(own.party, state.keys_digest, told.num_survivors, survivors)
     signed = view.keys, view.num_survivors, survivor_bits(setting, own.party, survivors)
     signature = sign(own.identity, confirmation_claim(setting, own.party, *signed))

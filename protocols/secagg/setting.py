@@ -131,6 +131,13 @@ class Setting:
             return self.min_survivors
         return self.threshold if self.neighbours is None else safe_threshold(len(self.parties))
 
+    @property
+    def fewest_around(self) -> int:
+        """The fewest survivors among a client and its neighbours: all of them where all parties must survive. The client counts
+        these itself, so a server that lies about the number of all survivors leaves nobody out of such a sum."""
+        everybody = self.fewest_survivors == len(self.parties)
+        return len(self.graph[self.parties[0]]) + 1 if everybody else self.threshold
+
     def around(self, party: str) -> frozenset[str]:
         """A party and its neighbours: who holds its shares, and whose shares it holds."""
         return self.graph[party] | {party}

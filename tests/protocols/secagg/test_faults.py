@@ -366,7 +366,7 @@ def test_survivors_without_a_mask_between_them_are_refused(cohort, steps) -> Non
     with pytest.raises(DisconnectedGraph, match="6 survivors fall into 2 groups"):
         session.collect(Stage.MASK)
     told = Survivors(b"session", 1, "server", (ring[1],), 6)  # a client sees that too few around it are left
-    with pytest.raises(TooFewParties, match=f"1 survivors around {ring[1]}; threshold 2"):
+    with pytest.raises(TooFewParties, match=f"1 survivors around {ring[1]}; 2 are needed"):
         client.confirm(session.states[ring[1]], told)
 
 

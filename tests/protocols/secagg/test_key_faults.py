@@ -236,7 +236,7 @@ def test_a_client_masks_with_nobody_whose_shares_it_lacks(cohort, steps) -> None
         state, _ = client.receive(session.fresh("client1", session.shared), damaged)
         with pytest.raises(SplitView, match="cohort of client1"):
             client.mask(state, change(whole, members=members), values)
-    with pytest.raises(TooFewParties, match="client1 holds the shares of 3 parties; threshold 4"):
+    with pytest.raises(TooFewParties, match="client1 is to mask with 3 parties; 4 are needed"):
         client.mask(session.fresh("client1"), change(whole, members=whole.members[:3]), values)
     state, _ = client.receive(session.fresh("client1", session.shared), damaged)
     rest = tuple(party for party in whole.members if party != "client2")
