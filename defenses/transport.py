@@ -60,7 +60,7 @@ from defenses.statement import protection_of
 from defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
-from fkgsec.exchange.parts import FilledRows, FilledTables
+from fkgsec.exchange.parts import FilledRows, FilledTables, Sum
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
@@ -193,8 +193,11 @@ class DefendedTransport(Transport):
         """Under sums with a proof to each receiver, and with the commitment alone to all others."""
         if not self.defense.secagg:
             return super().broadcasting(round, table, receivers)
-        if round and not self.codec.whole and not self.central.opened[table]:
-            return None  # too many dropped out
+        if round and not self.codec.whole and not self.central.opened[table]:  # too many dropped out
+            if not self.codec.to_everyone:
+                return None
+            rows = self.server[table].rows  # every client must receive each change: this one is zero
+            self.servers[table].aggregate_sum(round, Sum(torch.zeros_like(rows), torch.zeros(len(rows)).long()))
         content = self.central.content(round, table)
         contents = {party: self._content_for(round, table, party, content) for party in receivers}
         # An adversary says that it sent everybody what it sent the first of them.
