@@ -84,11 +84,28 @@ def statement(terms: Terms, before: Protection) -> list[str]:
 
 def active_server(terms: Terms) -> str:
     """What secure sums withstand of a server that does not follow the protocol, with the tests that show it."""
+    secagg, codec = terms.defense.secagg, terms.codec
+    assert secagg is not None
+    orders = "out of order or repeated" if codec.chooses_rows else "out of order, repeated or left out"
     withstood = (
-        "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests out "
-        "of order, repeated or left out open no sum of rows that the server knows (tests/deploy/test_order.py)"
+        "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests "
+        f"{orders} open no sum of rows that the server knows (tests/deploy/test_order.py)"
     )
-    if terms.codec.whole:
+    limits = ["one table of the server's choice for all clients"]
+    if not secagg.complete or terms.num_participants < len(terms.parties):
+        limits.append(
+            "the same table in many rounds with other participants, whose sums give each client's mean upload "
+            "(tests/deploy/test_redteam.py)"
+        )
+    if codec.whole:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
-        return f"{withstood}. Not withstood: one table of the server's choice for all clients"
-    return f"{withstood}. Not withstood: different tables for different clients, or one table of the server's choice"
+    else:
+        limits.append("different tables for different clients")
+    if codec.chooses_rows:
+        limits.append("rounds in which the server asks one client alone to train (tests/deploy/test_redteam.py)")
+    if secagg.neighbours is not None and not secagg.complete:
+        limits.append(
+            f"a server that lies about who survives opens the sum of as few as {terms.threshold(terms.num_participants)} clients "
+            "(tests/deploy/test_redteam.py)"
+        )
+    return f"{withstood}. Not withstood: {'; '.join(limits)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,10 +14,17 @@ import torch
 from torch import Tensor
 
 from defenses import rounds as defended_rounds
+from defenses.client import sum_setting
+from defenses.statement import active_server
 from experiments.deploy.core.messages import Trained, decode
 from experiments.deploy.server import Server
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
+from protocols.core.rounds import Silence
+from protocols.secagg import Setting, safe_threshold
+from protocols.secagg import server as summing
+from protocols.secagg.bindings import View
+from protocols.secagg.messages import Survivors
 
 TINY_VALUE = 1e-30
 """ComplEx has gradients in proportion to its rows, and Adam's epsilon makes tiny steps of tiny gradients: rows of this size are
@@ -308,3 +316,107 @@ def test_a_broadcast_that_a_party_refuses_leaves_it_without_rows(consortium: Cal
     server.train(8, server.participants(8), lambda: None)
     server.upload(8, server.participants(8))
     assert num_read(server, apart, apart.names[0], table, 8, sent) == 0
+
+
+# What is stated as a limit is read as stated.
+
+
+def test_feds_reads_a_party_that_alone_trains_more_rounds_as_the_statement_says(consortium: Callable[..., Any]) -> None:
+    """FedS sends no table after each round, so its parties cannot tell a round that failed from one that the server left out."""
+    settings = {"sparse_rounds": 6, "model": "transe", "learning_rate": 1e-4, "rounds": 60}
+    apart = consortium(**(ONE_BATCH | settings | {"algorithm": "feds", "defense": "secagg"}))
+    victim = apart.names[0]
+    server, table, sent = started(apart)
+    for round in range(1, 60):
+        server.train(round, [0], lambda: None)()
+    server.train(60, server.participants(60), lambda: None)
+    server.upload(60, server.participants(60))
+    assert num_read(server, apart, victim, table, 60, sent) > 20
+    assert "rounds in which the server asks one client alone to train" in active_server(
+        apart.parties[victim].defended.terms
+    )
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_one_table_in_many_rounds_with_other_participants_gives_each_upload_as_the_statement_says(
+    complete: bool, consortium: Callable[..., Any]
+) -> None:
+    """Of three parties two take part in each round, in which the server sends the first table again. Least squares over the
+    sums give the mean of the victim's uploads, whether or not all participants must be in a sum."""
+    defense = f"psu,secagg:complete={str(complete).lower()}"
+    options = LEARNING | {"size": 1200, "clients": 3, "rounds": 24, "participation": 0.6, "defense": defense}
+    apart = consortium(**options)
+    server, table, sent = started(apart)
+    base = sent.double().numpy()
+    present, changes, holders, uploads = [], [], [], []
+    for round in range(1, 25):
+        places = server.participants(round)
+        server.train(round, places, lambda: None)
+        server.upload(round, places)
+        (opened,) = (one for one in server.transcript.opened(round) if one.total)
+        total, counts = opened.sums()
+        present.append([float(place in places) for place in range(3)])
+        holders.append(counts.astype(float))
+        changes.append(total - counts[:, None] * base)
+        if 0 in places:
+            uploads.append(apart.parties[apart.names[0]].task.rows(table, 0).double().numpy().copy())
+        server.exchange.central.opened[table] = True  # type: ignore[attr-defined]
+        send(server, round, table, sent, server.agreement.addresses, failed=False)
+    party = apart.parties[apart.names[0]]
+    own = party.defended.places[table].numpy()[: party.tables[table].holding.num_uploaded]
+    holds = np.rint(np.linalg.lstsq(np.array(present), np.array(holders))[0])
+    assert holds[0, own].all()
+    shared = own[holds[:, own].sum(0) > 1]
+    found = [np.linalg.lstsq(np.array(present) * holds[:, row], np.stack(changes)[:, row])[0][0] for row in shared]
+    true = np.mean(uploads, axis=0)[: len(own)][holds[:, own].sum(0) > 1] - base[shared]
+    assert np.sum(found * true) / np.linalg.norm(found) / np.linalg.norm(true) > 0.98
+    assert "the same table in many rounds with other participants" in active_server(party.defended.terms)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize(("masks", "count"), [("neighbours=3", 4), ("neighbours=4,threshold=3", 3)])
+def test_over_a_regular_graph_of_masks_a_lying_server_opens_small_sums_unless_all_must_be_in_them(
+    masks: str, count: int, complete: bool, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A party sees its neighbors alone and believes the server how many others survive."""
+    defense = f"secagg:{masks},complete={str(complete).lower()}"
+    apart = consortium(size=1200, clients=20, rounds=1, defense=defense)
+    server, table, _ = started(apart)
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    parties, num_rows = apart.terms.addresses, len(central.tables[table].shared.names)
+    setting = sum_setting(central.terms, central.log, "rows", 1, table, parties, num_rows)
+    group = smallest_group(setting, count)
+    claimed = setting.fewest_survivors
+    monkeypatch.setattr(summing, "_require", lambda *counted: None)
+    monkeypatch.setattr(summing, "Survivors", lambda *told: Survivors(*told[:4], num_survivors=claimed))
+    monkeypatch.setattr(summing, "View", lambda *seen: View(seen[0], seen[1], claimed, seen[3]))
+    apart.fault = lambda stage, party, request: (
+        Silence("left out") if stage.endswith("receive") and party not in group else None
+    )
+    server.train(1, server.participants(1), lambda: None)
+    (outcome,) = server.upload(1, server.participants(1))
+    assert claimed == (20 if complete else safe_threshold(20))
+    assert outcome.num_survivors == (0 if complete else count)
+    stated = f"opens the sum of as few as {central.terms.threshold(20)} clients" in active_server(central.terms)
+    assert stated != complete
+
+
+def smallest_group(setting: Setting, count: int) -> tuple[str, ...]:
+    """That many parties, each with a threshold of them around it."""
+
+    def is_closed(group: Sequence[str]) -> bool:
+        return all(len(setting.around(party) & set(group)) >= setting.threshold for party in group)
+
+    return next(filter(is_closed, itertools.combinations(setting.parties, count)))
+
+
+@pytest.mark.parametrize("algorithm", ["fede", "fede-svd"])
+def test_a_party_that_falls_silent_costs_one_round(algorithm: str, consortium: Callable[..., Any]) -> None:
+    dim = 128 if algorithm == "fede-svd" else 16
+    apart = consortium(algorithm=algorithm, defense="psu,secagg", rounds=3, dim=dim)
+    silent = client_party(apart.names[0])
+    apart.fault = lambda stage, party, request: (
+        Silence("unplugged") if party == silent and stage == "round 1: mask" else None
+    )
+    _, progress = apart.train()
+    assert [entry.num_survivors for entry in progress.rounds[1:]] == [0, 3, 3]
