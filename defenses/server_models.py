@@ -104,7 +104,9 @@ def _uploads(defense: Defense, num_clients: int, threshold: int, *, bound: bool,
     if neighbours is not None:
         limits.append("colluders must stand at random places of the graph of masks")
         if not defense.secagg.complete:
-            limits.append(f"one that lies about who survives opens the sum of as few as {threshold} clients")
+            limits.append(
+                f"one that lies about who survives opens the sum of as few as {threshold} clients that it chooses"
+            )
     if not bound:
         limits.append("one that sends clients different tables, or one of them no rows, reads uploads off the sum")
     elif not defense.psu:

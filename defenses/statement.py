@@ -91,7 +91,10 @@ def active_server(terms: Terms) -> str:
         "active server: clients upload only rows that they trained on their own data since the last broadcast, so requests "
         f"{orders} open no sum of rows that the server knows (tests/deploy/test_order.py)"
     )
-    limits = ["one table of the server's choice for all clients"]
+    limits = [
+        "one table of the server's choice for all clients, which can leave one client's rows alone in the sum "
+        "(tests/deploy/test_redteam.py)"
+    ]
     if not secagg.complete or terms.num_participants < len(terms.parties):
         limits.append(
             "the same table in many rounds with other participants, whose sums give each client's mean upload "
@@ -105,7 +108,7 @@ def active_server(terms: Terms) -> str:
         limits.append("rounds in which the server asks one client alone to train (tests/deploy/test_redteam.py)")
     if secagg.neighbours is not None and not secagg.complete:
         limits.append(
-            f"a server that lies about who survives opens the sum of as few as {terms.threshold(terms.num_participants)} clients "
-            "(tests/deploy/test_redteam.py)"
+            "a server that lies about who survives, which opens the sum of as few as "
+            f"{terms.threshold(terms.num_participants)} clients that it chooses (tests/deploy/test_redteam.py)"
         )
     return f"{withstood}. Not withstood: {'; '.join(limits)}"

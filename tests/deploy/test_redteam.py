@@ -18,6 +18,7 @@ from defenses.client import sum_setting
 from defenses.statement import active_server
 from experiments.deploy.core.messages import Trained, decode
 from experiments.deploy.server import Server
+from fkgsec.exchange import Uploaded
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
 from protocols.core.rounds import Silence
@@ -36,12 +37,18 @@ DATA = Path(os.environ.get("FKGSEC_DATA", ""))
 needs_data = pytest.mark.skipif(not (DATA / "UMLS").is_dir(), reason="FKGSEC_DATA has no UMLS")
 
 
-def started(apart: Any, scale: float = 0.0) -> tuple[Server, str, Tensor]:
-    """A server that has aligned the parties and sent the first table, its own choice if it gives a scale."""
+def aligned(apart: Any) -> Server:
+    """A server that has aligned the parties."""
     folder = apart.root / "server"
     folder.mkdir()
     server = Server(apart.terms, apart.ask, folder)
     server.align()
+    return server
+
+
+def started(apart: Any, scale: float = 0.0) -> tuple[Server, str, Tensor]:
+    """A server that has aligned the parties and sent the first table, its own choice if it gives a scale."""
+    server = aligned(apart)
     (table,) = server.exchange.server
     if scale:
         rows = server.exchange.server[table].rows
@@ -232,9 +239,14 @@ def opened_alone(server: Server, apart: Any, victim: str, table: str, round: int
 
 def share_held_alone(apart: Any, victim: str, table: str) -> float:
     """The share of the victim's rows that no other party holds."""
-    places = {name: set(party.defended.places[table].tolist()) for name, party in apart.parties.items()}
-    others = set[int]().union(*(held for name, held in places.items() if name != victim))
-    return len(places[victim] - others) / len(places[victim])
+    others = set[int]().union(*(held_by(apart, name, table) for name in apart.names if name != victim))
+    own = held_by(apart, victim, table)
+    return len(own - others) / len(own)
+
+
+def held_by(apart: Any, name: str, table: str) -> set[int]:
+    """The numbers of the rows that a party holds."""
+    return set(apart.parties[name].defended.places[table].tolist())
 
 
 def test_rows_that_a_sum_left_out_are_local_for_parties_outside_the_sum_too(consortium: Callable[..., Any]) -> None:
@@ -321,6 +333,29 @@ def test_a_broadcast_that_a_party_refuses_leaves_it_without_rows(consortium: Cal
 # What is stated as a limit is read as stated.
 
 
+@pytest.mark.parametrize("suppress", [False, True])
+def test_one_table_for_all_leaves_one_party_in_the_sum_as_the_statement_says(
+    suppress: bool, consortium: Callable[..., Any]
+) -> None:
+    """Rows that the victim alone holds are large and all others tiny, so that only the victim's rows move. Under `suppress`
+    parties do not take over rows that one of them holds."""
+    apart = consortium(**(ONE_BATCH | {"rounds": 2, "defense": f"psu,secagg{',suppress:t=2' * suppress}"}))
+    server, table, _ = started(apart)
+    places = server.participants(1)
+    server.train(1, places, lambda: None)
+    server.upload(1, places)
+    victim = max(apart.names, key=lambda name: share_held_alone(apart, name, table))
+    others = set[int]().union(*(held_by(apart, name, table) for name in apart.names if name != victim))
+    chosen = torch.full_like(server.exchange.server[table].rows, TINY_VALUE)
+    chosen[sorted(held_by(apart, victim, table) - others)] = 1.0
+    server.exchange.central.opened[table] = True  # type: ignore[attr-defined]
+    send(server, 1, table, chosen, server.agreement.addresses, failed=False)
+    server.train(2, places, lambda: None)
+    server.upload(2, places)
+    assert (num_read(server, apart, victim, table, 2, chosen) > 50) != suppress
+    assert "one table of the server's choice for all clients" in active_server(apart.parties[victim].defended.terms)
+
+
 def test_feds_reads_a_party_that_alone_trains_more_rounds_as_the_statement_says(consortium: Callable[..., Any]) -> None:
     """FedS sends no table after each round, so its parties cannot tell a round that failed from one that the server left out."""
     settings = {"sparse_rounds": 6, "model": "transe", "learning_rate": 1e-4, "rounds": 60}
@@ -383,9 +418,62 @@ def test_over_a_regular_graph_of_masks_a_lying_server_opens_small_sums_unless_al
     apart = consortium(size=1200, clients=20, rounds=1, defense=defense)
     server, table, _ = started(apart)
     central: Any = server.exchange.central  # type: ignore[attr-defined]
-    parties, num_rows = apart.terms.addresses, len(central.tables[table].shared.names)
-    setting = sum_setting(central.terms, central.log, "rows", 1, table, parties, num_rows)
-    group = smallest_group(setting, count)
+    setting = session_of(server, table)
+    assert setting.fewest_survivors == (20 if complete else safe_threshold(20))
+    outcome = lie_about_survivors(server, apart, smallest_group(setting, count), setting, monkeypatch)
+    assert outcome.num_survivors == (0 if complete else count)
+    stated = f"which opens the sum of as few as {central.terms.threshold(20)} clients" in active_server(central.terms)
+    assert stated != complete
+
+
+def test_over_a_regular_graph_of_masks_the_server_chooses_whose_neighbors_collude_as_the_statement_says(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of the graph follows from what was sent. The server changes one value of the first table until both colluders
+    are the victim's neighbors and each other's."""
+    defense = "secagg:neighbours=4,threshold=3,colluders=2"
+    apart = consortium(size=1200, clients=20, rounds=1, defense=defense)
+    victim, *colluders = (client_party(apart.names[place]) for place in (0, 7, 13))
+    server = aligned(apart)
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    (table,) = server.exchange.server
+    shared, before = server.exchange.server[table], central.log.digest
+    while True:
+        shared.rows = shared.rows.clone()
+        shared.rows[0, 0] += 1e-6
+        central.log.digest = before
+        central.log.extend(table, 0, central.commit(table, shared.rows))
+        setting = session_of(server, table)
+        if set(colluders) <= setting.graph[victim] and colluders[0] in setting.graph[colluders[1]]:
+            break
+    central.log.digest = before
+    server.broadcast(0)
+    assert session_of(server, table).session == setting.session
+    lie_about_survivors(server, apart, (victim, *colluders), setting, monkeypatch)
+    (opened,) = server.transcript.opened(1)
+    total, _ = opened.sums()
+    left = total.copy()
+    for name in (apart.names[7], apart.names[13]):
+        part = apart.parties[name].defended.parts[table]
+        left[part.rows] -= part.values
+    party = apart.parties[apart.names[0]]
+    count = party.tables[table].holding.num_uploaded
+    rows = party.task.rows(table, 0)[:count].double().numpy()
+    assert np.abs(left[party.defended.places[table].numpy()[:count]] - rows).max() < CLOSE
+    assert "as few as 3 clients that it chooses" in active_server(party.defended.terms)
+
+
+def session_of(server: Server, table: str) -> Setting:
+    """The session of the sum of round 1 after what the server says that it sent."""
+    central: Any = server.exchange.central  # type: ignore[attr-defined]
+    num_rows = len(central.tables[table].shared.names)
+    return sum_setting(central.terms, central.log, "rows", 1, table, server.agreement.addresses, num_rows)
+
+
+def lie_about_survivors(
+    server: Server, apart: Any, group: Sequence[str], setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> Uploaded:
+    """Round 1 with a server that drops all parties but a group, and tells these that as many survive as must."""
     claimed = setting.fewest_survivors
     monkeypatch.setattr(summing, "_require", lambda *counted: None)
     monkeypatch.setattr(summing, "Survivors", lambda *told: Survivors(*told[:4], num_survivors=claimed))
@@ -395,10 +483,7 @@ def test_over_a_regular_graph_of_masks_a_lying_server_opens_small_sums_unless_al
     )
     server.train(1, server.participants(1), lambda: None)
     (outcome,) = server.upload(1, server.participants(1))
-    assert claimed == (20 if complete else safe_threshold(20))
-    assert outcome.num_survivors == (0 if complete else count)
-    stated = f"opens the sum of as few as {central.terms.threshold(20)} clients" in active_server(central.terms)
-    assert stated != complete
+    return outcome
 
 
 def smallest_group(setting: Setting, count: int) -> tuple[str, ...]:
