@@ -275,6 +275,10 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
         )
     received, (message, *more) = None, frame
     if message.label == ROOT and not more:
+        if client.terms.codec.to_everyone:
+            raise BroadcastError(
+                f"{client.party} was sent no rows of {table} in round {round}; every client is sent each change"
+            )
         client.log.enter(round, table, seal.content(message, SERVER, client.party, ROOT), withheld=True)
     else:
         check_header(message, round, SERVER, client.party, table, error=BroadcastError)

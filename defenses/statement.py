@@ -19,7 +19,7 @@ def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
         remarks.append(f"dp: an epsilon above {LARGE_EPSILON:g} promises next to nothing")
     count = terms.num_participants
     withstands = withstood(
-        terms.defense, len(terms.parties), count, threshold=terms.threshold(count), bound=terms.codec.whole
+        terms.defense, len(terms.parties), count, threshold=terms.threshold(count), bound=terms.codec.same_for_all
     )
     return Protection(tuple(remarks), guarantees, withstands)
 
@@ -100,7 +100,7 @@ def active_server(terms: Terms) -> str:
             "the same table in many rounds with other participants, whose sums give each client's mean upload "
             "(tests/deploy/test_redteam.py)"
         )
-    if codec.whole:
+    if codec.same_for_all:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
     else:
         limits.append("different tables for different clients")

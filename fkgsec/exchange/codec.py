@@ -203,6 +203,11 @@ class Codec:
     whole: bool = False
     to_everyone: bool = False
 
+    @property
+    def same_for_all(self) -> bool:
+        """Whether clients that took every broadcast of the same history have the same rows."""
+        return self.whole or self.to_everyone
+
 
 CODECS: Registry[Codec] = Registry("codec", "fkgsec.codecs")
 CODECS.register("dense", Codec(carries=frozenset({"rows", "personal rows"}), whole=True))

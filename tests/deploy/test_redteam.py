@@ -495,6 +495,27 @@ def smallest_group(setting: Setting, count: int) -> tuple[str, ...]:
     return next(filter(is_closed, itertools.combinations(setting.parties, count)))
 
 
+def test_a_party_of_fede_svd_that_is_sent_no_change_takes_part_in_no_further_sum(
+    consortium: Callable[..., Any],
+) -> None:
+    """The server sends all parties but the victim the first table again and again. The victim trains on from its own rows."""
+    settings = {"algorithm": "fede-svd", "model": "transe", "learning_rate": 1e-4, "dim": 128, "rank": 8, "rounds": 30}
+    apart = consortium(**(ONE_BATCH | settings | {"defense": "psu,secagg"}))
+    victim = apart.names[0]
+    server, table, sent = started(apart)
+    others = [party for party in server.agreement.addresses if party != client_party(victim)]
+    change = server.exchange.servers[table].codec
+    for round in range(1, 30):
+        server.train(round, [0], lambda: None)()
+        change.publish(torch.zeros_like(sent), None)  # type: ignore[arg-type]
+        content = server.exchange.central.content(round, table)  # type: ignore[attr-defined]
+        send(server, round, table, content, others, failed=False)
+    server.train(30, server.participants(30), lambda: None)
+    (outcome,) = server.upload(30, server.participants(30))
+    assert num_read(server, apart, victim, table, 30, sent) == 0
+    assert "every client is sent each change" in outcome.excluded[client_party(victim)]
+
+
 @pytest.mark.parametrize("algorithm", ["fede", "fede-svd"])
 def test_a_party_that_falls_silent_costs_one_round(algorithm: str, consortium: Callable[..., Any]) -> None:
     dim = 128 if algorithm == "fede-svd" else 16
