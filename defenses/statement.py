@@ -106,9 +106,18 @@ def active_server(terms: Terms) -> str:
         limits.append("different tables for different clients")
     if codec.chooses_rows:
         limits.append("rounds in which the server asks one client alone to train (tests/deploy/test_redteam.py)")
+    count = terms.num_participants
+    num_holders = count if secagg.neighbours is None else secagg.neighbours + 1  # of the shares of one secret
+    colluders = 2 * terms.threshold(count) - num_holders
+    if not secagg.complete and colluders <= count - 2:
+        where = "" if secagg.neighbours is None else " among the neighbours of one"
+        limits.append(
+            f"a server with {colluders} or more colluding clients{where}, which opens single uploads "
+            "(tests/protocols/secagg/test_hiding.py)"
+        )
     if secagg.neighbours is not None and not secagg.complete:
         limits.append(
             "a server that lies about who survives, which opens the sum of as few as "
-            f"{terms.threshold(terms.num_participants)} clients that it chooses (tests/deploy/test_redteam.py)"
+            f"{terms.threshold(count)} clients that it chooses (tests/deploy/test_redteam.py)"
         )
     return f"{withstood}. Not withstood: {'; '.join(limits)}"

@@ -251,6 +251,37 @@ def test_colluders_below_the_threshold_do_not_open_a_late_upload(cohort, steps) 
 # Two worlds with one sum.
 
 
+@pytest.mark.parametrize(
+    ("num_parties", "threshold", "num_colluders"), [(5, 3, 1), (5, 4, 3), (20, 11, 2), (20, 14, 8), (20, 14, 7)]
+)
+def test_an_active_server_opens_one_upload_with_twice_the_threshold_less_all_holders_on_its_side(
+    num_parties: int, threshold: int, num_colluders: int, cohort, steps
+) -> None:
+    """It tells half of the others that a client survived, the other half that it dropped out. Colluders sign both."""
+    made = cohort(num_parties, threshold=threshold)
+    session = steps(made).reach(Stage.MASK)
+    victim, *others = made.setting.parties
+    colluders, honest = others[:num_colluders], others[num_colluders:]
+    uploads, before = session.perform(Stage.MASK), session.server
+
+    def opened(survivors: list[str], group: list[str]) -> np.ndarray:
+        state, told = server.collect_uploads(before, [uploads[party] for party in survivors])
+        states = {party: session.fresh(party) if party in colluders else session.states[party] for party in group}
+        confirmed = {party: client.confirm(state, told[party]) for party, state in states.items()}
+        state, requests = server.collect_confirmations(state, [message for _, message in confirmed.values()])
+        revealed = [client.unmask(confirmed[party][0], requests[party]) for party in group]
+        return server.open_sum(state, revealed).vectors["v0"]
+
+    left = threshold - num_colluders - 1
+    groups = [victim, *colluders, *honest[:left]], [*colluders, *honest[left:]]
+    whole = opened([victim, *others], groups[0])
+    if num_colluders < 2 * threshold - num_parties:
+        with pytest.raises(TooFewParties):
+            opened(others, groups[1])
+        return
+    assert (whole - opened(others, groups[1]) == made.inputs[victim]["v0"]).all()
+
+
 class Auc(NamedTuple):
     value: float
     low: float
