@@ -95,7 +95,8 @@ def active_server(terms: Terms) -> str:
         "one table of the server's choice for all clients, which can leave one client's rows alone in the sum "
         "(tests/deploy/test_redteam.py)"
     ]
-    if not secagg.complete or terms.num_participants < len(terms.parties):
+    count = terms.num_participants
+    if count < len(terms.parties) or terms.fewest_survivors(count) < count:
         limits.append(
             "the same table in many rounds with other participants, whose sums give each client's mean upload "
             "(tests/deploy/test_redteam.py)"
@@ -106,7 +107,10 @@ def active_server(terms: Terms) -> str:
         limits.append("different tables for different clients")
     if codec.chooses_rows:
         limits.append("rounds in which the server asks one client alone to train (tests/deploy/test_redteam.py)")
-    count = terms.num_participants
+    if terms.defense.psu is None:
+        limits.append(
+            "a place for one client's rows that no other client has for the same names (tests/deploy/test_redteam.py)"
+        )
     num_holders = count if secagg.neighbours is None else secagg.neighbours + 1  # of the shares of one secret
     colluders = 2 * terms.threshold(count) - num_holders
     if not secagg.complete and colluders <= count - 2:

@@ -16,6 +16,7 @@ from torch import Tensor
 from defenses import rounds as defended_rounds
 from defenses.client import sum_setting
 from defenses.statement import active_server
+from experiments.deploy.core.exchange import Apart
 from experiments.deploy.core.messages import Trained, decode
 from experiments.deploy.server import Server
 from fkgsec.exchange import Uploaded
@@ -354,6 +355,28 @@ def test_one_table_for_all_leaves_one_party_in_the_sum_as_the_statement_says(
     server.upload(2, places)
     assert (num_read(server, apart, victim, table, 2, chosen) > 50) != suppress
     assert "one table of the server's choice for all clients" in active_server(apart.parties[victim].defended.terms)
+
+
+def test_without_private_union_a_server_places_one_party_s_rows_alone_as_the_statement_says(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A party knows where its own rows stand in the table, and nothing of the others."""
+    apart = consortium(**(LEARNING | {"defense": "secagg", "rounds": 1}))
+    victim, place = client_party(apart.names[0]), Apart.place
+
+    def placing(exchange: Apart, table: str) -> None:
+        shared = exchange.server[table]
+        first, held = len(shared.names), shared.holdings[victim].tolist()
+        shared.names = [*shared.names, *(shared.names[row] for row in held)]
+        shared.holdings[victim] = torch.arange(first, first + len(held))
+        place(exchange, table)
+
+    monkeypatch.setattr(Apart, "place", placing)
+    server, table, _ = started(apart)
+    server.train(1, server.participants(1), lambda: None)
+    server.upload(1, server.participants(1))
+    assert opened_alone(server, apart, apart.names[0], table, 1) == 1
+    assert "a place for one client's rows" in active_server(apart.parties[apart.names[0]].defended.terms)
 
 
 def test_feds_reads_a_party_that_alone_trains_more_rounds_as_the_statement_says(consortium: Callable[..., Any]) -> None:
