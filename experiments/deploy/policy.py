@@ -54,7 +54,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         terms: a bound for each term; see the module.
 
     Raises:
-        SpecError: a bound with an unknown or more than one comparison.
+        SpecError: a bound with an unknown or more than one comparison, or with a limit that is no number or no list.
     """
 
     agreement: str = ""
@@ -62,8 +62,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         for name, bound in self.terms.items():
-            if isinstance(bound, dict) and (len(bound) != 1 or not set(bound) <= set(COMPARISONS)):
+            if not isinstance(bound, dict):
+                continue
+            if len(bound) != 1 or not set(bound) <= set(COMPARISONS):
                 raise SpecError(f"policy: {name} must be a value or have one of {', '.join(COMPARISONS)}; got {bound}")
+            ((comparison, limit),) = bound.items()
+            if comparison == "any_of":  # of a text, every part would be accepted, such as a defense that is none
+                if not isinstance(limit, list):
+                    raise SpecError(f"policy: {name}: any_of must be a list of values; got {_shown(limit)}")
+            elif not _is_number(limit):
+                raise SpecError(f"policy: {name}: {comparison} must be a number; got {_shown(limit)}")
 
     @classmethod
     def of(cls, agreement: Agreement) -> Self:
@@ -113,9 +121,13 @@ def _accepts(bound: Any, value: Any) -> bool:
     ((comparison, limit),) = bound.items()
     if comparison == "any_of":
         return value in limit
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value):
         return False
     return value >= limit if comparison == "at_least" else value <= limit
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

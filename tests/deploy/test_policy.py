@@ -100,6 +100,24 @@ def test_bounds_accept_a_range_and_refuse_what_is_absent() -> None:
         Policy(terms={"dim": {"at_least": 1, "at_most": 3}})
 
 
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"any_of": "psu,secagg,suppress,dp"},  # "" is a part of it
+        {"any_of": 8},
+        {"any_of": None},
+        {"at_most": "8"},
+        {"at_most": None},
+        {"at_least": [4]},
+        {"at_least": True},
+    ],
+    ids=str,
+)
+def test_a_limit_of_another_type_is_no_bound(bound: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"policy: defense: (any_of|at_most|at_least) must be a"):
+        Policy(terms=Policy.of(agreed()).terms | {"defense": bound})
+
+
 def test_the_narrowest_policy_accepts_its_own_agreement_alone() -> None:
     agreement = agreed()
     Policy.of(agreement).check(agreement)
