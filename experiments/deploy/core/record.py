@@ -25,8 +25,10 @@ LEARNS = (
     "apart: at the end the server learns of each client sums of reciprocal ranks, of their squares and of hits on its test "
     "triples, and their numbers, of all, of those that stand in its train split and of the others; nothing of fewer triples than "
     "were agreed on",
-    "apart: a server that does not follow the protocol chooses the table that clients validate, and so tests with each "
-    "validation whether a client holds a row; without secure aggregation each round's loss tells the same",
+    "apart: a server that does not follow the protocol chooses the table that clients validate, at most once in each validated "
+    "round, and the one that they measure at the end: each sum tells whether a client holds a row, or a triple of the split "
+    "between two entities; under secure aggregation a client refuses once to upload since training moved none of its rows, which "
+    "tells whether it holds one of a few rows; without it each round's loss tells that (tests/deploy/test_oracles.py)",
 )
 AUDITED = (
     "audit: each client played the adversary against itself and told figures alone; adversaries that have something of another "
