@@ -302,8 +302,9 @@ def server_upload(
     opened, and the table stays.
 
     A client whose shares do not open the secret that it committed to ends the session. Nothing is opened in this round, and the
-    client takes part in no later one. The round is not repeated with the same uploads: a server could name an honest client, and
-    read that client's upload off the difference of two sums.
+    client takes part in no later one, unless all shares were needed: then any holder may have altered its own. The round is not
+    repeated with the same uploads: a server could name an honest client, and read that client's upload off the difference of two
+    sums.
 
     Args:
         note: takes what the server computed from each session.
@@ -329,7 +330,7 @@ def server_upload(
         said = {party: (advertised[party],) for party in claims}
         total, crossed = yield from _server_sum(server, seal, parties, said, shown, note)
     except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
-        if isinstance(error, ClosedSecret):
+        if isinstance(error, ClosedSecret) and error.spare:
             server.barred[error.owner] = describe(error)
         outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
     else:

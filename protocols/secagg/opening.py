@@ -33,11 +33,12 @@ class ClosedSecret(ReconstructionMismatch):
 
     Attributes:
         owner: the party whose secret it is.
+        spare: shares beyond the threshold. With none, one holder that altered its share is enough, and the owner may be honest.
     """
 
-    def __init__(self, message: str, owner: str) -> None:
+    def __init__(self, message: str, owner: str, spare: int) -> None:
         super().__init__(message)
-        self.owner = owner
+        self.owner, self.spare = owner, spare
 
 
 def open_secret(
@@ -53,8 +54,8 @@ def open_secret(
         TooFewParties: fewer shares than the threshold.
         ClosedSecret: shares that meet in no secret, or in another than its owner advertised.
     """
-    threshold = setting.threshold
-    if len(shares) < threshold:
+    threshold, spare = setting.threshold, len(shares) - setting.threshold
+    if spare < 0:
         raise TooFewParties(f"{what}: {len(shares)} shares; the threshold is {threshold}")
     at = {setting.point[holder]: share for holder, share in shares.items()}
     party_at = {setting.point[holder]: holder for holder in shares}
@@ -66,8 +67,8 @@ def open_secret(
     else:
         if fits(secret):
             return Opened(secret, frozenset())
-        if len(shares) > threshold:  # on one polynomial, by all holders: the one who dealt them chose another secret
-            raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised", owner)
+        if spare:  # on one polynomial, by all holders: the one who dealt them chose another secret
+            raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised", owner, spare)
     for wrong, secret in _guesses(at, threshold):
         if fits(secret):
             return Opened(secret, frozenset(party_at[place] for place in wrong))
@@ -75,6 +76,7 @@ def open_secret(
         f"{what}: the shares of {came_from} do not give what {owner} advertised (threshold {threshold}); {owner} dealt wrong "
         "ones, or too many of the others altered theirs",
         owner,
+        spare,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -109,6 +110,32 @@ def test_a_run_that_is_resumed_keeps_the_dealer_out(
     resumed = run_federation(graph(5), options, tmp_path, make_transport=make_transport)
     assert [entry.num_survivors for entry in resumed.rounds] == [0, 0, 4, 4]
     assert all("ClosedSecret" in entry.excluded[bad] for entry in resumed.rounds[1:])
+
+
+def test_a_holder_that_alters_its_share_bars_no_honest_client(
+    by_hand: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three clients all shares are needed, and nobody can tell who is at fault. Without the owner of the secret no later sum
+    would open."""
+    exchange = by_hand("secagg", {party: HELD[party] for party in PARTIES[:3]})
+    unmask, honest, rounds = secagg_client.unmask, PARTIES[0], list[int]()
+
+    def altering(state: Any, request: Any) -> Any:
+        said = unmask(state, request)
+        if said.sender != PARTIES[1] or rounds:
+            return said
+        rounds.append(said.round)
+        shares = {**said.self_masks, honest: bytes(len(said.self_masks[honest]))}
+        return msgspec.structs.replace(said, self_masks=shares)
+
+    monkeypatch.setattr(secagg_client, "unmask", altering)
+    survivors = []
+    for number in (1, 2, 3):
+        rows = {party: own for party, own in rows_of(float(number)).items() if party in PARTIES[:3]}
+        survivors.append(exchange.upload(number, "entities", rows).num_survivors)
+        exchange.broadcast(number, "entities", PARTIES[:3])
+    assert rounds == [1]
+    assert survivors == [0, 3, 3]
 
 
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
