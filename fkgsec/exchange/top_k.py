@@ -280,19 +280,21 @@ class SumOfOthers(Aggregation):
 
     def __init__(self, shared: SharedTable, options: RunOptions) -> None:
         super().__init__(shared, options)
-        self._delivered: Delivered | None = None
+        self._delivered: tuple[int, Delivered] | None = None  # and in which round
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
         """The table changes in synchronised rounds alone."""
-        self._delivered = delivered
+        self._delivered = round, delivered
         return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
 
     def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
         """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
         if _schedule(self.options, round):
             return super().answer(round, party, held)
-        assert self._delivered is not None
-        total, counts = self._delivered.sum(without=party)
+        delivered = Delivered(tuple(self.shared.rows.shape))  # of a round in which no upload arrived
+        if self._delivered is not None and self._delivered[0] == round:
+            delivered = self._delivered[1]
+        total, counts = delivered.sum(without=party)
         return torch.column_stack([total.float(), counts.float()])[held]
 
 

@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from defenses.transport import make_transport
 from experiments.deploy.core.measure import EMBEDDINGS
-from experiments.deploy.core.messages import Reply, Request
+from experiments.deploy.core.messages import Answer, Reply, Request
 from experiments.runs.record import Record, make_record
 from fkgsec.errors import RunError
+from fkgsec.federation import messages
 from fkgsec.federation.loop import run_federation
 from protocols.core.rounds import Silence
 
@@ -160,6 +161,29 @@ def test_a_party_that_misses_a_round_is_told_what_it_missed(
     record = apart.serve()
     assert [entry.num_survivors for entry in record.rounds] == [0, 3, 2, 3, 3]
     assert record.best_round in range(1, 5)
+
+
+@pytest.mark.parametrize("round", [1, 2])
+def test_a_round_without_any_upload_sends_no_sum_of_another_round(round: int, consortium: Callable[..., Any]) -> None:
+    apart, counts = consortium(algorithm="feds", rounds=3), dict[int, list[int]]()
+
+    def refusing(stage: str, party: str, request: bytes) -> bytes | None:
+        items = msgspec.msgpack.decode(request, type=Request).items
+        for frame in (one for item in items if item.step == "broadcast" and item.round for one in item.frames or ()):
+            sent = messages.decode(frame)
+            assert isinstance(sent, messages.SparseRows)
+            counts.setdefault(sent.round, []).append(int(sent.unpack()[2].sum()))
+        if stage != f"round {round}: upload":
+            return None
+        reply = msgspec.msgpack.decode(apart.parties[party.removeprefix("client/")].answer(request), type=Reply)
+        answers = [*reply.answers[:-1], Answer(silence="no space is left")]
+        return msgspec.msgpack.encode(msgspec.structs.replace(reply, answers=answers))
+
+    apart.fault = refusing
+    _, progress = apart.train()
+    assert [entry.num_survivors for entry in progress.rounds[1:]] == [3 * (number != round) for number in (1, 2, 3)]
+    assert counts[round] == [0, 0, 0]
+    assert all(counts[3 - round])
 
 
 def test_a_restarted_party_gives_no_second_share_of_a_session(consortium: Callable[..., Any]) -> None:
