@@ -1,4 +1,4 @@
-"""Flower itself: SuperLink, gate and three SuperNodes as processes on the loopback interface, over TLS.
+"""Flower itself: SuperLink, gate and five SuperNodes as processes on the loopback interface, over TLS.
 
 Needs Flower's commands (`pip install flwr`, see `experiments.deploy.flower.installed`). The parties answer in this process,
 behind the addresses that their ClientApps find; `test_page` runs them as processes, with the commands of docs/deployment.md."""
@@ -40,8 +40,8 @@ except RunError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 pytestmark = pytest.mark.slow
-NAMES = ("hospital-1", "hospital-2", "hospital-3")
-SPEC = Spec(size=300, dim=8, rounds=1)
+NAMES = ("hospital-1", "hospital-2", "hospital-3", "hospital-4", "hospital-5")
+SPEC = Spec(clients=5, size=300, dim=8, rounds=1)
 WAIT_S, TIMEOUT_S = 600.0, 900.0
 
 
@@ -141,7 +141,7 @@ def post(port: int, path: str, authority: Path, length: int = 0) -> int:
 def test_frames_cross_bit_for_bit(running: Running, link: FlowerLink) -> None:
     running.answers = {name: lambda frame: Silence("asleep") if frame == b"hush" else frame[::-1] for name in NAMES}
     large = secrets.token_bytes(6 << 20)  # more than one of Flower's chunks
-    sent = dict(zip((f"client/{name}" for name in NAMES), (large, b"", b"hush"), strict=True))
+    sent = dict(zip((f"client/{name}" for name in NAMES[:3]), (large, b"", b"hush"), strict=True))
     assert list(link.ask("echo", sent)) == [
         ("client/hospital-1", large[::-1]),
         ("client/hospital-2", b""),
@@ -224,7 +224,7 @@ def test_a_run_over_flower_is_that_of_one_process(
 ) -> None:
     from defenses.transport import make_transport
 
-    apart = consortium(algorithm=algorithm, defense=defense, rounds=2)
+    apart = consortium(algorithm=algorithm, defense=defense, rounds=2, clients=len(NAMES))
     together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)
     assert plain(over_flower(running, link, apart)) == plain(make_record(apart.spec, together))
     assert same_embeddings(apart, together)  # under secure sums, too: sums of fixed point numbers are exact
