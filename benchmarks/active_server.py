@@ -1,4 +1,4 @@
-"""An active server, and clients with or without the defenses against it, for tests and `experiments/results/defended`.
+"""An active server, and clients with or without the defenses against it, for tests and `results/defended`.
 
     python -m benchmarks.active_server        # both comparisons on the embedded hospitals, as tables in Markdown
 

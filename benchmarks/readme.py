@@ -30,7 +30,7 @@ from fkgsec.errors import RunError
 
 SCHEMA = "fkgsec/readme-times/1"
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "experiments/results/times/readme.json"
+RECORD = ROOT / "results/times/readme.json"
 PAGE = ROOT / "docs/start.md"  # which shows the table
 FORGET, GATE = ROOT / "docs/tutorials/forget.md", ROOT / "docs/tutorials/gate.md"
 UNMEASURED = "How long each part takes, and how much room, `python -m benchmarks.readme` measures on your machine."
@@ -134,7 +134,7 @@ def times_lines(times: Times) -> list[str]:
         "CPU seconds are of all processes together, the start of Python and the compilation of loops included",
         f"({times.processor}{busy}). Setting up has the download of packages in it, where pip's cache lacks them.",
         "`python -m benchmarks.readme` measured it; a test holds the table to",
-        "[the record](../experiments/results/times/readme.json).",
+        "[the record](../results/times/readme.json).",
     ]
 
 

@@ -1,6 +1,6 @@
 """The scale of sessions of secure aggregation: CPU seconds of all parties, and seconds and bytes of a client.
 
-    python -m benchmarks.sessions --out experiments/results/protocols
+    python -m benchmarks.sessions --out results/protocols
 
 Every party runs in this process, one after the other, through the functions that a deployment would call; every message is
 serialised. A share of the clients falls silent after sharing its secrets, so that their masks have to be opened.
@@ -170,7 +170,7 @@ class _Meter:
 
 
 def markdown(costs: list[Cost]) -> str:
-    """The table of `experiments/results/protocols/README.md`."""
+    """The table of `results/protocols/README.md`."""
     lines = [
         "| clients | neighbours | threshold | dropped | CPU s, all parties | of these the server | CPU s a client, mean (most) | "
         "bytes up a client | beyond its vector | bytes down |",

@@ -41,7 +41,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from protocols.core.prg import Randomness
 
 Rule = Literal["clip", "median", "trim"]
-USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (experiments/results/attacks/matrix)
+USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (results/attacks/matrix)
 CHUNK = 1 << 24  # numbers of all clients' rows that are sorted at once
 
 

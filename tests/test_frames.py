@@ -24,7 +24,7 @@ from fkgsec import KgeResult, generate_consortium, graph_from, run_federation
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.frames import block
 
-RESULTS = Path(__file__).parents[1] / "experiments" / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 HOSTILE = '<img src=x onerror="alert(1)">&\u202e\x1b[2J'
 SPEC = Spec(
     dim=8, rounds=2, local_epochs=1, batch_size=64, num_negatives=4, eval_every=1, learning_rate=0.05, unlinked_heads=0,

@@ -30,9 +30,7 @@ EXAMPLES = (
     "Examples:\n\n  fkgsec verify-run runs/mine\n\n  fkgsec verify-run runs --recompute\n\n"
     "  fkgsec verify-run runs/mine --key key.pem.pub"
 )
-SIGN_EXAMPLES = (
-    "Examples:\n\n  fkgsec sign runs/mine --key key.pem --make-key\n\n  fkgsec sign experiments/results --key key.pem"
-)
+SIGN_EXAMPLES = "Examples:\n\n  fkgsec sign runs/mine --key key.pem --make-key\n\n  fkgsec sign results --key key.pem"
 BROKEN, UNVERIFIABLE = 1, 3
 
 

@@ -251,7 +251,7 @@ def show(
 @experiment_app.command(
     "status",
     epilog="Examples:\n\n  fkgsec experiment status runs\n\n"
-    "  fkgsec experiment status experiments/results --markdown experiments/results/scoreboard.md --overwrite",
+    "  fkgsec experiment status results --markdown results/scoreboard.md --overwrite",
 )
 @expected_errors
 def status(
@@ -273,8 +273,8 @@ def status(
 @experiment_app.command(
     "claims",
     epilog="Examples:\n\n  fkgsec experiment claims runs\n\n"
-    "  fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite\n\n"
-    "  fkgsec experiment claims experiments/results --power",
+    "  fkgsec experiment claims results --markdown docs/reproduction.md --overwrite\n\n"
+    "  fkgsec experiment claims results --power",
 )
 @expected_errors
 def claims(

@@ -39,7 +39,7 @@ from experiments.tasks.spec import RunSpec
 from experiments.tasks.trainings import lasting
 from fkgsec.errors import FkgsecError, RunError, SpecError
 
-COMMITTED = Path(__file__).parents[1] / "results"
+COMMITTED = Path(__file__).parents[2] / "results"
 HOUR_S = 3600.0
 _MOST_ROWS = 40
 _LOWEST = 19

@@ -28,9 +28,7 @@ from fkgsec.federation.checkpoint import stands_at
 from fkgsec.federation.loop import CHECKPOINT
 
 State = Literal["finished", "begun", "to make", "cannot be made"]
-UNLEARNING_WORK = (
-    1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (experiments/results/unlearning)
-)
+UNLEARNING_WORK = 1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (results/unlearning)
 
 
 class Wanted(NamedTuple):

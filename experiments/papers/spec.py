@@ -83,9 +83,10 @@ class Cell(NamedTuple):
     average: Average = "items"
 
     @property
-    def other_data(self) -> bool:
-        """Whether its data, or their division, are not the paper's, so that its figures are no figures of that cell."""
-        return any(self.stated.get(option) is not None for option in DATA_FIELDS)
+    def other_data(self) -> str:
+        """What of the data or their division is not the paper's, and why, so that the cell's figures are not its; else empty."""
+        ours = ((option, self.stated.get(option)) for option in DATA_FIELDS)
+        return next((f"other {option}: {why.split(';')[0]}" for option, why in ours if why), "")
 
     @property
     def spec(self) -> RunSpec | None:

@@ -28,7 +28,7 @@ from experiments.unlearning.summary import read_verification
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.text import printable
 
-EXAMPLES = "Examples:\n\n  fkgsec view\n\n  fkgsec view experiments/results --out results.html --no-browser"
+EXAMPLES = "Examples:\n\n  fkgsec view\n\n  fkgsec view results --out results.html --no-browser"
 
 
 class Row(NamedTuple):

@@ -1,7 +1,7 @@
 """Tables of records, comparisons and verifications in Markdown or JSON.
 
-python -m experiments.reporting.summary experiments/results/*.json
-python -m experiments.reporting.summary --matrix experiments/results/attacks/matrix/hospitals-*.json
+python -m experiments.reporting.summary results/*.json
+python -m experiments.reporting.summary --matrix results/attacks/matrix/hospitals-*.json
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     for path, content in reference_files().items():
         files.append(File.generated(config, path, content=content))
-    matrix = ROOT / "experiments/results/attacks/matrix/hospitals.png"
+    matrix = ROOT / "results/attacks/matrix/hospitals.png"
     files.append(File.generated(config, "assets/matrix.png", abs_src_path=str(matrix)))
     files.append(File.generated(config, "assets/leak.svg", content=draw()))
     return files

@@ -32,7 +32,7 @@ COLUMNS = (5, 10, 15, 20)
 """Of these, the columns of FedR's Table 2."""
 TENTHS = 10
 DENOMINATOR = 128
-_RECORDS = Path(__file__).parents[2] / "experiments/results/tables/kge"
+_RECORDS = Path(__file__).parents[2] / "results/tables/kge"
 _SIZE, _LEFT = 420, 60
 
 

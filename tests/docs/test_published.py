@@ -28,7 +28,7 @@ from scripts.docs.published import (
 )
 
 ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "experiments/results/tables"
+RECORDS = ROOT / "results/tables"
 PAGE = (ROOT / "docs/published-numbers.md").read_text()
 ARTIFACT = (ROOT / "docs/artifact-evaluation.md").read_text()
 needs_data = pytest.mark.skipif("FKGSEC_DATA" not in os.environ, reason="FKGSEC_DATA is not set")

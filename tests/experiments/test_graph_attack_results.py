@@ -6,7 +6,7 @@ from pathlib import Path
 from attacks.view import ALL
 from experiments.runs.record import read_record
 
-FOLDER = Path("experiments/results/attacks/graphs")
+FOLDER = Path("results/attacks/graphs")
 OF_WAYS = ("auc", "same_data")  # figures of which an attack has several
 SHOWN = (*OF_WAYS, "columns", "exact", "neighbourhoods", "class_share", "mean_size", "success", "clean-drop")
 

@@ -17,7 +17,7 @@ from experiments.runs.intervals import over_seeds
 from experiments.runs.record import Record
 from fkgsec.estimate import Estimate
 
-FOLDER = Path(summary.__file__).parents[1] / "results" / "attacks" / "matrix"
+FOLDER = Path(summary.__file__).parents[2] / "results" / "attacks" / "matrix"
 SEEDS = sorted(int(path.stem[-1]) for path in FOLDER.glob("rules-seed*.json"))
 
 

@@ -14,7 +14,7 @@ from experiments.runs.compare import read_comparison
 from experiments.runs.record import Record, read_record
 from experiments.runs.spec import Spec
 
-FOLDER = Path(summary.__file__).parents[1] / "results" / "attacks" / "membership"
+FOLDER = Path(summary.__file__).parents[2] / "results" / "attacks" / "membership"
 PAGE = (FOLDER / "README.md").read_text()
 DATA = ("hospitals", "umls")
 WAYS = ("score", "loss", "rank", *(f"{way}, same graph" for way in ("calibrated", "lira", "lira-linear", "rmia")))

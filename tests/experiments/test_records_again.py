@@ -17,7 +17,7 @@ from experiments.reporting.summary import __file__ as summary_file
 from experiments.runs.record import Record, is_record, read_record, vector_level
 from fkgsec.data.catalogue import DATA_VARIABLE
 
-RESULTS = Path(summary_file).parents[1] / "results"
+RESULTS = Path(summary_file).parents[2] / "results"
 NUM_CHEAPEST = 3
 REMADE = ("ddb14-fed5-fedr-6rounds", "ddb14-fed5-fede-published16")
 

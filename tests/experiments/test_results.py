@@ -14,7 +14,7 @@ from experiments.reporting.convergence import convergence
 from experiments.runs.compare import read_comparison
 from experiments.runs.record import SCHEMA, Environment, Record, read_record
 
-FOLDER = Path(summary.__file__).parents[1] / "results"
+FOLDER = Path(summary.__file__).parents[2] / "results"
 RECORDS = {path.stem: read_record(path) for path in sorted(FOLDER.glob("*.json"))}
 FOLDERS = (FOLDER, FOLDER / "defended", FOLDER / "recipes", FOLDER / "attacks", FOLDER / "active", FOLDER / "encoders")
 for path in sorted(path for folder in FOLDERS[1:] for path in folder.glob("*.json")):

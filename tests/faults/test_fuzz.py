@@ -121,7 +121,7 @@ TARGETS = (
     Target("experiment", "t.yaml", lambda folder: (EXPERIMENTS / "specs" / "zhang2022_fedr_table7.yaml").read_bytes(),
            read_experiment),
     Target("record", "record.json",
-           lambda folder: (EXPERIMENTS / "results" / "ddb14-fed5-fedr-6rounds.json").read_bytes(), read_record),
+           lambda folder: (EXPERIMENTS.parent / "results" / "ddb14-fed5-fedr-6rounds.json").read_bytes(), read_record),
     Target("baseline", "baseline.json", text('{"schema": "fkgsec/baseline/1", "figures": {}}'), read_baseline),
     Target("escrow", "escrow.json", escrow, lambda path: read_escrow(path, federation())),
     Target("forget", "forget.tsv", text("e0\tr0\te0\n"), lambda path: read_forget(path, federation())),

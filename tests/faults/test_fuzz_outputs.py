@@ -34,7 +34,7 @@ from experiments.runs.record import Record, encode_record, read_record
 from experiments.runs.run import data_name
 from fkgsec.estimate import proportion
 
-RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 MANY = int(os.environ.get("FKGSEC_INPUTS", "60"))  # sets of names
 NASTY = (
     "$\\frac$", "$x$", "<script>alert(1)</script>", "</td><img src=x onerror=alert(1)>", "=HYPERLINK(1)", "@a", "-1+1", "|a|",

@@ -112,7 +112,7 @@ def test_plain_values_are_read_as_they_look(tmp_path: Path) -> None:
     "content", ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, "[]", "\xff"]
 )
 def test_one_hostile_record_does_not_hide_the_others(content: str, tmp_path: Path) -> None:
-    records = Path(__file__).parents[2] / "experiments" / "results"
+    records = Path(__file__).parents[2] / "results"
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "record.json").write_bytes((records / "ddb14-fed5-fedr-6rounds.json").read_bytes())
     (tmp_path / "bad").mkdir()

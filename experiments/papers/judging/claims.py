@@ -329,7 +329,7 @@ def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results, smalles
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
                 fewer = [share <= claim.most_bytes for share in shares]
                 readings.add("for" if all(fewer) else "undecided" if any(fewer) else "against")
-            remarks += [f"other data: {first.stated['data']}"] if first.other_data and "data" in first.stated else []
+            remarks += [first.other_data] if first.other_data else []
             commands = dict.fromkeys(of_seed[seed].environment.command for of_seed in runs for seed in seeds)
             yield Pair(
                 f"{table.name}: {first.row}, {second.row}, {first.column}", full, compared.first, compared.second, excess,

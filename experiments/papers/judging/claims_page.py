@@ -57,7 +57,7 @@ def rule_lines() -> list[str]:
 
 def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[str]:
     """The page in Markdown. Args: left_out: of `admit`."""
-    command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
+    command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
     lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone.", "", *rule_lines(), ""]
     lines += left_out_lines(left_out)
     lines += markdown_lines(summary_sheet(judged))

@@ -99,7 +99,7 @@ def test_the_proposed_policy_fails_without_the_defense(partition: str, tmp_path:
 
 def run_of(figures: dict[str, Estimate], guess: float = 0.1) -> Finished:
     """A run with these figures of ERR and TRR under collusion."""
-    record = read_record(Path(__file__).parents[3] / "experiments/results/fb15k237-c3-fede.json")
+    record = read_record(Path(__file__).parents[3] / "results/fb15k237-c3-fede.json")
     row = next(row for row in record.leakage if row.victim == ALL)
     changes = {f"{name}_baseline": exact(guess, figure.n) for name, figure in figures.items()}
     row = msgspec.structs.replace(

@@ -13,7 +13,7 @@ from experiments.integrity.signing import check_signature, draw_key, sign_record
 from experiments.runs.record import read_record
 from fkgsec.errors import RunError
 
-COMMITTED = Path(__file__).parents[3] / "experiments/results/tables/kge/fedr-table2-transe-local-ddb14-c20-seed0.json"
+COMMITTED = Path(__file__).parents[3] / "results/tables/kge/fedr-table2-transe-local-ddb14-c20-seed0.json"
 
 
 @pytest.fixture

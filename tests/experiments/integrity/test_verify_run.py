@@ -28,7 +28,7 @@ from protocols.noise.guarantee import Guarantee
 
 TINY = {"size": 600, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
-RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def fkgsec(*arguments: str | Path) -> tuple[int, list[str], str]:

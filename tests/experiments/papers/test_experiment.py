@@ -559,7 +559,7 @@ def test_an_attack_where_the_file_asks_for_one(tmp_path: Path) -> None:
 def record_of(cell: Cell, mrr: float, *, seed: int = 0, bytes_a_round: int = 10, **changes: Any) -> Record:
     """A record of a cell with this test MRR, validated in rounds 1 to 4 at 0.1, 0.2, 0.21 and 0.2."""
     assert cell.spec
-    template = read_record(Path(summary_file).parents[1] / "results" / "ddb14-clean5-fedr.json")
+    template = read_record(Path(summary_file).parents[2] / "results" / "ddb14-clean5-fedr.json")
     rounds = [RoundEntry(0, None, None, 0, 0, 0.0)]
     rounds += [RoundEntry(n, 1.0, v, bytes_a_round, 0, 0.0) for n, v in enumerate((0.1, 0.2, 0.21, 0.2), 1)]
     return msgspec.structs.replace(
@@ -715,7 +715,7 @@ def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
 
 def test_test_triples_that_stand_in_train_are_remarked(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, TINY))
-    leaky = read_record(Path(summary_file).parents[1] / "results" / "ddb14-fed5-fedr.json")
+    leaky = read_record(Path(summary_file).parents[2] / "results" / "ddb14-fed5-fedr.json")
     results = Results(attack=False)
     made = record_of(experiment.cells[0], 0.4)
     results.add(msgspec.structs.replace(made, utility_by_leak=leaky.utility_by_leak))

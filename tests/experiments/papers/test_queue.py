@@ -24,7 +24,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.task import TASKS
 
-RESULTS = Path(summary_file).parents[1] / "results"
+RESULTS = Path(summary_file).parents[2] / "results"
 FEDR = RESULTS / "ddb14-fed5-fedr.json"
 TABLE = """
 title: A table

@@ -22,7 +22,7 @@ from experiments.runs.stored import encode_stored
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
 
-RECORD = read_record(Path(__file__).parents[3] / "experiments" / "results" / "attacks" / "hospitals-transe.json")
+RECORD = read_record(Path(__file__).parents[3] / "results" / "attacks" / "hospitals-transe.json")
 
 
 def figure(attack: str, metric: str, value: float, **details: object) -> Figure:

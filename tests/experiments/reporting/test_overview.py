@@ -15,7 +15,7 @@ from experiments.reporting.verdict import verdict_of
 from experiments.runs.record import read_record
 from fkgsec.errors import RunError
 
-RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 ATTACKED, GRAPHS = "attacks/nations-transe.json", "attacks/graphs/properties-dp.json"
 NASTY = "<b onclick=alert(1)>&\"'"
 

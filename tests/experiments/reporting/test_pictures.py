@@ -9,7 +9,7 @@ from experiments.reporting.pictures import draw_comparison, draw_picture
 from experiments.runs.record import Record
 from experiments.runs.stored import decode_stored
 
-RECORDS = Path("experiments/results/attacks")
+RECORDS = Path("results/attacks")
 LONG = "x" * 300
 
 

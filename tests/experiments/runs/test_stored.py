@@ -24,7 +24,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import FederationOptions, nested
 
-RESULTS = Path(__file__).parents[3] / "experiments" / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
 
 
@@ -145,7 +145,7 @@ class TestEarlierVersions:
         assert f"{path}: not a record of schema" in err
 
     def test_the_committed_comparison_that_mixed_temperatures_says_so(self) -> None:
-        folder = Path(__file__).parents[3] / "experiments/results"
+        folder = Path(__file__).parents[3] / "results"
         mixed = {}
         for path in sorted([*folder.glob("defended/*.json"), *folder.glob("recipes/*.json")]):
             comparison = read_comparison(path)

@@ -14,7 +14,7 @@ from experiments.runs.stored import decode_stored
 from experiments.unlearning.summary import mean_of, read_verification
 from experiments.unlearning.verification import Verification
 
-FOLDER = Path(summary.__file__).parents[1] / "results" / "unlearning"
+FOLDER = Path(summary.__file__).parents[2] / "results" / "unlearning"
 RECORDS: dict[str, Verification] = {
     path.stem: made for path in sorted(FOLDER.glob("*.json")) if (made := read_verification(path))
 }

@@ -17,7 +17,7 @@ from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.runs.record import Bytes, Record, encode_record, read_record
 from fkgsec.estimate import Estimate, exact
 
-RESULTS = Path("experiments/results")
+RESULTS = Path("results")
 CELL = "TransE FedR DDB14 C5"
 replace = msgspec.structs.replace
 

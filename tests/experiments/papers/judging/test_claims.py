@@ -33,7 +33,7 @@ from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.kge.local.evaluation import utility
 
-RESULTS = Path(summary_file).parents[1] / "results"
+RESULTS = Path(summary_file).parents[2] / "results"
 PAPERS = os.environ.get("FKGSEC_PAPERS")
 FOR: list[Reading] = ["for"]
 ROWS = ("TransE FedR", "TransE FedE")
@@ -395,5 +395,5 @@ def test_the_committed_page_is_what_the_records_say() -> None:
     assert not unreadable
     judged = judge_claims(read_claims(), read_experiments(), records)
     made = "\n".join([*page_lines(judged), ""])
-    command = "fkgsec experiment claims experiments/results --markdown docs/reproduction.md --overwrite"
+    command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
     assert Path("docs/reproduction.md").read_text() == made, f"a record or a claim changed: {command}"

@@ -21,7 +21,7 @@ from experiments.papers.spec import Experiment, find_experiment, read_experiment
 from experiments.runs.record import Record
 from fkgsec.errors import RunError
 
-RESULTS = Path("experiments/results")
+RESULTS = Path("results")
 SINGLE, FEDE, FEDR = (RESULTS / f"ddb14-fed5-{name}.json" for name in ("single", "fede-published", "fedr"))
 CELL = "TransE FedE DDB14 C5"
 
@@ -40,7 +40,7 @@ def test_the_committed_page_is_what_the_records_say() -> None:
     assert not unreadable
     board = make_scoreboard(read_experiments(), records)
     made = "\n".join([*scoreboard_lines(board), ""])
-    command = "fkgsec experiment status experiments/results --markdown experiments/results/scoreboard.md --overwrite"
+    command = "fkgsec experiment status results --markdown results/scoreboard.md --overwrite"
     assert (RESULTS / "scoreboard.md").read_text() == made, f"a record or a file changed: {command}"
     for page in (Path("README.md"), RESULTS / "README.md"):
         assert total_line(board) in " ".join(page.read_text().split()), page

@@ -42,7 +42,7 @@ from fkgsec.estimate import Estimate
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20",
          "--eval-every", "1", "--device", "cpu"]  # fmt: skip
 CASES = ("none", "fedr", "psu,secagg")
-RESULTS = Path(__file__).parents[4] / "experiments" / "results"
+RESULTS = Path(__file__).parents[4] / "results"
 VOID = {"meta", "link", "br", "img", "input", "wbr"}
 NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 

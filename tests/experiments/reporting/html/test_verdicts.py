@@ -24,7 +24,7 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.options import run_identities
 
-RESULTS = Path(__file__).parents[4] / "experiments" / "results"
+RESULTS = Path(__file__).parents[4] / "results"
 ATTACKED, AUDIT = RESULTS / "attacks" / "nations-transe.json", RESULTS / "unlearning" / "c3-delete.json"
 NASTY = "<script>alert(1)</script>"
 

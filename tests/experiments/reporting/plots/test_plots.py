@@ -16,7 +16,7 @@ from experiments.reporting.pictures import COLOURS, PICTURES, bytes_by_run, conv
 from experiments.reporting.plot_cli import places_of
 from experiments.runs.record import read_record
 
-RESULTS = Path(__file__).parents[4] / "experiments/results"
+RESULTS = Path(__file__).parents[4] / "results"
 FEDE, FEDR = RESULTS / "fb15k237-c3-fede.json", RESULTS / "fb15k237-c3-fedr.json"
 
 
