@@ -11,7 +11,7 @@ from attacks.laboratory import Laboratory
 from attacks.registry import Attack, Case, attack_view
 from attacks.view import ATTACKED, GRAPH, MODELS, THREAT_MODELS, AttackedTask
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnResult
 
 KINSHIP = "client-kinship"
 

@@ -14,8 +14,7 @@ from attacks.view import THREAT_MODELS, build_view
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.local.result import KgeResult
-from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.options import KgeOptions, KgeResult
 
 MODELS = ("noge", "kb-gat")
 SMALL: dict[str, Any] = {

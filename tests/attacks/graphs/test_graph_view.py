@@ -18,8 +18,7 @@ from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, QuantisedRows, client_party
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs, GraphSet
 from fkgsec.graphs.split import by_dataset

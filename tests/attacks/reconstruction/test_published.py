@@ -9,10 +9,10 @@ from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL, THREAT_MODELS, build_view
-from fkgsec import FederationResult
+from fkgsec.kge.options import KgeResult
 
 
-def published_rows(result: FederationResult, threat: str, leak: float) -> dict[str, Leakage]:
+def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Leakage]:
     options = AttackOptions(threat=(threat,), leak=(leak,), metric="published")
     rows, items = attack_federation(result, options)
     assert len(items) == 0  # the notebooks' counts are not sums over items

@@ -13,8 +13,7 @@ from attacks.view import ALL, THREAT_MODELS, build_view
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.sets import FederatedGraphs
 
