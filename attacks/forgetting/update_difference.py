@@ -17,7 +17,8 @@ import numpy as np
 
 from attacks.membership.audits import Audited
 from attacks.membership.figures import MembershipResult, measure_membership
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.kge.options import KgeResult

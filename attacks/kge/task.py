@@ -17,8 +17,8 @@ from attacks.kge.leak_draws import other_seeds, widen
 from attacks.kge.row_order import RowOrder
 from attacks.kge.view import KgeView, kge_view
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import DEFAULT, Attack, Case, attack_view
-from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask, ThreatModel
+from attacks.registry import ATTACKED, DEFAULT, Attack, AttackedTask, Case, attack_view
+from attacks.view import KGE, THREAT_MODELS, ThreatModel
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES

@@ -19,8 +19,8 @@ from attacks.figure import Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.reconstruction.leakage import Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
-from attacks.registry import RECONSTRUCTION, default_threats, run_attacks
-from attacks.view import THREAT_MODELS, build_view, check_attackable
+from attacks.registry import RECONSTRUCTION, build_view, default_threats, run_attacks
+from attacks.view import THREAT_MODELS, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
 from experiments.runs.spec import Spec

@@ -15,8 +15,9 @@ import torch
 from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
+from attacks.registry import build_view
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
-from attacks.view import ALL, THREAT_MODELS, View, build_view
+from attacks.view import ALL, THREAT_MODELS, View
 from defenses.transport import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.errors import ThreatModelError

@@ -16,7 +16,8 @@ from attacks.reconstruction.inference import (
     infer_relations,
     rank_pairs,
 )
-from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
+from attacks.registry import build_view
+from attacks.view import KGE, THREAT_MODELS, View, threat_models
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
+from attacks.registry import build_view
+from attacks.view import KGE, THREAT_MODELS, View, threat_models
 from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.federation.loop import run_federation

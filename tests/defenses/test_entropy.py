@@ -17,7 +17,8 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from attacks.view import KGE, build_view, threat_models
+from attacks.registry import build_view
+from attacks.view import KGE, threat_models
 from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record

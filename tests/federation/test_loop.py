@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint

@@ -13,7 +13,8 @@ import torch
 from attacks import AttackOptions, GraphAttackOptions, run_attacks
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.view import GraphView, joined_sets
-from attacks.view import THREAT_MODELS, attacked_task, build_view, threat_models
+from attacks.registry import attacked_task, build_view
+from attacks.view import THREAT_MODELS, threat_models
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, QuantisedRows, client_party

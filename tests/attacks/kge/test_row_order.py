@@ -10,8 +10,8 @@ from attacks.figure import Figure
 from attacks.kge.row_order import RowOrder
 from attacks.laboratory import Laboratory
 from attacks.reconstruction.options import AttackOptions
-from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-from attacks.view import THREAT_MODELS, View, build_view
+from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+from attacks.view import THREAT_MODELS, View
 from fkgsec.estimate import proportion
 from fkgsec.kge.options import KgeResult
 

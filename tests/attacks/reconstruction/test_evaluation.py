@@ -17,8 +17,8 @@ from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.unlinked import Unlinked
-from attacks.registry import default_threats
-from attacks.view import ALL, THREAT_MODELS, View, build_view
+from attacks.registry import build_view, default_threats
+from attacks.view import ALL, THREAT_MODELS, View
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate

@@ -17,7 +17,8 @@ from attacks.reconstruction.leakage import INFERENCES, Leakage
 from attacks.reconstruction.learned import learn_relations
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS
 from fkgsec import FederationOptions, KgeModel, generate_consortium, load_dataset, partition
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName

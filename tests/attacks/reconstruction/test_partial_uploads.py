@@ -18,7 +18,8 @@ from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.inference import rank_pairs
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, View, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS, View
 from fkgsec import ClientGraph, FederationOptions, generate_consortium
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry

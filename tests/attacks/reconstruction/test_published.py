@@ -8,7 +8,8 @@ import pytest
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS
 from fkgsec.kge.options import KgeResult
 
 

@@ -8,8 +8,8 @@ import pytest
 from attacks.graphs.inversion.evaluation import METRICS, NAME, claim, stepped_graphs
 from attacks.graphs.inversion.similarity import LabelledGraph
 from attacks.graphs.options import GraphAttackOptions
-from attacks.registry import Figure, run_attacks
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import Figure, build_view, run_attacks
+from attacks.view import ALL, THREAT_MODELS
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
