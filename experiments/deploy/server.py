@@ -35,19 +35,20 @@ from experiments.deploy.core.conversation import Ask, Conversation, Journal, Pos
 from experiments.deploy.core.exchange import server_exchange
 from experiments.deploy.core.measure import PARTS, Measured, check_measured, reached
 from experiments.deploy.core.messages import Hello, Trained, Validated, decode
-from experiments.integrity.origin import Origin, sealed
+from experiments.integrity.origin import Origin
 from experiments.runs.record import (
+    ABSENT,
     SCHEMA,
     Bytes,
     DataRecord,
     Record,
     encode_record,
     environment_of,
+    sealed,
     write_atomically,
 )
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import locked
-from experiments.tasks.contradictions import ABSENT
 from experiments.tasks.kge import TASK, Spec
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Uploaded
