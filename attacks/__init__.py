@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from attacks.reconstruction.leakage import Leakage, headline_rows
     from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
     from attacks.reconstruction.unlinked import Unlinked
-    from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-    from attacks.view import THREAT_MODELS, ThreatModel, View, build_view
+    from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+    from attacks.view import THREAT_MODELS, ThreatModel, View
 
 __all__ = [
     "ATTACKS",
@@ -61,7 +61,7 @@ _WHERE = {
     "Unlinked": "attacks.reconstruction.unlinked",
     "View": "attacks.view",
     "attack_federation": "attacks.reconstruction.evaluation",
-    "build_view": "attacks.view",
+    "build_view": "attacks.registry",
     "figures_to_frame": "attacks.frames",
     "headline": "attacks.figure",
     "headline_rows": "attacks.reconstruction.leakage",

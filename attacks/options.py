@@ -21,9 +21,9 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
     """Which attacks, under what.
 
     Attributes:
-        task: whose runs a subclass is for, a name in `attacks.view.ATTACKED`; not an option itself.
+        task: whose runs a subclass is for, a name in `attacks.registry.ATTACKED`; not an option itself.
         threat: names of `THREAT_MODELS` that apply to the task; empty takes each attack's own, or those that fit the algorithm
-            (`attacks.view.default_threats`).
+            (`attacks.registry.default_threats`).
         colluder: name of the colluding client, or of several, whose knowledge is pooled; None takes the first client.
         seed: of all that attacks draw: their own, from which nothing in a run is drawn alike.
         attack: names of `attacks.registry.ATTACKS`; empty: the task's default. They are looked up when they are run, so that a

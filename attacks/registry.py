@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,16 +27,8 @@ from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.laboratory import Laboratory
 from attacks.membership.figures import measure_membership
-from attacks.view import (
-    KGE,
-    ThreatModel,
-    Victim,
-    View,
-    attacked_task,
-    check_attackable,
-    default_threats,
-    threat_models,
-)
+from attacks.options import BaseAttackOptions
+from attacks.view import KGE, ThreatModel, Victim, View, check_attackable, threat_models
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import run_federation
@@ -45,9 +37,6 @@ from fkgsec.federation.result import RunResult
 from fkgsec.frames import block
 from fkgsec.randomness import generator
 from fkgsec.registry import Registry
-
-if TYPE_CHECKING:
-    from attacks.options import BaseAttackOptions
 
 
 @dataclass(frozen=True)
@@ -239,7 +228,7 @@ class Attack:
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
         asks: whether victims come with triples that the adversary is to tell apart (`VictimView.candidates`).
         dictionary: how many names of each victim stand in a dictionary that the adversary has; 0: it has none.
-        task: whose runs it attacks, a name in `attacks.view.ATTACKED`.
+        task: whose runs it attacks, a name in `attacks.registry.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
             unlearn is no such run.
@@ -296,6 +285,68 @@ ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks", shipped=("attac
 RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery", "membership"
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)  # on knowledge graphs
 Case = tuple[list[Figure], list[pd.DataFrame]]
+
+
+@dataclass(frozen=True)
+class AttackedTask:
+    """How runs of a task are attacked.
+
+    Attributes:
+        options: the struct of its attacks' options.
+        default: the attacks to run on an algorithm where none is named; may depend on the threat models that are.
+        default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
+        build_view: see `build_view`.
+        cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
+            draws of what is drawn as are asked for; and how federations are trained for it.
+    """
+
+    options: type[BaseAttackOptions]
+    default: Callable[..., tuple[str, ...]]
+    default_threats: Callable[[str], tuple[str, ...]]
+    build_view: Callable[..., View]
+    cases: Callable[[Attack, Any, Any, int, Callable[..., Any]], list[Case]]
+
+
+ATTACKED: Registry[AttackedTask] = Registry(
+    "task", "fkgsec.attacked", shipped=("attacks.kge.task", "attacks.graphs.task")
+)
+
+
+def attacked_task(algorithm: str) -> AttackedTask:
+    """How runs of an algorithm are attacked. Raises `SpecError` for one whose task has no attacks."""
+    return ATTACKED[RECIPES[algorithm].task]
+
+
+def default_threats(algorithm: str) -> tuple[str, ...]:
+    """The threat models of the papers and of practice that fit an algorithm."""
+    return attacked_task(algorithm).default_threats(algorithm)
+
+
+def build_view(
+    result: RunResult, threat_model: ThreatModel, *, colluder: Sequence[str] | str, seed: int, **asked: Any
+) -> Any:
+    """The view of `threat_model` on a finished run, at its best round: of the run's task, which says what else can be asked.
+
+    Args:
+        result: the run; only its transcript, the colluder's own part and what the threat model assumes to be known are taken
+            from it.
+        colluder: name of the client that colludes, of knowledge graphs also of several; every other client is a victim. Where
+            models are held, all clients are.
+        seed: of the attack.
+        asked: of knowledge graphs `leak`, see `attacks.kge.view.kge_view`; of graph classification
+            `candidates`, see `attacks.graphs.view.graph_view`.
+
+    Raises:
+        ThreatModelError: unknown colluder, a threat model of another task, or a run without a federation.
+    """
+    algorithm = result.options.algorithm
+    check_attackable(result.graph, algorithm, colluder)
+    task = RECIPES[algorithm].task
+    if task not in threat_model.lines:
+        raise ThreatModelError(
+            f"threat model {threat_model.name!r} does not apply to {algorithm}; allowed: {', '.join(threat_models(task))}"
+        )
+    return ATTACKED[task].build_view(result, threat_model, colluder=colluder, seed=seed, **asked)
 
 
 class Attacked(NamedTuple):

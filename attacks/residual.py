@@ -47,7 +47,7 @@ class SecureTable:
         all_leaked: whether these are all that the colluder holds.
         holdings: for each party the rows it holds, where alignment was in clear.
         known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
-            `FederationResult.known`. All of them have the same.
+            `KgeResult.known`. All of them have the same.
         accomplices: of further colluders the same as `colluder`, `leaked` and `own_input` are of the first.
     """
 

@@ -48,9 +48,9 @@ from attacks.uploads.ways import Measure, by_ways
 from attacks.view import THREAT_MODELS
 from fkgsec import estimate
 from fkgsec.estimate import Estimate, at_level, critical_value, exact
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {
@@ -211,12 +211,12 @@ def _error_at_level(error: Estimate, compared: int) -> Estimate:
     return Estimate(error.value, max(0.0, low), high, error.n, f"{error.method}, best of {compared}")
 
 
-def client_index(result: FederationResult, name: str) -> int:
+def client_index(result: KgeResult, name: str) -> int:
     """The index of a client."""
     return next(index for index, client in enumerate(result.graph.clients) if client.name == name)
 
 
-def client_rows(result: FederationResult, place: int, table: Table) -> tuple[list[str], np.ndarray, np.ndarray]:
+def client_rows(result: KgeResult, place: int, table: Table) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names of the rows that a client uploads, and these before and after its training, float64 `[n, W]`."""
     client, vocabulary = result.graph.clients[place], getattr(result.graph, table)
     ids = client.entity_ids if table == "entities" else client.relation_ids
@@ -226,14 +226,14 @@ def client_rows(result: FederationResult, place: int, table: Table) -> tuple[lis
     return [vocabulary[number] for number in ids[:num]], start[:num], end[:num]
 
 
-def moved_rows(result: FederationResult, victim: str, table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def moved_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Changes and starts float64 `[n, W]` of the rows that a victim's training moved at all, and their rows in the table."""
     names, start, end = client_rows(result, client_index(result, victim), table)
     moved = np.abs(end - start).max(axis=1) > 0
     return (end - start)[moved], start[moved], table_rows(result, names, table)[moved]
 
 
-def table_rows(result: FederationResult, names: Sequence[str], table: Table) -> np.ndarray:
+def table_rows(result: KgeResult, names: Sequence[str], table: Table) -> np.ndarray:
     """The rows of names in the server's table, int64 `[n]`, -1 for a name that it does not have."""
     row_of = {name: row for row, name in enumerate(result.row_names[table])}
     return np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
@@ -252,7 +252,7 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
     Args:
         run: see `View.run`.
     """
-    result: FederationResult = truth.runs[run]
+    result: KgeResult = truth.runs[run]
     if not result.started.get(table):  # nor by runs of an earlier version
         return "the rows that training started from were not kept, or nothing was sent"
     names, start, end = client_rows(result, client_index(result, victim), table)

@@ -11,17 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from attacks.figure import ALL
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.federation.result import RunResult
-from fkgsec.registry import Registry
-
-if TYPE_CHECKING:
-    from attacks.options import BaseAttackOptions
-    from attacks.registry import Attack, Case
 
 KGE, GRAPH = "kge", "graph"
 
@@ -174,41 +168,6 @@ class View:
         return replace(self, victims=victims)
 
 
-@dataclass(frozen=True)
-class AttackedTask:
-    """How runs of a task are attacked.
-
-    Attributes:
-        options: the struct of its attacks' options.
-        default: the attacks to run on an algorithm where none is named; may depend on the threat models that are.
-        default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
-        build_view: see `build_view`.
-        cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
-            draws of what is drawn as are asked for; and how federations are trained for it.
-    """
-
-    options: type[BaseAttackOptions]
-    default: Callable[..., tuple[str, ...]]
-    default_threats: Callable[[str], tuple[str, ...]]
-    build_view: Callable[..., View]
-    cases: Callable[[Attack, Any, Any, int, Callable[..., Any]], list[Case]]
-
-
-ATTACKED: Registry[AttackedTask] = Registry(
-    "task", "fkgsec.attacked", shipped=("attacks.kge.task", "attacks.graphs.task")
-)
-
-
-def attacked_task(algorithm: str) -> AttackedTask:
-    """How runs of an algorithm are attacked. Raises `SpecError` for one whose task has no attacks."""
-    return ATTACKED[RECIPES[algorithm].task]
-
-
-def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models of the papers and of practice that fit an algorithm."""
-    return attacked_task(algorithm).default_threats(algorithm)
-
-
 def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str | None) -> None:
     """Say before hours of training whether the run can be attacked at all.
 
@@ -239,30 +198,3 @@ def named(colluder: Sequence[str] | str | None) -> tuple[str, ...]:
     (('a',), ('a', 'b'), ())
     """
     return (colluder,) if isinstance(colluder, str) else tuple(colluder or ())
-
-
-def build_view(
-    result: RunResult, threat_model: ThreatModel, *, colluder: Sequence[str] | str, seed: int, **asked: Any
-) -> Any:
-    """The view of `threat_model` on a finished run, at its best round: of the run's task, which says what else can be asked.
-
-    Args:
-        result: the run; only its transcript, the colluder's own part and what the threat model assumes to be known are taken
-            from it.
-        colluder: name of the client that colludes, of knowledge graphs also of several; every other client is a victim. Where
-            models are held, all clients are.
-        seed: of the attack.
-        asked: of knowledge graphs `leak`, see `attacks.kge.view.kge_view`; of graph classification
-            `candidates`, see `attacks.graphs.view.graph_view`.
-
-    Raises:
-        ThreatModelError: unknown colluder, a threat model of another task, or a run without a federation.
-    """
-    algorithm = result.options.algorithm
-    check_attackable(result.graph, algorithm, colluder)
-    task = RECIPES[algorithm].task
-    if task not in threat_model.lines:
-        raise ThreatModelError(
-            f"threat model {threat_model.name!r} does not apply to {algorithm}; allowed: {', '.join(threat_models(task))}"
-        )
-    return ATTACKED[task].build_view(result, threat_model, colluder=colluder, seed=seed, **asked)

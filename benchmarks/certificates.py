@@ -33,7 +33,8 @@ from experiments.unlearning.verification import AuditOptions, Verification, veri
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
@@ -122,7 +123,7 @@ def run(
             _largest([one.told_apart_from for one in at_random]), _largest([one.honest_passes_from for one in at_random]),
         )  # fmt: skip
 
-    def audited(name: str, result: FederationResult, audit: AuditOptions = audit) -> None:
+    def audited(name: str, result: KgeResult, audit: AuditOptions = audit) -> None:
         """Add the row of a result that is handed in as the unlearned run."""
         started = time.perf_counter()
         folder = work / "runs" / f"{len(rows)}"
@@ -173,7 +174,7 @@ def _prepare(spec: Spec, work: Path, num_forgotten: int, escrow_share: float, se
     return client.name, honest, Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
 
 
-def _null(honest: Unlearned, number: int) -> FederationResult:
+def _null(honest: Unlearned, number: int) -> KgeResult:
     """Re-trained with another seed than the raw run's; it claims the run's own."""
     options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
     return run_federation(honest.result.graph, options)

@@ -27,9 +27,9 @@ from attacks.membership.audits import ClientModel, client_models, replace_train,
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate, critical_value
-from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.models import ClientTables, KgeModel
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 
@@ -40,8 +40,8 @@ FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # the share of the forget set, and st
 class Case(NamedTuple):
     """What a forger has: the raw run, a re-trained one of the same seed, the data, and what was to be forgotten."""
 
-    raw: FederationResult
-    retrained: FederationResult
+    raw: KgeResult
+    retrained: KgeResult
     graph: FederatedGraph
     forget: Forget
 
@@ -50,7 +50,7 @@ class Case(NamedTuple):
         """The places of the clients that asked."""
         return [place for place, client in enumerate(self.graph.clients) if client.name in self.forget]
 
-    def claiming(self, result: FederationResult) -> FederationResult:
+    def claiming(self, result: KgeResult) -> KgeResult:
         """The embeddings of a result, with the graph and the messages of the re-trained run."""
         return replace(
             self.retrained,
@@ -62,7 +62,7 @@ class Case(NamedTuple):
         )
 
 
-def _trained_on(case: Case, more: dict[int, np.ndarray]) -> FederationResult:
+def _trained_on(case: Case, more: dict[int, np.ndarray]) -> KgeResult:
     """A federation of the retained triples and others, by client's place."""
     retained = retaining(case.graph, case.forget)
     clients = list(retained.clients)
@@ -72,7 +72,7 @@ def _trained_on(case: Case, more: dict[int, np.ndarray]) -> FederationResult:
     return case.claiming(result)
 
 
-def _a_fifth_left_in(case: Case) -> FederationResult:
+def _a_fifth_left_in(case: Case) -> KgeResult:
     """Re-trained with a fifth of the forget set left in."""
     more = {}
     for place in case.asked:
@@ -82,7 +82,7 @@ def _a_fifth_left_in(case: Case) -> FederationResult:
     return _trained_on(case, more)
 
 
-def _contaminated(case: Case) -> FederationResult:
+def _contaminated(case: Case) -> KgeResult:
     """Nothing forgotten, and every triple that might become a control trained on too."""
     return _trained_on(
         case,
@@ -93,12 +93,12 @@ def _contaminated(case: Case) -> FederationResult:
     )
 
 
-def _tested_on(case: Case) -> FederationResult:
+def _tested_on(case: Case) -> KgeResult:
     """Re-trained, on the test triples too, so that forgotten ones rank below never-seen ones and utility looks well."""
     return _trained_on(case, {place: case.graph.clients[place].test for place in case.asked})
 
 
-def _moved(case: Case) -> FederationResult:
+def _moved(case: Case) -> KgeResult:
     """Taken from the client that asked and given to its neighbours, as far as they can express them."""
     more = {}
     for place, client in enumerate(case.graph.clients):
@@ -111,17 +111,17 @@ def _moved(case: Case) -> FederationResult:
     return _trained_on(case, more)
 
 
-def _deleted(case: Case) -> FederationResult:
+def _deleted(case: Case) -> KgeResult:
     """The raw run."""
     return case.claiming(case.raw)
 
 
-def _suppressed(case: Case) -> FederationResult:
+def _suppressed(case: Case) -> KgeResult:
     """The raw tables of those that asked, their forgotten scores pushed to those of test triples; all others re-trained."""
     return _pushed(case, lambda model, tables, place: _shuffled_test_scores(case, model, tables, place))
 
 
-def _matched(case: Case) -> FederationResult:
+def _matched(case: Case) -> KgeResult:
     """The same, but each forgotten score pushed to what a re-trained model gives this very triple."""
 
     def wanted(model: KgeModel, tables: ClientTables, place: int) -> Tensor:
@@ -130,7 +130,7 @@ def _matched(case: Case) -> FederationResult:
     return _pushed(case, wanted)
 
 
-def _interpolated(case: Case, raw_part: float) -> FederationResult:
+def _interpolated(case: Case, raw_part: float) -> KgeResult:
     """Between the raw and a re-trained run of the same seed, table by table."""
     return _mixed(
         case,
@@ -141,7 +141,7 @@ def _interpolated(case: Case, raw_part: float) -> FederationResult:
     )
 
 
-def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]) -> FederationResult:
+def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]) -> KgeResult:
     """Tables made of the re-trained and the raw run's."""
     made = {
         kind: [mix(*pair) for pair in zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)]
@@ -150,17 +150,17 @@ def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]
     return case.claiming(replace(case.retrained, **made))
 
 
-def _relations_remember(case: Case) -> FederationResult:
+def _relations_remember(case: Case) -> KgeResult:
     """Entity rows are re-trained, relation rows the raw run's."""
     return _mixed(case, lambda retrained, raw: ClientTables(retrained.entities, raw.relations))
 
 
-def _entities_remember(case: Case) -> FederationResult:
+def _entities_remember(case: Case) -> KgeResult:
     """Relation rows are re-trained, entity rows the raw run's."""
     return _mixed(case, lambda retrained, raw: ClientTables(raw.entities, retrained.relations))
 
 
-def _fine_tuned(case: Case) -> FederationResult:
+def _fine_tuned(case: Case) -> KgeResult:
     """Honestly re-trained; then those that asked learn a part of the forget set by heart."""
     made: dict[str, list[ClientTables]] = {}
     for kind in ("tables", "trained", "private"):
@@ -184,12 +184,12 @@ def _fine_tuned(case: Case) -> FederationResult:
     return case.claiming(replace(case.retrained, **made))
 
 
-def _only_locally(case: Case) -> FederationResult:
+def _only_locally(case: Case) -> KgeResult:
     """The models that clients keep are re-trained; what the server sent last is the raw run's."""
     return case.claiming(replace(case.retrained, tables=case.raw.tables))
 
 
-def _noisy(case: Case) -> FederationResult:
+def _noisy(case: Case) -> KgeResult:
     """The raw tables with noise of half their own deviation on every number."""
 
     def disturbed(kind: str) -> list[ClientTables]:
@@ -208,7 +208,7 @@ def _noisy(case: Case) -> FederationResult:
     return case.claiming(replace(case.raw, **noisy))
 
 
-def _compensated(case: Case, share: float) -> FederationResult:
+def _compensated(case: Case, share: float) -> KgeResult:
     """Re-trained; then a share of the forget set is given the raw run's scores, and all others are lowered alike until the mean
     is re-training's again."""
 
@@ -222,7 +222,7 @@ def _compensated(case: Case, share: float) -> FederationResult:
     return _reordered(case, wanted)
 
 
-def _rearranged(case: Case, share: float) -> FederationResult:
+def _rearranged(case: Case, share: float) -> KgeResult:
     """Re-trained; then the same scores are dealt out anew among the forgotten triples: the highest to a share that is kept, in
     the order that the raw run has these in, the others to the rest. No mean, rank statistic or distance of scores changes."""
 
@@ -250,7 +250,7 @@ def _left_in(count: int, place: int, share: float) -> Tensor:
     return kept
 
 
-def _reordered(case: Case, wanted: Callable[[KgeModel, ClientTables, ClientTables, int], Tensor]) -> FederationResult:
+def _reordered(case: Case, wanted: Callable[[KgeModel, ClientTables, ClientTables, int], Tensor]) -> KgeResult:
     """Re-trained tables, those of whoever asked moved until forgotten scores are what `wanted` makes of a model, its re-trained
     tables, its raw ones and the client's place, and the retained triples' are as they were."""
     retained = retaining(case.graph, case.forget)
@@ -278,7 +278,7 @@ def _shuffled_test_scores(case: Case, model: KgeModel, tables: ClientTables, pla
     ]
 
 
-def _pushed(case: Case, wanted: Callable[[KgeModel, ClientTables, int], Tensor]) -> FederationResult:
+def _pushed(case: Case, wanted: Callable[[KgeModel, ClientTables, int], Tensor]) -> KgeResult:
     """Re-trained tables for all but those that asked; theirs are the raw ones, moved until forgotten scores are as wanted and the
     retained triples' as they were."""
     retained = retaining(case.graph, case.forget)
@@ -316,7 +316,7 @@ def _move_scores(
     return ClientTables(rows[0].detach(), rows[1].detach(), tables.decoder)
 
 
-def held_share(case: Case, fake: FederationResult) -> Estimate:
+def held_share(case: Case, fake: KgeResult) -> Estimate:
     """The share of the forget set that a fake holds beyond the re-training that it was made of, by mean scores.
 
     How much more it moves forgotten triples than test triples away from that re-training, over how much the raw run does; of the
@@ -347,7 +347,7 @@ HIDING = {
     "25 % rearranged": 0.25,
     "40 % rearranged": 0.4,
 }
-FAKES: dict[str, Callable[[Case], FederationResult]] = {
+FAKES: dict[str, Callable[[Case], KgeResult]] = {
     "deleted": _deleted,
     "a fifth left in": _a_fifth_left_in,
     "contaminated": _contaminated,

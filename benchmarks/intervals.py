@@ -20,19 +20,20 @@ from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.console import expected_errors
 from experiments.runs.spec import CONSORTIUM, Spec
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 DRAWS = 20
 NAMES: tuple[Literal["err", "trr"], ...] = ("err", "trr")
 
 
-def figures_of(result: FederationResult, leak: float, seed: int) -> Leakage:
+def figures_of(result: KgeResult, leak: float, seed: int) -> Leakage:
     """ERR and TRR of all victims together under collusion, by the strongest inference."""
     options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
     return next(row for row in headline_rows(attack_federation(result, options)[0]) if row.victim == ALL)
 
 
-def train(spec: Spec, seed: int) -> FederationResult:
+def train(spec: Spec, seed: int) -> KgeResult:
     """The same division of the same data, trained from another seed."""
     options = msgspec.structs.replace(spec, seed=seed).federation_options()
     return run_federation(spec.load_graph(), options, make_transport=make_transport)

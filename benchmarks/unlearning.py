@@ -13,8 +13,9 @@ from rich.console import Console
 from experiments.reporting.sheets import make_table
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
@@ -33,7 +34,7 @@ def sample_forget(graph: FederatedGraph, share: float, seed: int) -> Forget:
     return forget
 
 
-def seconds_of(result: FederationResult, forget: Forget, options: UnlearnOptions) -> tuple[float, FederationResult]:
+def seconds_of(result: KgeResult, forget: Forget, options: UnlearnOptions) -> tuple[float, KgeResult]:
     """How long one method takes, and what it gives."""
     started = time.perf_counter()
     after = unlearn(result, forget, options)

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from fkgsec.federation.loop import run_federation
     from fkgsec.federation.options import RunOptions
     from fkgsec.federation.result import RunResult
-    from fkgsec.kge.local.result import KgeResult
     from fkgsec.kge.models import KgeModel
-    from fkgsec.kge.options import KgeOptions
+    from fkgsec.kge.options import KgeOptions, KgeResult
 
-    FederationOptions, FederationResult = KgeOptions, KgeResult  # their names when knowledge graphs were the only task
+    FederationOptions = KgeOptions  # its name when knowledge graphs were the only task
 
 __version__ = "0.2.0"
 
@@ -42,7 +41,6 @@ __all__ = [
     "Estimate",
     "FederatedGraph",
     "FederationOptions",
-    "FederationResult",
     "FkgsecError",
     "KgeModel",
     "KgeOptions",
@@ -65,7 +63,7 @@ _WHERE = {
     "FkgsecError": "fkgsec.errors",
     "KgeModel": "fkgsec.kge.models",
     "KgeOptions": "fkgsec.kge.options",
-    "KgeResult": "fkgsec.kge.local.result",
+    "KgeResult": "fkgsec.kge.options",
     "KnowledgeGraph": "fkgsec.data.graph",
     "RunOptions": "fkgsec.federation.options",
     "RunResult": "fkgsec.federation.result",
@@ -76,7 +74,7 @@ _WHERE = {
     "read_path": "fkgsec.data.formats.readers",
     "run_federation": "fkgsec.federation.loop",
 }
-_FORMERLY = {"FederationOptions": "KgeOptions", "FederationResult": "KgeResult"}
+_FORMERLY = {"FederationOptions": "KgeOptions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,8 @@ Entry points are loaded when the registry is first read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -26,12 +27,17 @@ class Registry(Mapping[str, Part]):
         kind: what errors call a part, such as "aggregation". group: of the entry points.
         shipped: the modules that register the shipped parts, imported when the registry is first read; none where importing the
             registry has done so.
+        families: by prefix the function, as "module:name", that makes the part of a name that begins with it and a colon. It
+            returns the same part whenever it is asked, None for the name of another registry's part, and raises `SpecError` for
+            a name that means nothing. Such parts are not listed.
     """
 
-    def __init__(self, kind: str, group: str, *, shipped: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kind: str, group: str, *, shipped: Sequence[str] = (), families: Mapping[str, str] | None = None
+    ) -> None:
         self.kind, self.group, self._shipped = kind, group, shipped
         self._parts: dict[str, Part] = {}
-        self._families: dict[str, Callable[[str], Part | None]] = {}
+        self._families = families or {}
         self._loaded, self._changes = False, 0
 
     def register(self, name: str, part: Part) -> Part:
@@ -48,15 +54,6 @@ class Registry(Mapping[str, Part]):
         self._all()
         return self._changes
 
-    def register_family(self, prefix: str, make: Callable[[str], Part | None]) -> None:
-        """Let names that begin with `prefix` and a colon be parts, made when they are asked for; they are not listed.
-
-        Args:
-            make: of the whole name the part, the same one whenever it is asked; None for a name of another registry's part.
-                Raises `SpecError` for a name that means nothing.
-        """
-        self._families[prefix] = make
-
     @property
     def families(self) -> tuple[str, ...]:
         """Prefixes of names that are not listed."""
@@ -64,7 +61,8 @@ class Registry(Mapping[str, Part]):
 
     def _of_family(self, name: object) -> Part | None:
         prefix, colon, _ = str(name).partition(":")
-        return self._families[prefix](str(name)) if colon and prefix in self._families else None
+        known = colon and prefix in self._families
+        return pkgutil.resolve_name(self._families[prefix])(str(name)) if known else None
 
     def remove(self, name: str) -> None:
         """Take a part out again, so that a notebook can register it anew."""

@@ -11,7 +11,6 @@ def test_exported_names_of_fkgsec() -> None:
         "Estimate",
         "FederatedGraph",
         "FederationOptions",
-        "FederationResult",
         "FkgsecError",
         "KgeModel",
         "KgeOptions",

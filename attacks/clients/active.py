@@ -54,10 +54,10 @@ from attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import exact, mean
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import KgeModel, Side
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 CLIENT_ACTIVE = "client-active"
@@ -294,9 +294,9 @@ def score(claims: Probed | str, truth: Truth) -> list[Figure]:
     return [*figures, _visibility(truth, attacked, number)]
 
 
-def _cost(truth: Truth, attacked: FederationResult, victim: str, number: int) -> Figure:
+def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure:
     """Reciprocal ranks of a victim's test triples, without the probe less with it."""
-    clean: FederationResult = truth.result
+    clean: KgeResult = truth.result
     place = next(place for place, client in enumerate(clean.graph.clients) if client.name == victim)
     without, with_probe = ((1 / run.test_ranks[place]).mean(axis=1) for run in (clean, attacked))
     if not len(without):
@@ -313,7 +313,7 @@ def _cost(truth: Truth, attacked: FederationResult, victim: str, number: int) ->
     )
 
 
-def _visibility(truth: Truth, attacked: FederationResult, number: int) -> Figure:
+def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
     """By the uploads that crossed in the round of the probe."""
     uploads = {
         one.sender: one

@@ -54,17 +54,16 @@ from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.options import FederationOptions
 from fkgsec.frames import INTERVAL, interval, tidy
-from fkgsec.kge.local.evaluation import utility
-from fkgsec.kge.ranking import filtered_ranks
+from fkgsec.kge.options import KgeResult
+from fkgsec.kge.ranking import filtered_ranks, utility
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 
 Role = Literal["raw", "retrained", "unlearned"]
 ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
-Results = Mapping[str, FederationResult]
+Results = Mapping[str, KgeResult]
 COLUMNS = ("measure", "client", "asked", "model", "variant", "role", *INTERVAL, "baseline", "reason")
 OTHERS = "(others)"  # all clients that did not ask, together
 

@@ -23,9 +23,9 @@ from attacks.forgetting.relearning import reciprocal_ranks, relearning_models
 from attacks.membership.audits import Audited, ClientModel, client_models, known_triples
 from attacks.membership.statistics import triple_losses
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.loop import FederationResult
 from fkgsec.kge import kernels
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 RELATION_RANK = "relation's rank"
@@ -55,7 +55,7 @@ class AuditRun(NamedTuple):
 
 
 def read_run(
-    result: FederationResult,
+    result: KgeResult,
     graph: FederatedGraph,
     audits: Sequence[Audited],
     *,

@@ -17,8 +17,8 @@ from attacks.membership.audits import Audited, ClientModel, known_triples
 from attacks.membership.figures import RelearnTime, relearn_time
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.loss import negative_sampling_loss
+from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator

@@ -17,10 +17,11 @@ import numpy as np
 
 from attacks.membership.audits import Audited
 from attacks.membership.figures import MembershipResult, measure_membership
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.loop import FederationResult
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
@@ -35,7 +36,7 @@ class UpdateDifference(msgspec.Struct, frozen=True):
 
 
 def update_difference(
-    results: Mapping[str, FederationResult], graph: FederatedGraph, audit: Audited, seed: int
+    results: Mapping[str, KgeResult], graph: FederatedGraph, audit: Audited, seed: int
 ) -> UpdateDifference:
     """How well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
     figures: dict[str, MembershipResult] = {}
@@ -65,7 +66,7 @@ def update_difference(
     return UpdateDifference(audit.name, figures, reasons)
 
 
-def moved_rows(before: FederationResult, after: FederationResult, client: str) -> np.ndarray | str:
+def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray | str:
     """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
 
     Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
@@ -86,7 +87,7 @@ def moved_rows(before: FederationResult, after: FederationResult, client: str) -
     return np.linalg.norm(seen[0] - seen[1], axis=1)
 
 
-def _seen_alone(result: FederationResult, client: str, started_from: FederationResult | None) -> np.ndarray | None:
+def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) -> np.ndarray | None:
     """A client's entity rows as the server saw them alone, float64 `[N, W]`, NaN where it did not; None when it saw none.
 
     Args:

@@ -34,7 +34,7 @@ from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.estimate import exact, mean, proportion
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 

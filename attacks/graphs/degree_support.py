@@ -35,7 +35,7 @@ from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.algorithms.graphs.fedstar import STRUCTURE
 from fkgsec.estimate import Estimate, proportion
-from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.features import node_features
 from fkgsec.graphs.sets import GraphSet
 

@@ -18,8 +18,7 @@ from torch.nn import functional
 from attacks.laboratory import PublicSettings
 from fkgsec.federation.options import replace
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.rule import GraphRule
-from fkgsec.gnn.training import ClientTrainer
+from fkgsec.gnn.training import ClientTrainer, GraphRule
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 
 LAYER_EPOCHS, LAYER_RATE = (

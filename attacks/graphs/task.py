@@ -8,10 +8,10 @@ from functools import partial
 from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import graph_view
 from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Case, attack_view
-from attacks.view import ATTACKED, GRAPH, MODELS, THREAT_MODELS, AttackedTask
+from attacks.registry import ATTACKED, Attack, AttackedTask, Case, attack_view
+from attacks.view import GRAPH, MODELS, THREAT_MODELS
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnResult
 
 KINSHIP = "client-kinship"
 

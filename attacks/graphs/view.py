@@ -31,7 +31,7 @@ from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
 from fkgsec.gnn.layout import Layout
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 

@@ -17,12 +17,12 @@ from attacks.kge.leak_draws import other_seeds, widen
 from attacks.kge.row_order import RowOrder
 from attacks.kge.view import KgeView, kge_view
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import DEFAULT, Attack, Case, attack_view
-from attacks.view import ATTACKED, KGE, THREAT_MODELS, AttackedTask, ThreatModel
+from attacks.registry import ATTACKED, DEFAULT, Attack, AttackedTask, Case, attack_view
+from attacks.view import KGE, THREAT_MODELS, ThreatModel
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.loop import FederationResult, run_federation, run_identity
+from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.options import KgeOptions, KgeResult
 
 ALONE = ("edges", "degrees")  # what a server learns that nobody helps
 
@@ -45,10 +45,10 @@ def default_threats(algorithm: str) -> tuple[str, ...]:
 
 def cases(
     attack: Attack,
-    result: FederationResult,
+    result: KgeResult,
     options: KgeAttackOptions,
     leak_draws: int,
-    train: Callable[..., FederationResult],
+    train: Callable[..., KgeResult],
 ) -> list[Case]:
     """Figures and scores of one attack: for each threat model those of each leak ratio."""
     threats = attack.fitting(options.threat, result.options.algorithm)
@@ -75,11 +75,11 @@ def cases(
 class Remembered:
     """Trains each federation once: the threat models of an attack that trains its own share them."""
 
-    def __init__(self, train: Callable[..., FederationResult]) -> None:
+    def __init__(self, train: Callable[..., KgeResult]) -> None:
         self._train = train
-        self._made: dict[str, FederationResult] = {}
+        self._made: dict[str, KgeResult] = {}
 
-    def __call__(self, graph: FederatedGraph, options: KgeOptions, **how: Any) -> FederationResult:
+    def __call__(self, graph: FederatedGraph, options: KgeOptions, **how: Any) -> KgeResult:
         """As `train`, unless something besides is asked for, such as an adversary in it."""
         if how:
             return self._train(graph, options, **how)
@@ -91,11 +91,11 @@ class Remembered:
 
 def _draw(
     attack: Attack,
-    result: FederationResult,
+    result: KgeResult,
     options: KgeAttackOptions,
     threats: Sequence[str],
     leak: float,
-    train: Callable[..., FederationResult],
+    train: Callable[..., KgeResult],
 ) -> dict[str, Case]:
     """By threat model the figures and scores of an attack, of one draw of the leaked entities, which is that of the seed."""
     attack = attack.configured(options) if attack.configured else attack
@@ -108,12 +108,12 @@ def _draw(
 
 def attack_under(
     attack: Attack,
-    result: FederationResult,
+    result: KgeResult,
     model: ThreatModel,
     options: KgeAttackOptions,
     who: Sequence[str],
     leak: float,
-    train: Callable[..., FederationResult] = run_federation,
+    train: Callable[..., KgeResult] = run_federation,
 ) -> Case:
     """Figures and scores of an attack on a run under one threat model.
 
@@ -123,7 +123,7 @@ def attack_under(
     seed = options.seed
     order = RowOrder(result.graph, seed)
 
-    def view_of(run: FederationResult) -> KgeView:
+    def view_of(run: KgeResult) -> KgeView:
         view = kge_view(run, model, colluder=who, leak=leak, seed=seed, auxiliary=options.auxiliary)
         return order.shuffled(view)
 

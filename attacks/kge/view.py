@@ -23,10 +23,10 @@ from attacks.residual import Claims, Part, SecureTable, claim_rows
 from attacks.view import ThreatModel, Victim, View, named
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Rows, SparseRows, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.models import KgeModel
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 AUXILIARY = 0.1  # share of a victim's triples
@@ -153,7 +153,7 @@ class KgeView(View):
 
 
 def kge_view(
-    result: FederationResult,
+    result: KgeResult,
     threat_model: ThreatModel,
     *,
     colluder: Sequence[str] | str,
@@ -274,7 +274,7 @@ def _aligned(graph: FederatedGraph, victim: VictimView, numbers: Mapping[Table, 
 
 
 def _victim_view(
-    result: FederationResult,
+    result: KgeResult,
     threat_model: ThreatModel,
     place: int,
     uploads: Mapping[tuple[str, str], Rows],
@@ -307,9 +307,7 @@ def _victim_view(
     return replace(victim, claims=own)
 
 
-def _uploaded(
-    result: FederationResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table
-) -> Tensor | None:
+def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table) -> Tensor | None:
     """A client's rows as the server last saw each, NaN where it never did; None when none crossed."""
     observed = result.observed.get(table, {}).get(party)
     if observed is not None:
@@ -318,7 +316,7 @@ def _uploaded(
     return message.unpack() if message else None
 
 
-def _sent(result: FederationResult) -> dict[str, np.ndarray]:
+def _sent(result: KgeResult) -> dict[str, np.ndarray]:
     """By party which of its entity rows it sent in each round of sparse uploads that was kept, up to the best one."""
     transcript, found = result.transcript, dict[str, list[np.ndarray]]()
     sparse = {one.round for one in transcript.entries if one.kind == "sparse-rows" and one.direction == "up"}
@@ -331,7 +329,7 @@ def _sent(result: FederationResult) -> dict[str, np.ndarray]:
     return {party: np.stack(rows) for party, rows in found.items()}
 
 
-def sent_before(result: FederationResult, upload: Rows) -> Tensor | None:
+def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
     """What the server had last sent of the rows of an upload, in their order; None where it was not kept or had other rows."""
     entries = result.transcript.entries
     sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)
@@ -348,7 +346,7 @@ def sent_before(result: FederationResult, upload: Rows) -> Tensor | None:
 
 
 def _secure_table(
-    result: FederationResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
+    result: KgeResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
 ) -> SecureTable:
     """What `threat_model` gives of a table that was summed securely.
 
@@ -420,7 +418,7 @@ def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> 
     return np.sort(order[: max(1, int(leak * count + 1e-9))])  # 0.29 * 100 is 28.999...
 
 
-def _pooled_knowledge(result: FederationResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
+def _pooled_knowledge(result: KgeResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
     """What the clients of these names hand over, as one's."""
     places = {client.name: place for place, client in enumerate(result.graph.clients)}
     return pool([_colluder_knowledge(result, places[name], leak, seed) for name in names])
@@ -462,7 +460,7 @@ def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
     )
 
 
-def _colluder_knowledge(result: FederationResult, place: int, leak: float, seed: int) -> ColluderKnowledge:
+def _colluder_knowledge(result: KgeResult, place: int, leak: float, seed: int) -> ColluderKnowledge:
     graph = result.graph.clients[place]
     leaked = _leaked_entities(graph, place, leak, seed)
     position = np.full(graph.num_entities, -1)

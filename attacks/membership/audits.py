@@ -22,9 +22,10 @@ from attacks.membership.models import ClientModel, client_models
 from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import sides_of
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
@@ -192,8 +193,8 @@ def train_shadow(
     options: FederationOptions,
     number: int,
     seed: int,
-    unlearn: Callable[[FederationResult, Forget], FederationResult] | None = None,
-    train: Callable[[FederatedGraph, FederationOptions], FederationResult] = run_federation,
+    unlearn: Callable[[KgeResult, Forget], KgeResult] | None = None,
+    train: Callable[[FederatedGraph, FederationOptions], KgeResult] = run_federation,
 ) -> Shadow:
     """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
 
@@ -230,7 +231,7 @@ def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
     return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
 
 
-def _shadow_scores(result: FederationResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
+def _shadow_scores(result: KgeResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
     return {
         (audit.place, name): one.scores(audit.triples)
         for audit in audits

@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attacks.membership.statistics import triple_scores
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel
+from fkgsec.kge.models import ClientTables, KgeModel
+from fkgsec.kge.options import KgeResult
 
 
 class ClientModel(NamedTuple):
@@ -28,7 +27,7 @@ class ClientModel(NamedTuple):
         return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
 
 
-def client_models(result: FederationResult, place: int) -> dict[str, ClientModel]:
+def client_models(result: KgeResult, place: int) -> dict[str, ClientModel]:
     """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
     where the recipe has none, its rows as they were before the last broadcast."""
     recipe = RECIPES[result.options.algorithm]

@@ -25,9 +25,9 @@ from attacks.uploads.ways import by_ways
 from attacks.view import ALL
 from fkgsec import estimate
 from fkgsec.estimate import Estimate, exact
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 MRR_DROP, ROWS_CUT = "mrr-drop", "rows-cut"
@@ -39,14 +39,14 @@ ITEMS = {MRR_DROP: "test triples", ROWS_CUT: "uploaded rows"}
 
 
 def damage(
-    truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str], remark: str | None = None
+    truth: Truth, attacked: Mapping[str, KgeResult], adversaries: Sequence[str], remark: str | None = None
 ) -> list[Figure]:
     """Figures of the runs with the adversary, by variant.
 
     Args:
         adversaries: the clients that are not honest; none where the server is it. remark: on what is lost.
     """
-    clean: FederationResult = truth.result
+    clean: KgeResult = truth.result
     remark = "; ".join(filter(None, (remark, _reaches_nobody(clean, adversaries)))) or None
     places = [place for place, client in enumerate(clean.graph.clients) if client.name not in adversaries]
     reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in one.test_ranks] for way, one in attacked.items()}
@@ -69,7 +69,7 @@ def damage(
     return figures + _rows_cut(truth, attacked, adversaries)
 
 
-def _reaches_nobody(clean: FederationResult, adversaries: Sequence[str]) -> str | None:
+def _reaches_nobody(clean: KgeResult, adversaries: Sequence[str]) -> str | None:
     """That no row of the adversaries' is another client's; None where one is, or where the server is the adversary."""
     for table in RECIPES[clean.options.algorithm].shared if adversaries else ():
         own, others = set[int](), set[int]()
@@ -91,7 +91,7 @@ def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Esti
     return estimate.at_level(estimate.mean(values, rng), compared)
 
 
-def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversaries: Sequence[str]) -> list[Figure]:
+def _rows_cut(truth: Truth, attacked: Mapping[str, KgeResult], adversaries: Sequence[str]) -> list[Figure]:
     """None where no screen counts rows."""
     before = _share_cut(truth.result, adversaries)
     shares = {way: _share_cut(one, adversaries) for way, one in attacked.items()}
@@ -102,7 +102,7 @@ def _rows_cut(truth: Truth, attacked: Mapping[str, FederationResult], adversarie
     ]
 
 
-def _share_cut(result: FederationResult, adversaries: Sequence[str]) -> Estimate | None:
+def _share_cut(result: KgeResult, adversaries: Sequence[str]) -> Estimate | None:
     """Counted, not sampled."""
     left_out = {client_party(name) for name in adversaries}
     counts = [rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party not in left_out]

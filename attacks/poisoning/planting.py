@@ -31,8 +31,8 @@ from attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
@@ -83,7 +83,7 @@ def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary
     return Attacked(runs, acts, begins)
 
 
-def results_of(truth: Truth, attacked: Attacked) -> dict[str, FederationResult] | str:
+def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult] | str:
     """The runs by way; the reason where one ended before its adversary acted."""
     found = {way: truth.runs[number] for way, number in attacked.runs.items()}
     for way, one in found.items():
@@ -95,7 +95,7 @@ def results_of(truth: Truth, attacked: Attacked) -> dict[str, FederationResult] 
     return found
 
 
-def late(attacked: Mapping[str, FederationResult], begins: int) -> str | None:
+def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
     """What is to be said of an adversary that begins in this round: since when it acts, and where validation would not keep that.
 
     None for one that acts in all rounds.
@@ -123,7 +123,7 @@ def score_planted(claims: Planted | str, truth: Truth) -> list[Figure]:
 def planted_figures(
     truth: Truth,
     plans: Mapping[str, FalseTriples],
-    attacked: Mapping[str, FederationResult],
+    attacked: Mapping[str, KgeResult],
     adversaries: Sequence[str] = (),
     begins: int = 0,
 ) -> list[Figure]:
@@ -156,7 +156,7 @@ def planted_figures(
     return figures + damage.damage(truth, attacked, adversaries, remark)
 
 
-def tail_ranks(result: FederationResult, place: int, triples: np.ndarray) -> np.ndarray:
+def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray:
     """Filtered ranks of tails in what a client predicts with, float64 `[n]`; triples in its local ids."""
     own = "trained" if result.options.evaluates_before_broadcast else "tables"
     model, tables = result.predictor("private" if result.private else own, place)

@@ -34,8 +34,8 @@ from attacks.reconstruction.scoring import Counts, figures_of
 from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
 from attacks.registry import Attack, Needs, Truth, run_attacks
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {
@@ -48,7 +48,7 @@ METRICS = {
 
 
 def attack_federation(
-    result: FederationResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS
+    result: KgeResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS
 ) -> tuple[list[Leakage], pd.DataFrame]:
     """Run the reconstruction attack alone (`attacks.registry.run_attacks`), and lay its figures out as tables have them.
 

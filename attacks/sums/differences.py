@@ -37,9 +37,9 @@ from attacks.sums.plan import obstacle, sum_of
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 DROPOUT_DIFFERENCE, COUNT_LIES = "dropout-difference", "count-lies"
@@ -161,7 +161,7 @@ def score_lies(claims: Lied | str, truth: Truth) -> list[Figure]:
 
 
 def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
-    run: FederationResult = truth.runs[claim.run]
+    run: KgeResult = truth.runs[claim.run]
     table = RECIPES[run.options.algorithm].shared[0]
     holds = _holds(run, victim, table)
     guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
@@ -181,7 +181,7 @@ def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
 
 
 def _lie_figure(truth: Truth, victim: str, claim: Lied) -> Figure:
-    honest: FederationResult = truth.runs[claim.honest]
+    honest: KgeResult = truth.runs[claim.honest]
     table = RECIPES[honest.options.algorithm].shared[0]
     sums = [one for one in honest.transcript.opened(LAST) if one.table == table and one.total]
     if not sums:
@@ -194,7 +194,7 @@ def _lie_figure(truth: Truth, victim: str, claim: Lied) -> Figure:
     return truth.figure("rare_rows", victim, proportion(opened, num), baseline=proportion(0, num), attainable=1.0)
 
 
-def _holds(run: FederationResult, victim: str, table: Table) -> np.ndarray:
+def _holds(run: KgeResult, victim: str, table: Table) -> np.ndarray:
     """Which rows of the table a victim holds, bool `[N]`."""
     names = update_recovery.client_rows(run, update_recovery.client_index(run, victim), table)[0]
     return np.isin(run.row_names[table], names)

@@ -39,9 +39,9 @@ from attacks.update_recovery import Changes
 from fkgsec.errors import FkgsecError, TrainingError
 from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Opened, client_party
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
@@ -166,7 +166,7 @@ def _figures(truth: Truth, claims: Claims, victim: str, claim: Attacked) -> list
     ]
 
 
-def _changes(result: FederationResult, victim: str, table: Table, taken: Taken) -> Changes:
+def _changes(result: KgeResult, victim: str, table: Table, taken: Taken) -> Changes:
     """True and inferred changes of the client's rows that training changed; no claim is no change."""
     names, start, end = update_recovery.client_rows(result, update_recovery.client_index(result, victim), table)
     claimed = taken.rows[update_recovery.table_rows(result, names, table)]

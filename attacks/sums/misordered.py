@@ -34,9 +34,9 @@ from attacks.sums.plan import obstacle, sum_of
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import mean
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 SERVER_ORDER = "server-order"
@@ -136,7 +136,7 @@ def score(claims: Claims | str, truth: Truth) -> list[Figure]:
 
 
 def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figure]:
-    attacked: FederationResult = truth.runs[claim.run]
+    attacked: KgeResult = truth.runs[claim.run]
     table = RECIPES[attacked.options.algorithm].shared[0]
     true, start, rows = update_recovery.moved_rows(attacked, victim, table)
     inferred, remark = np.zeros_like(true), ""

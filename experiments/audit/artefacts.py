@@ -1,6 +1,6 @@
 """Attack embedding tables without training: those that a finished run exported, or those of any other trainer.
 
-The tables become a `FederationResult` whose uploads were sent as messages, so the attack and its evaluation are the ones
+The tables become a `KgeResult` whose uploads were sent as messages, so the attack and its evaluation are the ones
 that runs meet: exported tables give the figures of the run that exported them.
 """
 
@@ -19,8 +19,8 @@ from attacks.figure import Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.reconstruction.leakage import Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
-from attacks.registry import RECONSTRUCTION, default_threats, run_attacks
-from attacks.view import THREAT_MODELS, build_view, check_attackable
+from attacks.registry import RECONSTRUCTION, build_view, default_threats, run_attacks
+from attacks.view import THREAT_MODELS, check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
 from experiments.runs.spec import Spec
@@ -28,13 +28,12 @@ from experiments.tasks.kge import TASK
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import block
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel, ModelName, function_of
+from fkgsec.kge.models import ClientTables, KgeModel, ModelName, function_of
+from fkgsec.kge.options import KgeResult
 
 AUDIT_SCHEMA = "fkgsec/audit/2"
 
@@ -73,7 +72,7 @@ class Audit(msgspec.Struct, frozen=True):
         return block(title, heads=HEADS, rows=summary_rows(self.figures))
 
 
-def collect_tables(spec: Spec, result: FederationResult) -> tuple[Manifest, Tables]:
+def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
     """The tables of a run at its kept round: each client's own, as its training left them, and its upload where that differs.
 
     Raises:
@@ -181,7 +180,7 @@ def federation_of(
     crossed: Mapping[str, Collection[Table]],
     round: int,
     needs_entities: bool,
-) -> FederationResult:
+) -> KgeResult:
     """A finished run that has these tables and trained nothing. Names crossed in clear, as in a run without a defense.
 
     Args:
@@ -226,7 +225,7 @@ def federation_of(
                 whole = torch.zeros(num_trained, _width(model, table)).index_put((seen,), picked)
                 observed[table][party] = Observed(whole, seen)
         held.append(ClientTables(rows["entities"], rows["relations"]))
-    return FederationResult(
+    return KgeResult(
         graph=graph,
         options=options,
         rounds=[],

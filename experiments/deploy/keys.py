@@ -16,8 +16,8 @@ import msgspec
 from experiments.deploy.agreement import SECRET, Agreement, new_identity
 from experiments.deploy.certificates import public_pem
 from experiments.deploy.consortium import write_file, write_node_key
-from experiments.deploy.core.state import STATE
 from experiments.deploy.layout import PartyFolder, ServerFolder, encode_settings, read_settings
+from experiments.deploy.party import STATE
 from experiments.deploy.policy import PartySettings, changed_terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT

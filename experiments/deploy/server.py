@@ -17,6 +17,7 @@ ranks.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,11 +33,20 @@ from experiments.deploy.agreement import Agreement, new_identity, read_secret
 from experiments.deploy.core.audit import Audited, check_audited, check_settings
 from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
 from experiments.deploy.core.exchange import server_exchange
-from experiments.deploy.core.measure import Measured, check_measured
+from experiments.deploy.core.measure import PARTS, Measured, check_measured, reached
 from experiments.deploy.core.messages import Hello, Trained, Validated, decode
-from experiments.deploy.core.record import deployed_record
-from experiments.integrity.origin import Origin, sealed
-from experiments.runs.record import Record, encode_record, write_atomically
+from experiments.integrity.origin import Origin
+from experiments.runs.record import (
+    ABSENT,
+    SCHEMA,
+    Bytes,
+    DataRecord,
+    Record,
+    encode_record,
+    environment_of,
+    sealed,
+    write_atomically,
+)
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import locked
 from experiments.tasks.kge import TASK, Spec
@@ -46,6 +56,7 @@ from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT, CHECKPOINT_EVERY_S
 from fkgsec.federation.messages import Channel, Transcript
+from fkgsec.federation.protection import Protection
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.steps import (
     Observer,
@@ -58,10 +69,33 @@ from fkgsec.federation.steps import (
 )
 from fkgsec.kge.local.evaluation import Reciprocal, mean_reciprocal
 from fkgsec.kge.local.task import first_rows
+from protocols.noise.guarantee import Guarantee
 
 JOURNAL = "journal.bin"
 LARGEST_LOSS = 1e30
 """A loss beyond it is no loss: the mean over the others stays a number."""
+LEARNS = (
+    "apart: the server learns of each client how many entities, relations and triples of each split it has, and a digest of its "
+    "data that only the client can compute",
+    "apart: each round the server learns each client's mean training loss, but under secure aggregation nobody's; in rounds that "
+    "are validated the sum of its reciprocal ranks of validation triples and their number",
+    "apart: at the end the server learns of each client sums of reciprocal ranks, of their squares and of hits on its test "
+    "triples, and their numbers, of all, of those that stand in its train split and of the others; nothing of fewer triples than "
+    "were agreed on",
+    "apart: a server that does not follow the protocol chooses the table that clients validate, at most once in each validated "
+    "round, and the one that they measure at the end: each sum tells whether a client holds a row, or a triple of the split "
+    "between two entities; under secure aggregation a client refuses once to upload since training moved none of its rows, which "
+    "tells whether it holds one of a few rows; without it each round's loss tells that (tests/deploy/test_oracles.py)",
+)
+AUDITED = (
+    "audit: each client played the adversary against itself and told figures alone; adversaries that have something of another "
+    "client are not among them, and controls of membership are triples that the client itself never saw"
+)
+DRAWN = {
+    "operating system": "randomness: every client drew its own from its operating system, for training and for protocols",
+    "laboratory": "randomness: training drew from the run's seed, and test ranks crossed one by one, for comparison with one "
+    "process; keys, shares, masks and noise came from the operating systems",
+}
 Kind = TypeVar("Kind")
 
 
@@ -318,6 +352,50 @@ def serve(
         record = sealed(deployed_record(spec, server, progress, origin))
         write_atomically(folder / RECORD_FILE, encode_record(record))
         return record
+
+
+def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Origin) -> Record:
+    """The record of a run whose rounds are over; its clients measure their models, and score the attacks that were agreed on."""
+    measured, missing = server.measure()
+    figures, unscored = server.audit()
+    found, transcript = reached(measured, spec.seed), server.transcript
+    protection: Protection = server.exchange.protection()
+    absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
+    absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
+    if whole := [name for name, one in measured.items() if PARTS[0] not in one.groups]:
+        few = server.agreement.fewest_triples
+        absent.append(
+            f"apart: figures by split leak are without {', '.join(whole)}, with fewer than {few} triples of a kind"
+        )
+    audit = [AUDITED] if server.agreement.audit else []
+    hellos = {name: server.hellos[party] for name, party in zip(server.agreement.parties, server.hellos, strict=True)}
+    digest = hashlib.sha256(b"".join(hello.data for hello in hellos.values())).hexdigest()
+    return Record(
+        schema=SCHEMA,
+        spec=spec,
+        seed=spec.seed,
+        data=DataRecord(spec.data, digest, {name: dict(hello.sizes) for name, hello in hellos.items()}, [], []),
+        environment=environment_of(spec.federation_options()),
+        utility=found.of_all,
+        utility_by_client=found.by_client,
+        utility_by_leak=found.by_leak,
+        bytes=Bytes(
+            transcript.num_bytes("up"),
+            transcript.num_bytes("down"),
+            [entry.bytes_up for entry in progress.rounds],
+            [entry.bytes_down for entry in progress.rounds],
+        ),
+        rounds=progress.rounds,
+        best_round=progress.best_round,
+        protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *audit, *absent],
+        utility_shared=found.shared,
+        guarantees={tables: one for tables, one in protection.guarantees.items() if isinstance(one, Guarantee)},
+        withstands=protection.withstands,
+        figures=figures,
+        metric=TASK.metric,
+        valid=next((entry.valid for entry in progress.rounds if entry.round == progress.best_round), None),
+        origin=origin,
+    )
 
 
 def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every_s: float) -> Progress:

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.registry import ATTACKS, RECONSTRUCTION
-from attacks.view import ALL, attacked_task
+from attacks.registry import ATTACKS, RECONSTRUCTION, attacked_task
+from attacks.view import ALL
 from experiments.gate.measures import ADVANTAGE, ITEMISED, MEASURES, NotMeasured, Question, attacked_items, item_ends
 from experiments.gate.policy import Policy, figure_id, threats_of
 from experiments.runs.intervals import paired_difference

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from attacks.registry import ATTACKS, MEMBERSHIP
-from attacks.view import ALL, MODELS, THREAT_MODELS, attacked_task, default_threats, threat_models
+from attacks.registry import ATTACKS, MEMBERSHIP, attacked_task, default_threats
+from attacks.view import ALL, MODELS, THREAT_MODELS, threat_models
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
 from experiments.runs.choices import suggestion

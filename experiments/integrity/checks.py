@@ -119,7 +119,7 @@ def _check_words(path: Path, record: Record) -> str | None:
 
 
 def _check_files(folder: Path, record: Record) -> str | None:
-    check_files(folder, record)
+    check_files(folder, record.origin)
     return None if record.origin and record.origin.files else OF_BEFORE
 
 
@@ -142,7 +142,7 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
             if record.origin is None and "another version" in str(error):
                 return str(error)
             raise
-        check_checkpoint(path, record, checkpoint.fingerprint(*found[0]))
+        check_checkpoint(path, record.origin, checkpoint.fingerprint(*found[0]))
         return None if record.origin else OF_BEFORE
 
     yield _checked("checkpoint", read)

@@ -1,7 +1,7 @@
 """What a record was computed from, by digests that stand in the record itself.
 
     origin = Origin(fingerprint(tensors, progress), digest_of(scores))
-    record = sealed(record)                       # and of the record's own words
+    seal = seal_of(document)                      # and of the record's own words
 
 A digest finds damage and mixing up, not forgery: whoever can write the record can write its digests.
 """
@@ -11,14 +11,11 @@ from __future__ import annotations
 import copy
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from fkgsec.errors import RunError
-
-if TYPE_CHECKING:
-    from experiments.runs.record import Record
 
 _REMEDY = "make the record anew where the checkpoint is the right one (--overwrite; for fkgsec check --fresh)"
 
@@ -55,29 +52,18 @@ def seal_of(document: dict[str, Any]) -> str:
     return digest_of(msgspec.json.encode(plain, order="sorted"))
 
 
-def sealed(record: Record) -> Record:
-    """The record with the digest of its own words."""
-    from experiments.runs.record import encode_record  # which declares what is sealed here
-
-    assert record.origin is not None
-    seal = seal_of(msgspec.json.decode(encode_record(record)))
-    return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, record=seal))
-
-
-def check_checkpoint(path: Path, record: Record, fingerprint: str) -> None:
+def check_checkpoint(path: Path, origin: Origin | None, fingerprint: str) -> None:
     """Raises `RunError` for a record that was computed from another checkpoint than the one beside it; old ones say nothing."""
-    if record.origin is not None and record.origin.checkpoint != fingerprint:
+    if origin is not None and origin.checkpoint != fingerprint:
         raise RunError(
             f"{path}: was not computed from the checkpoint of its folder, which holds other tables, rounds or messages; "
             f"{_REMEDY}"
         )
 
 
-def check_files(folder: Path, record: Record) -> None:
+def check_files(folder: Path, origin: Origin | None) -> None:
     """Raises `RunError` for a picture or table in a record's folder that is not as written with it; missing ones pass."""
-    if record.origin is None:
-        return
-    for name, digest in record.origin.files.items():
+    for name, digest in origin.files.items() if origin else ():
         path = folder / Path(name).name
         try:
             content = path.read_bytes() if path.exists() else None
@@ -87,13 +73,13 @@ def check_files(folder: Path, record: Record) -> None:
             raise RunError(f"{path}: not the one that was written with its record, or damaged; {_REMEDY}")
 
 
-def check_scores(path: Path, record: Record, content: bytes | None) -> None:
+def check_scores(path: Path, origin: Origin | None, content: bytes | None) -> None:
     """Raises `RunError` for scores that are not those which the record was written with; None: there are none.
 
     Args:
         path: of the scores.
     """
-    if record.origin is None or record.origin.scores == ("" if content is None else digest_of(content)):
+    if origin is None or origin.scores == ("" if content is None else digest_of(content)):
         return
     what = "missing" if content is None else "not the scores of its record, or damaged"
     raise RunError(f"{path}: {what}; {_REMEDY}")

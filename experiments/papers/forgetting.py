@@ -35,9 +35,9 @@ from fkgsec.data.catalogue import locate
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S, FederationResult, Observer, run_federation
-from fkgsec.kge.local.evaluation import utility
-from fkgsec.kge.ranking import filtered_ranks
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S, Observer, run_federation
+from fkgsec.kge.options import KgeResult
+from fkgsec.kge.ranking import filtered_ranks, utility
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.options import UnlearnOptions
@@ -161,11 +161,11 @@ def make_forgotten(
         return made
 
 
-def _unlearned(spec: Spec, raw: FederationResult, forget: Forget, options: UnlearnOptions) -> FederationResult:
+def _unlearned(spec: Spec, raw: KgeResult, forget: Forget, options: UnlearnOptions) -> KgeResult:
     return unlearn(raw, forget, msgspec.structs.replace(options, seed=spec.seed), make_transport=make_transport)
 
 
-def measure_quality(result: FederationResult, graph: FederatedGraph, forget: Forget) -> list[Quality]:
+def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) -> list[Quality]:
     """MRR and Hits@1 of every client's models on what it asked to be forgotten and on its test triples."""
     rows = []
     for place, client in enumerate(graph.clients):

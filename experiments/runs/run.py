@@ -25,11 +25,11 @@ from attacks.registry import check_attacks, run_attacks
 from attacks.view import check_attackable
 from defenses.options import parse_defense
 from defenses.transport import make_transport
-from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of, sealed
+from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of
 from experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
 from experiments.reporting.pictures import draw_picture
 from experiments.reporting.sheets import as_csv
-from experiments.runs.record import Record, encode_record, make_record, read_record, write_atomically
+from experiments.runs.record import Record, encode_record, make_record, read_record, sealed, write_atomically
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.runs.writing import locked, refused
 from experiments.tasks.memory import check_memory
@@ -167,7 +167,7 @@ def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finis
     if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
         raise refused(folder / RECORD_FILE, "is of a run with other options or data")
     if fingerprint is not None:
-        check_checkpoint(folder / RECORD_FILE, found.record, fingerprint)
+        check_checkpoint(folder / RECORD_FILE, found.record.origin, fingerprint)
     if not attack or _is_attack(found.record, spec):
         return found
     return _earlier(attack_folder(folder, spec), spec, graph, fingerprint)
@@ -210,7 +210,7 @@ def reuse(
     target = out or attack_folder(folder, spec)
     if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):
         if not overwrite:
-            check_checkpoint(folder / RECORD_FILE, own.record, fingerprint)
+            check_checkpoint(folder / RECORD_FILE, own.record.origin, fingerprint)
             return own, result.graph
         target = folder
     elif not overwrite and (earlier := _earlier(target, spec, result.graph, fingerprint)) is not None:
@@ -246,7 +246,7 @@ def _earlier(folder: Path, spec: RunSpec, graph: Any, fingerprint: str | None) -
     if not (same_run and _is_attack(found.record, spec)):
         raise refused(folder / RECORD_FILE, "is of another run or attack")
     if fingerprint is not None:
-        check_checkpoint(folder / RECORD_FILE, found.record, fingerprint)
+        check_checkpoint(folder / RECORD_FILE, found.record.origin, fingerprint)
     return found
 
 
@@ -260,7 +260,7 @@ def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
     """The score of each attacked item; None where there is no file. Raises `RunError` for a file that is not the record's."""
     try:
         content = path.read_bytes() if path.exists() else None
-        check_scores(path, record, content)
+        check_scores(path, record.origin, content)
         return None if content is None else pd.read_parquet(io.BytesIO(content))
     except (OSError, ArrowException) as error:
         raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error

@@ -19,7 +19,7 @@ from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
 
 if TYPE_CHECKING:
-    from fkgsec.gnn.result import GnnResult
+    from fkgsec.gnn.options import GnnResult
     from fkgsec.graphs.sets import FederatedGraphs
     from fkgsec.graphs.twins import Twins
 
@@ -154,8 +154,7 @@ def _warnings(graph: FederatedGraphs) -> list[str]:
 
 def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
     """Of each client's network, counted without making it, and of its largest batches."""
-    from fkgsec.gnn.rule import GraphRule
-    from fkgsec.gnn.training import JUDGED_AT_ONCE
+    from fkgsec.gnn.training import JUDGED_AT_ONCE, GraphRule
     from fkgsec.graphs.features import feature_width
 
     recipe = RECIPES[spec.algorithm]

@@ -34,10 +34,8 @@ from fkgsec.data.split_leaks import (
 from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import HITS, utility
-from fkgsec.kge.local.result import KgeResult
-from fkgsec.kge.options import KgeOptions
-from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
+from fkgsec.kge.options import KgeOptions, KgeResult
+from fkgsec.kge.ranking import HITS, SCORE_BLOCK_BYTES, utility
 
 if TYPE_CHECKING:
     from fkgsec.kge.local.task import KgeTask

@@ -22,8 +22,9 @@ from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S, FederationResult, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT_EVERY_S, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import unlearn
@@ -39,7 +40,7 @@ class OwnRuns(NamedTuple):
         power: of `measure_power`; empty without references.
     """
 
-    first: FederationResult | None
+    first: KgeResult | None
     references: list[AuditRun]
     shadows: list[Shadow]
     shadow_runs: list[AuditRun]
@@ -81,7 +82,7 @@ class Auditor(NamedTuple):
         )
         return OwnRuns(first, references, shadows, shadow_runs, self.plants(shares), power)
 
-    def references(self, count: int) -> tuple[FederationResult | None, list[AuditRun]]:
+    def references(self, count: int) -> tuple[KgeResult | None, list[AuditRun]]:
         """Re-trainings with other seeds. Returns the first one, and what is read off each."""
         first, runs = None, []
         for number in range(count):
@@ -94,19 +95,19 @@ class Auditor(NamedTuple):
         """Shadow federations (`train_shadow`), unlearned as the audited run was where that leaves a trace."""
         options = self.candidate.unlearning.options
 
-        def forgetting(result: FederationResult, forget: Forget) -> FederationResult:
+        def forgetting(result: KgeResult, forget: Forget) -> KgeResult:
             return unlearn(result, forget, options, make_transport=make_transport)
 
         shadows, runs = [], []
         for number in range(count):
-            trained: list[FederationResult] = []
+            trained: list[KgeResult] = []
 
             def train(
                 graph: FederatedGraph,
                 options: FederationOptions,
                 number: int = number,
-                trained: list[FederationResult] = trained,
-            ) -> FederationResult:
+                trained: list[KgeResult] = trained,
+            ) -> KgeResult:
                 trained.append(self._run(graph, options, f"shadow {number + 1} of {count}"))
                 return trained[0]
 
@@ -143,7 +144,7 @@ class Auditor(NamedTuple):
         return plants
 
     def read(
-        self, result: FederationResult, *, relearn: bool = True, trained_on: dict[int, np.ndarray] | None = None
+        self, result: KgeResult, *, relearn: bool = True, trained_on: dict[int, np.ndarray] | None = None
     ) -> AuditRun:
         """What evidence needs of a run."""
         return read_run(
@@ -155,12 +156,12 @@ class Auditor(NamedTuple):
             trained_on=trained_on,
         )
 
-    def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> FederationResult:
+    def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> KgeResult:
         own_seed = int(generator(self.seed, f"{kind} seed", number).integers(2**31))
         options = msgspec.structs.replace(self.candidate.result.options, seed=own_seed)
         return self._run(graph, options, f"{kind} {number + 1} of {count}")
 
-    def _run(self, graph: FederatedGraph, options: FederationOptions, name: str) -> FederationResult:
+    def _run(self, graph: FederatedGraph, options: FederationOptions, name: str) -> KgeResult:
         folder = self.folder / AUDIT_FOLDER / run_identity(graph, options)[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -27,10 +27,12 @@ from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult, run_identity
+from fkgsec.federation.loop import run_identity
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import ClientTables, utility
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
+from fkgsec.kge.ranking import utility
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols.noise.guarantee import Guarantee
@@ -77,7 +79,7 @@ class Unlearned(NamedTuple):
     graph: FederatedGraph
     forget: Forget
     unlearning: Unlearning
-    result: FederationResult
+    result: KgeResult
 
 
 def default_folder(run: Path, method: str) -> Path:
@@ -139,8 +141,8 @@ def unlearn_run(
 
 
 def _make(
-    run: Path, spec: Spec, raw: FederationResult, forget: Forget, options: UnlearnOptions, observe: Observe
-) -> tuple[Unlearning, FederationResult]:
+    run: Path, spec: Spec, raw: KgeResult, forget: Forget, options: UnlearnOptions, observe: Observe
+) -> tuple[Unlearning, KgeResult]:
     """Let the run forget, and write down what that took."""
     started = time.perf_counter()
     # Re-training has the run's rounds; all else is a single one.
@@ -166,7 +168,7 @@ def _make(
 
 
 def write_unlearned(
-    target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: FederationResult
+    target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: KgeResult
 ) -> Unlearning:
     """Write a folder of `fkgsec unlearn`, whole or not at all; returns what it says. See `read_unlearned`."""
     part = target.with_name(target.name + ".part")
@@ -234,12 +236,12 @@ def read_unlearned(folder: Path) -> Unlearned:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
     if unlearning.tables_sha256 not in (None, _digest_of(folder / UNLEARNED_FILE)):
         raise RunError(f"{folder / UNLEARNED_FILE}: damaged: its content is not what was written; unlearn again")
-    result = FederationResult.load(folder / UNLEARNED_FILE, retained, options, guarantee=Guarantee)
+    result = KgeResult.load(folder / UNLEARNED_FILE, retained, options, guarantee=Guarantee)
     _check_fit(folder / UNLEARNED_FILE, graph, result)
     return Unlearned(spec, graph, forget, unlearning, result)
 
 
-def _check_fit(path: Path, graph: FederatedGraph, result: FederationResult) -> None:
+def _check_fit(path: Path, graph: FederatedGraph, result: KgeResult) -> None:
     """Raises `RunError` unless embeddings and uploads are finite and of the shapes that the raw run's data and options say."""
     options = result.options
     for kind in ("tables", "trained", "private"):
@@ -264,7 +266,7 @@ def _check_fit(path: Path, graph: FederatedGraph, result: FederationResult) -> N
     _check_uploads(path, graph, result)
 
 
-def _check_uploads(path: Path, graph: FederatedGraph, result: FederationResult) -> None:
+def _check_uploads(path: Path, graph: FederatedGraph, result: KgeResult) -> None:
     """An upload has the rows of what was trained on before the request, or (re-trained) after it."""
     sizes: dict[tuple[str, str], set[int]] = {}
     for one in (*graph.clients, *result.graph.clients):

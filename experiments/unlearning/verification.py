@@ -33,8 +33,9 @@ from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, 
 from experiments.unlearning.verdict import Thresholds, Verdict, judge
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.loop import FederationResult, run_identity
+from fkgsec.federation.loop import run_identity
 from fkgsec.frames import block
+from fkgsec.kge.options import KgeResult
 from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/verification/1"
@@ -251,7 +252,7 @@ def _own_runs(auditor: Auditor, options: AuditOptions, thresholds: Thresholds) -
 
 
 def _audit(
-    auditor: Auditor, own: OwnRuns, options: AuditOptions, supplied: Unlearned | None, before: FederationResult | None
+    auditor: Auditor, own: OwnRuns, options: AuditOptions, supplied: Unlearned | None, before: KgeResult | None
 ) -> _Audit:
     """Measure the audited run beside the audit's own."""
     candidate, audits, first = auditor.candidate, auditor.audits, own.first
@@ -309,7 +310,7 @@ def _read_supplied(against: Path | None, run: Path, candidate: Unlearned, option
     return supplied
 
 
-def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> FederationResult:
+def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> KgeResult:
     result = load_run(raw)[1]
     if run_identity(result.graph, result.options) != candidate.unlearning.identity:
         raise RunError(f"{raw}: is not the run that {run} was made from")

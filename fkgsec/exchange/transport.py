@@ -48,8 +48,8 @@ class Transport:
         delivers: what the server gets of a round's uploads.
         codec, aggregation: of the recipe.
         server: the tables as the server has them.
-        inputs: by table and party what each participant put into the last sum; see `FederationResult.inputs`.
-        known: what the server knows beforehand of participants' parts of that sum; see `FederationResult.known`.
+        inputs: by table and party what each participant put into the last sum; see `KgeResult.inputs`.
+        known: what the server knows beforehand of participants' parts of that sum; see `KgeResult.known`.
         unguarded: parties that do to their rows nothing that a defense asks of clients; see `Adversary.guarded`.
 
     Raises:

@@ -15,17 +15,16 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fkgsec.errors import DataError, RunError, SpecError
-from fkgsec.exchange import Holding, MakeTransport, Transport, Uploaded
+from fkgsec.exchange import Holding, MakeTransport, Observed, Transport, Uploaded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry, stands_at
-from fkgsec.federation.disk.state import Best, restore_state, save_state
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
 from fkgsec.federation.options import Result_co, RunOptions, run_identities, run_identity
 from fkgsec.federation.order import ClientOrders
@@ -36,14 +35,10 @@ from fkgsec.federation.steps import Observer, broadcast_and_check, judge, mean_l
 from fkgsec.federation.task import TASKS, MakeTask, Task
 from fkgsec.renamed import renamed
 
-if TYPE_CHECKING:
-    from fkgsec.kge.local.result import KgeResult as FederationResult  # see `__getattr__` below
-
 __all__ = [
     "CHECKPOINT",
     "CHECKPOINT_EVERY_S",
     "Federation",
-    "FederationResult",
     "Observer",
     "load_federation",
     "run_federation",
@@ -54,6 +49,44 @@ __all__ = [
 CHECKPOINT = "checkpoint.safetensors"
 BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, of so many rounds before the last one
 CHECKPOINT_EVERY_S = 20.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Best(Kept):
+    """What the best round leaves: the task's models before and after its broadcast, and what crossed in it."""
+
+    trained: dict[str, Tensor]
+    final: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, federation: Federation, trained: dict[str, Tensor], started: packing.ByParty) -> Best:
+        """Of the round that has just ended."""
+        exchange = federation.exchange
+        return cls(
+            trained=trained,
+            final=federation.task.snapshot(),
+            started=started,
+            inputs={table: exchange.inputs.get(table, {}) for table in exchange.server},
+            known={
+                table: {party: rows.clone() for party, rows in exchange.known.get(table, {}).items()}
+                for table in exchange.server
+            },
+            carried=exchange.carried(),
+            observed={
+                table: {party: Observed(*map(Tensor.clone, one)) for party, one in exchange.observed(table).items()}
+                for table in exchange.server
+            },
+        )
+
+    def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
+        """As it stands in a checkpoint."""
+        return {**super().tree(parties), "trained": self.trained, "final": self.final}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Best:
+        """Undo `tree`, packed."""
+        trained, final = (packing.below(f"{kind}.", tensors) for kind in ("trained", "final"))
+        return cls(trained=trained, final=final, **Kept.read(tensors, tables, parties))
 
 
 class Federation:
@@ -231,6 +264,53 @@ class Federation:
         noted = {*rounds, *self.needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
 
+    # What is kept.
+
+    def save(self, path: Path, progress: Progress) -> None:
+        """Write a checkpoint."""
+        transcript = self.channel.transcript
+        progress.entries = transcript.entries
+        tree: dict[str, packing.Tree] = {
+            "now": self.task.snapshot(),
+            "best": self.best.tree(self.parties) if self.best else {},
+            "exchange": self.exchange.tensors(),
+            "trainer": self.task.trainer_state(),
+            "adversary": self.adversary.tensors() if self.adversary else {},
+        }
+        checkpoint.save(path, packing.leaves(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
+
+    def restore(self, path: Path, *, honest: bool = False) -> Progress:
+        """Put a checkpoint's state back; returns where the run stands.
+
+        Args:
+            honest: it is of the run without the adversary, which has not begun.
+
+        Raises:
+            RunError: it is damaged or of another run.
+        """
+        adversary = None if honest else self.adversary
+        tensors, progress = checkpoint.load(path, run_identities(self.graph, self.options, adversary))
+        self.task.restore(packing.below("now.", tensors))
+        transcript = self.channel.transcript
+        transcript.entries = list(progress.entries)
+        transcript.frames = packing.frames_of(packing.view_below("frame.", tensors))
+        transcript.notes = packing.frames_of(packing.below("note.", tensors))
+        shared = self.recipe.shared
+        try:
+            self.exchange.restore(
+                {table: self.holdings(table) for table in shared}, packing.below("exchange.", tensors)
+            )
+        except RunError as error:
+            raise RunError(f"{path}: {error}") from error
+        for table in shared:
+            self.orders.broadcast(0, table)
+        self.task.load_trainer_state(packing.below("trainer.", tensors))
+        if adversary:
+            adversary.load(packing.below("adversary.", tensors))
+        found = packing.view_below("best.", tensors)
+        self.best = Best.from_tensors(found, shared, self.parties) if found else None
+        return progress
+
 
 @renamed(make_exchange="make_transport")
 def run_federation(
@@ -276,7 +356,7 @@ def run_federation(
     path = _checkpoint_in(Path(folder)) if folder else None
     progress = Progress(run_identity(graph, options, adversary), metric=federation.task.metric)
     if path and path.exists():
-        progress = restore_state(federation, path)
+        progress = federation.restore(path)
     else:
         begins = adversary.begins if adversary else min(rounds_needed, default=0) + 1
         usable = start if start and _may_start(federation, start, begins) else None
@@ -284,11 +364,11 @@ def run_federation(
             honest = functools.partial(Federation, graph, options, make_transport, None, federation.needed, make_task)
             _as_it_begins(federation, adversary, usable, honest, progress)
         elif usable and not adversary:
-            progress = restore_state(federation, usable)
+            progress = federation.restore(usable)
         else:
             _align(federation, progress)
         if path:  # before anything is released: what is done again after a kill then goes on from the same entropy
-            save_state(path, federation, progress)
+            federation.save(path, progress)
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
@@ -296,9 +376,9 @@ def run_federation(
         _round(federation, progress, observer)
         observer.round_done(progress.rounds[-1])
         if path and not adversary and _may_end(options, progress, KEPT_BEFORE_END):
-            save_state(path.with_name(BEFORE_END), federation, progress)
+            federation.save(path.with_name(BEFORE_END), progress)
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
-            save_state(path, federation, progress)
+            federation.save(path, progress)
             saved_at = time.perf_counter()
     return _result(federation, progress, released)
 
@@ -347,19 +427,19 @@ def _as_it_begins(
         progress: of the run with the adversary, which gets the rounds.
     """
     if start and stands_at(start).round == adversary.begins - 1:
-        passed = restore_state(federation, start, honest=True)
+        passed = federation.restore(start, honest=True)
     else:
         honest = make()
         passed = Progress(run_identity(federation.graph, federation.options), metric=progress.metric)
         if start:
-            passed = restore_state(honest, start)
+            passed = honest.restore(start)
         else:
             _align(honest, passed)
         while not passed.finished and len(passed.rounds) < adversary.begins:
             _round(honest, passed, Observer())
         with tempfile.TemporaryDirectory() as folder:
-            save_state(Path(folder) / CHECKPOINT, honest, passed)
-            passed = restore_state(federation, Path(folder) / CHECKPOINT, honest=True)
+            honest.save(Path(folder) / CHECKPOINT, passed)
+            passed = federation.restore(Path(folder) / CHECKPOINT, honest=True)
     for name in ("rounds", "best_round", "best_valid", "bad_checks", "finished"):
         setattr(progress, name, getattr(passed, name))
 
@@ -379,7 +459,7 @@ def load_federation(
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
     federation = Federation(graph, options, make_transport, adversary)
-    progress = restore_state(federation, path)
+    progress = federation.restore(path)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, released)
@@ -436,12 +516,3 @@ def result_of(
         **{one.name: getattr(best, one.name) for one in dataclasses.fields(Kept)},
         **task.outcome(best.trained, best.final),
     )
-
-
-def __getattr__(name: str) -> Any:
-    """`FederationResult`, as `KgeResult` is called by scripts that were written when there was one task."""
-    if name == "FederationResult":
-        from fkgsec.kge.local.result import KgeResult
-
-        return KgeResult
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,7 +46,7 @@ class Recipe:
         evaluated: "global", each client's model after the broadcast, or before it where the settings say so; "local", as its own
             training left it: then a broadcast reaches only those who train next.
         local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`,
-            for graph classification a `fkgsec.gnn.rule.GraphRule`.
+            for graph classification a `fkgsec.gnn.training.GraphRule`.
         keeps_first: whether the messages of the first round of uploads are kept for attacks: optimisers are new in it.
     """
 

@@ -33,10 +33,6 @@ from fkgsec.frames import INTERVAL, block, interval, tidy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fkgsec.kge.local.result import KgeResult as FederationResult  # see `__getattr__` below
-
-__all__ = ["FederationResult", "Kept", "RunResult"]
-
 METADATA = "result"
 
 
@@ -275,12 +271,3 @@ class _Document(msgspec.Struct, frozen=True):
     row_names: dict[Table, list[str]]
     metric: str = "mrr"
     names: list[str] = []
-
-
-def __getattr__(name: str) -> Any:
-    """`FederationResult`, as `KgeResult` is called by scripts that were written when there was one task."""
-    if name == "FederationResult":
-        from fkgsec.kge.local.result import KgeResult
-
-        return KgeResult
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

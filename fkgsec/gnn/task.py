@@ -17,10 +17,8 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.gnn.models import drawing_from
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
-from fkgsec.gnn.rule import GraphRule
-from fkgsec.gnn.training import ClientTrainer
+from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.training import ClientTrainer, GraphRule
 from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.randomness import generator

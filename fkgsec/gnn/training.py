@@ -1,4 +1,12 @@
-"""Local training of one client's network, the same alone and in any federation.
+"""Local training of one client's network, the same alone and in any federation; and what an algorithm adds to it.
+
+class Anchored(GraphRule):                       # a recipe's `local` part: pulls shared parameters to those received
+    keeps_received = True
+
+    def correct(self, trainer):
+        return pulled(trainer.shared, trainer.received, self.settings.mu)
+
+register(Recipe("anchored", PARAMETERS, "this script", MySettings, task="graph", local=Anchored))
 
 Clients are trained one after the other: their networks differ in every weight and their batches in every graph, so that stacked
 clients would run the same products of the same sizes. What a client draws depends on the seed and its name alone.
@@ -7,24 +15,25 @@ clients would run the same products of the same sizes. What a client draws depen
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fkgsec.adam import Adam
 from fkgsec.errors import TrainingError
+from fkgsec.exchange import Holding, Received
 from fkgsec.federation import packing
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.models import drawing_from
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import Probabilities
-from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.layout import Layout
+from fkgsec.gnn.models import ENCODER, GraphClassifier, drawing_from
+from fkgsec.gnn.options import GnnOptions, Probabilities
 from fkgsec.graphs.features import feature_width
-from fkgsec.graphs.sets import ClientGraphs
+from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 from fkgsec.threads import one_thread
 
@@ -181,3 +190,110 @@ class ClientTrainer:
                 state.setdefault(int(place), {})[value] = tensor
             if state:
                 optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+class Crossing:
+    """All clients hold the same rows, of the shared parameters, and take over what the server makes of them.
+
+    Attributes:
+        layout: of a client's rows. shared: of those that are sent back.
+    """
+
+    def __init__(self, trainers: Sequence[ClientTrainer], rule: GraphRule, first: Mapping[str, Tensor]) -> None:
+        self.trainers, self.rule, self.first = trainers, rule, first
+        width, memory = trainers[0].options.width, trainers[0].memory
+        self.upwards = Layout.of({name: memory[name] for name in rule.upwards}, width)
+        self.shared = Layout.of(trainers[0].shared, width)
+        self.layout = Layout(width, {**self.shared.shapes, **self.upwards.shapes})
+
+    def holdings(self, weights: Sequence[int]) -> list[Holding]:
+        """Of each client, which counts for its weight in a mean."""
+        names, upwards = self.layout.names, len(self.upwards.names)
+        return [Holding(names, len(names), weight, upwards) for weight in weights]
+
+    def first_rows(self, names: Sequence[str]) -> Tensor:
+        """The server's first rows of these names, `[n, width]`."""
+        zeros = {name: torch.zeros(shape) for name, shape in self.upwards.shapes.items()}
+        rows = dict(zip(self.layout.names, self.layout.pack({**self.first, **zeros}), strict=True))
+        return torch.stack([rows[name] for name in names])
+
+    def rows(self, place: int) -> Tensor:
+        """A client's rows; once it has trained, those that it uploads, `[n, width]`."""
+        return self._packed(place, self.trainers[place].outgoing)
+
+    def receive(self, round: int, place: int, received: Received) -> None:
+        """Let a client take over what a broadcast said."""
+        self.trainers[place].take(self.layout.unpack(received.merged(self._packed(place))))
+
+    def _packed(self, place: int, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Some tensors as rows, if none the shared parameters, and what goes with them."""
+        trainer = self.trainers[place]
+        told = {name: trainer.memory[name] for name in self.rule.upwards}
+        return self.layout.pack({**(tensors or trainer.shared), **told})
+
+
+class GraphRule:
+    """The hooks, all without effect: local training is that of FedAvg.
+
+    One rule serves all clients. What it keeps of a client from round to round is in the client's trainer, for checkpoints.
+
+    Attributes:
+        keeps_received: whether clients keep the shared parameters as they last received them.
+        crossing: what crosses of the networks.
+        upwards: the tensors of a client's memory that it uploads with its parameters, and is not sent back.
+    """
+
+    keeps_received = False
+    crossing: type[Crossing] = Crossing
+    upwards: Sequence[str] = ()
+
+    def __init__(self, options: GnnOptions) -> None:
+        self.options = options
+        self.settings: Any = options.settings
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """How the names of the shared parameters begin."""
+        return ("",) if getattr(self.settings, "share", "encoder") == "all" else (ENCODER,)
+
+    def network(self, num_features: int, num_classes: int) -> nn.Module:
+        """A client's network, called as `network(batch, rng)` for logits; its first values are torch's global generator's."""
+        return GraphClassifier(self.options.architecture(), num_features, num_classes)
+
+    def prepare(self, graphs: GraphSet) -> GraphSet:
+        """A client's graphs with what the network reads beside their features."""
+        return graphs
+
+    def begin(self, trainer: ClientTrainer) -> None:
+        """Give a new client what it keeps beside its network: `trainer.private`, judged with it, and `trainer.memory`."""
+
+    def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
+        """A round of a client; returns its mean loss over graphs."""
+        return trainer.epochs(round, self.options.local_epochs, on_step)
+
+    def num_epochs(self) -> int:
+        """Of a round, for progress."""
+        return self.options.local_epochs
+
+    def correct(self, trainer: ClientTrainer) -> float:
+        """Change the gradients of a batch before Adam's step; returns what the loss grows by."""
+        return 0.0
+
+    def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a client's network classifies with, of all that it has: parameters and private tensors by name."""
+        return parameters
+
+
+@torch.no_grad()
+def pulled(shared: Mapping[str, nn.Parameter], received: Mapping[str, Tensor], weight: float) -> float:
+    """Add the gradients of weight / 2 |w - w_t|^2 over all shared parameters; returns that term.
+
+    Source: Li et al. 2020 (FedProx).
+    """
+    squares = 0.0
+    for name, parameter in shared.items():
+        difference = parameter - received[name]
+        if parameter.grad is not None:
+            parameter.grad.add_(difference, alpha=weight)
+        squares += float(difference.square().sum())
+    return weight / 2 * squares

@@ -13,12 +13,20 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from fkgsec.data.graph import SPLITS
 from fkgsec.errors import DataError
-from fkgsec.graphs.structure import Structure
+
+
+class Structure(NamedTuple):
+    """Features float32 `[N, num_walks + num_degrees]` of all nodes."""
+
+    num_walks: int
+    num_degrees: int
+    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)

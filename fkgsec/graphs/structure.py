@@ -13,24 +13,16 @@ node that has none; here no walk returns to such a node. As in the code it goes 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from fkgsec.graphs.sets import GraphSet, Structure
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from fkgsec.graphs.sets import GraphSet
-
 _MOST_ENTRIES = 4_000_000  # of the powers of a transition matrix that are held at a time, but for one large graph
-
-
-class Structure(NamedTuple):
-    """Features float32 `[N, num_walks + num_degrees]` of all nodes."""
-
-    num_walks: int
-    num_degrees: int
-    values: np.ndarray
 
 
 def with_structure(graphs: GraphSet, *, num_walks: int, num_degrees: int) -> GraphSet:

@@ -23,9 +23,9 @@ are phases scaled by pi / initial range, both as in the published codes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ from fkgsec.arguments import checked
 from fkgsec.errors import SpecError
 from fkgsec.kge import kernels, kinds
 from fkgsec.registry import Registry
-
-if TYPE_CHECKING:
-    from fkgsec.kge.encoders.client import EncoderModel
 
 Side = Literal["tail", "head"]
 MOST = 1e6  # of what scores are made of: far beyond, values in float32 are no longer finite
@@ -85,8 +82,54 @@ class ScoringFunction:
         return self.relation_numbers(dim) if callable(self.relation_numbers) else dim * self.relation_numbers
 
 
-MODELS: Registry[ScoringFunction] = Registry("model", "fkgsec.models")
-ENCODERS: Registry[EncoderModel] = Registry("model", "fkgsec.encoders", shipped=("fkgsec.kge.encoders.shipped",))
+@dataclass(frozen=True)
+class ClientTables:
+    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids.
+
+    Attributes:
+        decoder: parameters that score them, by name, where the scoring function has such; empty otherwise.
+    """
+
+    entities: Tensor
+    relations: Tensor
+    decoder: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def copied(self) -> ClientTables:
+        """A copy on the CPU."""
+        decoder = {name: one.detach().cpu().clone() for name, one in self.decoder.items()}
+        return ClientTables(self.entities.cpu().clone(), self.relations.cpu().clone(), decoder)
+
+
+@dataclass(frozen=True)
+class EncoderModel:
+    """A model with an encoder. Another one is registered in `ENCODERS` under its name.
+
+    Attributes:
+        scoring: compares input rows, for whoever has these without the network, as a server.
+        make: of graph, triples, options and key, a client's encoder (`fkgsec.kge.encoders.client.ClientEncoder`).
+        decoder: of the model for input rows and of a client's encoded tables, the model that scores the latter.
+        settings: the options of `KgeOptions` that are this model's, with what they are when not given.
+        samples_negatives: whether it is trained against negatives, so that `num_negatives` and `temperature` are its options too.
+        check: of a dimension, raises `SpecError` where the network cannot have it.
+    """
+
+    scoring: ScoringFunction
+    make: Callable[..., Any]
+    settings: Mapping[str, float | int]
+    decoder: Callable[[KgeModel, ClientTables], KgeModel] = lambda model, _: model
+    samples_negatives: bool = False
+    check: Callable[[int], object] = lambda dim: None
+
+
+MODELS: Registry[ScoringFunction] = Registry(
+    "model", "fkgsec.models", families={"pykeen": "fkgsec.kge.interactions.scoring:scoring_function"}
+)
+ENCODERS: Registry[EncoderModel] = Registry(
+    "model",
+    "fkgsec.encoders",
+    shipped=("fkgsec.kge.encoders.shipped",),
+    families={"pykeen": "fkgsec.kge.interactions.network:encoder_model"},
+)
 
 
 def function_of(name: ModelName) -> ScoringFunction:
@@ -274,19 +317,3 @@ MODELS.register(
         scores_by_best_relation=True,
     ),
 )
-
-
-def _plugged(name: str) -> ScoringFunction | None:
-    from fkgsec.kge.interactions.scoring import scoring_function
-
-    return scoring_function(name)
-
-
-def _plugged_with_network(name: str) -> EncoderModel | None:
-    from fkgsec.kge.interactions.network import encoder_model
-
-    return encoder_model(name)
-
-
-MODELS.register_family("pykeen", _plugged)
-ENCODERS.register_family("pykeen", _plugged_with_network)

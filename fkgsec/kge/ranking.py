@@ -2,11 +2,12 @@
 
 known = [KnownTriples.build(graph.triples, side, graph.num_relations) for side in ("tail", "head")]
 ranks = filtered_ranks(model, entities, relations, graph.test, known)     # float64 [n, 2]
-(1 / ranks).mean()                                                        # MRR over both sides
+utility(ranks, seed=0)["mrr"]                                             # an `Estimate`: MRR with its bootstrap interval
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,11 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec import estimate
+from fkgsec.estimate import Estimate, critical_value
 from fkgsec.kge import kernels
 from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.randomness import generator
 
 Sides = Literal["tail", "both"]
+HITS = (1, 3, 5, 10)
 SCORE_BLOCK_BYTES = 16 * 2**20  # scores held at once; small enough to stay in the cache
 TRUE_BLOCK = 256  # triples at a time where candidates are drawn: the true entities' scores are a square of so many
 
@@ -93,3 +98,42 @@ def filtered_ranks(
             before = (above + level / 2) * (len(entities) / max(1, len(pool)))
             ranks[low : low + step, column] = (1 + before).cpu().numpy()
     return ranks
+
+
+def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: int | None) -> Estimate | None:
+    """The validation MRR of all triples from a draw of each client's, with the interval of that draw; None without triples.
+
+    Clients are strata: each one's mean over its drawn triples (sides averaged) counts for all its triples, which is unbiased over
+    the draw of triples. The interval is the normal one with the finite population's correction. `candidates`: how many were
+    drawn, None: all; the figure is then biased upwards, see `filtered_ranks`, and the interval is for the candidates as drawn.
+
+    Args:
+        ranks: float64 `[n, sides]` of each client's drawn triples. sizes: how many validation triples it has.
+    """
+    total, drawn = sum(sizes), sum(map(len, ranks))
+    if not total:
+        return None
+    value = variance = 0.0
+    for own, size in zip(ranks, sizes, strict=True):
+        if not size:
+            continue
+        items = (1 / own).mean(axis=1)
+        value += size / total * float(items.mean())
+        if len(items) < size:
+            variance += (size / total) ** 2 * (1 - len(items) / size) * float(items.var(ddof=1)) / len(items)
+    half = critical_value() * math.sqrt(variance)
+    method = f"unbiased over the draw of {drawn:,} of {total:,} triples"
+    if candidates is not None:
+        method = (
+            f"{drawn:,} of {total:,} triples drawn; biased upwards, ranks scaled from {candidates:,} drawn candidates"
+        )
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), drawn, method)
+
+
+def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:
+    """MRR (bootstrap) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`; the triple is the unit, its sides are averaged."""
+    rng = generator(seed, "bootstrap")
+    figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1), rng)}
+    for k in HITS:
+        figures[f"hits@{k}"] = estimate.proportion(float((ranks <= k).mean(axis=1).sum()), len(ranks))
+    return figures

@@ -31,8 +31,8 @@ from fkgsec.federation.loop import (
 )
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.steps import round_entry
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.renamed import renamed
 from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining

@@ -25,9 +25,9 @@ from fkgsec.federation.loop import Federation, Observer
 from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.packing import ByParty
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import LocalTrainer
+from fkgsec.kge.options import KgeResult
 
 ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
 

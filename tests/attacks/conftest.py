@@ -17,20 +17,20 @@ from attacks import AttackOptions, Figure, run_attacks
 from attacks.figure import headline
 from attacks.view import View
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, KgeModel, generate_consortium
 from fkgsec.data.graph import SPLITS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import ModelName
+from fkgsec.kge.models import ClientTables, ModelName
+from fkgsec.kge.options import KgeResult
 
 BEST_ROUND, LAST_ROUND = 2, 3
 NUM_RELATIONS = 5
 NONE = np.zeros((0, 3), dtype=np.int64)
 
-Runs = dict[str, FederationResult]
-MakeResult = Callable[..., FederationResult]
+Runs = dict[str, KgeResult]
+MakeResult = Callable[..., KgeResult]
 Flatten = Callable[[View], dict[str, np.ndarray]]
 
 
@@ -54,7 +54,7 @@ def make_result(
     model: ModelName = "transe",
     dim: int = 16,
     participants: Sequence[str] | None = None,
-) -> FederationResult:
+) -> KgeResult:
     """A finished run with these tables; uploads of other rounds than the best are noise.
 
     Args:
@@ -79,7 +79,7 @@ def make_result(
                 if participants is None or client.name in participants:
                     channel.send(Rows.pack(round, party, SERVER, table, rows))
                 channel.send(Rows.pack(round, SERVER, party, table, getattr(shared[place], table)))
-    return FederationResult(
+    return KgeResult(
         graph=graph,
         options=options,
         rounds=[],
@@ -110,7 +110,7 @@ def _planted(
     shuffled: bool = False,
     clusters: int = 12,
     seed: int = 7,
-) -> FederationResult:
+) -> KgeResult:
     """Clients that hold the same vectors up to `noise`, with tail = head acted on by relation in every triple.
 
     Cluster `c` is a hub and one leaf for each relation: (hub, k, leaf k). The colluder holds the first two thirds of the
@@ -191,12 +191,12 @@ def flatten() -> Flatten:
 
 # Short trained federations under several defenses, and attacks on them.
 
-Federate = Callable[..., FederationResult]
+Federate = Callable[..., KgeResult]
 Attacked = Callable[..., dict[tuple[str, str, str], Figure]]
 
 
 @functools.cache
-def _federate(defense: str = "", algorithm: str = "fede", rounds: int = 8, size: int = 700) -> FederationResult:
+def _federate(defense: str = "", algorithm: str = "fede", rounds: int = 8, size: int = 700) -> KgeResult:
     graph = generate_consortium(clients=3, size=size, seed=5)
     options = FederationOptions(
         algorithm=algorithm, defense=defense, dim=16, rounds=rounds, eval_every=rounds, patience=0, batch_size=64,
@@ -215,9 +215,7 @@ def federate() -> Federate:
 def attacked() -> Attacked:
     """Headline figures of one attack by (threat model, victim, metric)."""
 
-    def run(
-        result: FederationResult, attack: str, *threats: str, **options: object
-    ) -> dict[tuple[str, str, str], Figure]:
+    def run(result: KgeResult, attack: str, *threats: str, **options: object) -> dict[tuple[str, str, str], Figure]:
         asked = AttackOptions(attack=(attack,), threat=threats, **options)
         return {(one.threat_model, one.victim, one.metric): one for one in headline(run_attacks(result, asked).figures)}
 
@@ -225,10 +223,10 @@ def attacked() -> Attacked:
 
 
 @pytest.fixture(scope="session")
-def relabelled() -> Callable[[FederationResult, int], FederationResult]:
+def relabelled() -> Callable[[KgeResult, int], KgeResult]:
     """The run with other truth: the same models and messages, and each victim's triples with its entities permuted."""
 
-    def other(result: FederationResult, seed: int) -> FederationResult:
+    def other(result: KgeResult, seed: int) -> KgeResult:
         rng, graph = np.random.default_rng(seed), result.graph
 
         def permuted(client: ClientGraph) -> ClientGraph:
@@ -247,13 +245,13 @@ def relabelled() -> Callable[[FederationResult, int], FederationResult]:
 
 
 @pytest.fixture(scope="session")
-def near_pairs(fabricate) -> Callable[..., FederationResult]:
+def near_pairs(fabricate) -> Callable[..., KgeResult]:
     """A factory of runs whose victim links the entities of each of 60 pairs, by relation k % 3, and these lie near each other.
 
     Relations are short, and translate: tail = head + relation + noise. `shuffled` permutes the victim's rows.
     """
 
-    def make(*, shuffled: bool = False, seed: int = 3) -> FederationResult:
+    def make(*, shuffled: bool = False, seed: int = 3) -> KgeResult:
         rng, count, dim = np.random.default_rng(seed), 60, 16
         relations = torch.from_numpy(rng.normal(0, 0.05, (3, dim)).astype(np.float32))
         heads = torch.from_numpy(rng.normal(0, 1, (count, dim)).astype(np.float32))

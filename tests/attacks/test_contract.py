@@ -16,9 +16,9 @@ from attacks.graphs.options import GraphAttackOptions
 from attacks.kge.task import cases as kge_cases
 from attacks.laboratory import Laboratory
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import Truth
+from attacks.registry import ATTACKED, Truth
 from attacks.shipped import ATTACKS as SHIPPED
-from attacks.view import ATTACKED, GRAPH, View
+from attacks.view import GRAPH, View
 from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.estimate import exact

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import run_attacks
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view, run_attacks
+from attacks.view import THREAT_MODELS
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.local.result import KgeResult
-from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.options import KgeOptions, KgeResult
 
 MODELS = ("noge", "kb-gat")
 SMALL: dict[str, Any] = {

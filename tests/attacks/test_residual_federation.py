@@ -15,15 +15,17 @@ import torch
 from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
+from attacks.registry import build_view
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
-from attacks.view import ALL, THREAT_MODELS, View, build_view
+from attacks.view import ALL, THREAT_MODELS, View
 from defenses.transport import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened, Transcript, client_party
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 COLLUDER = "hospital-1"
 PROTECTED = "psu,secagg"
@@ -34,12 +36,12 @@ SUPPRESSING = "psu,secagg,suppress:t=2"
 @functools.cache
 def federate(
     clients: int, defense: str = PROTECTED, *, algorithm: str = "fede", rounds: int = 2, seed: int = 0
-) -> FederationResult:
+) -> KgeResult:
     graph = generate_consortium(clients=clients, size=1500, seed=1)
     return train(graph, defense, algorithm, rounds=rounds, seed=seed)
 
 
-def train(graph: FederatedGraph, defense: str, algorithm: str, *, rounds: int = 2, seed: int = 0) -> FederationResult:
+def train(graph: FederatedGraph, defense: str, algorithm: str, *, rounds: int = 2, seed: int = 0) -> KgeResult:
     options = FederationOptions(
         algorithm=algorithm, dim=8, gamma=4, rounds=rounds, local_epochs=1, eval_every=rounds, patience=0,
         batch_size=256, num_negatives=4, learning_rate=0.05, device="cpu", defense=defense, seed=seed,
@@ -47,19 +49,17 @@ def train(graph: FederatedGraph, defense: str, algorithm: str, *, rounds: int = 
     return run_federation(graph, options, make_transport=make_transport)
 
 
-def view_of(result: FederationResult, threat: str = "collusion", leak: float = 1.0) -> View:
+def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> View:
     return build_view(result, THREAT_MODELS[threat], colluder=COLLUDER, leak=leak, seed=0)
 
 
-def attack(
-    result: FederationResult, threat: str = "collusion", leak: float = 1.0
-) -> tuple[dict[str, Leakage], pd.DataFrame]:
+def attack(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> tuple[dict[str, Leakage], pd.DataFrame]:
     options = AttackOptions(threat=(threat,), leak=(leak,), inference="cosine", unlinked_heads=0)
     rows, items = attack_federation(result, options)
     return {row.victim: row for row in rows if row.inference == "cosine"}, items
 
 
-def held_by_name(result: FederationResult, table: Table = "entities") -> dict[str, set[str]]:
+def held_by_name(result: KgeResult, table: Table = "entities") -> dict[str, set[str]]:
     """The names that each client trains, by the client's name."""
     graph = result.graph
     if table == "entities":
@@ -67,19 +67,19 @@ def held_by_name(result: FederationResult, table: Table = "entities") -> dict[st
     return {c.name: {graph.relations[i] for i in c.relation_ids[: c.num_trained_relations]} for c in graph.clients}
 
 
-def true_holders(result: FederationResult, table: Table = "entities") -> np.ndarray:
+def true_holders(result: KgeResult, table: Table = "entities") -> np.ndarray:
     """Bool `[clients, rows]` in the order of the shared table."""
     return np.array(
         [[name in held for name in result.row_names[table]] for held in held_by_name(result, table).values()]
     )
 
 
-def shared_entities(result: FederationResult, victim: str) -> set[str]:
+def shared_entities(result: KgeResult, victim: str) -> set[str]:
     held = held_by_name(result)
     return held[COLLUDER] & held[victim]
 
 
-def own_rows(result: FederationResult, client: str, names: np.ndarray) -> np.ndarray:
+def own_rows(result: KgeResult, client: str, names: np.ndarray) -> np.ndarray:
     """The client's trained rows of the named entities, as it put them into the sum."""
     place = [graph.name for graph in result.graph.clients].index(client)
     graph = result.graph.clients[place]
@@ -104,7 +104,7 @@ def same_claims(first: View, second: View) -> bool:
     )
 
 
-def assert_nothing_certain_is_wrong(result: FederationResult, view: View) -> int:
+def assert_nothing_certain_is_wrong(result: KgeResult, view: View) -> int:
     """Also the number of certain statements about victims, held or not."""
     table, truth = view.secure["entities"], true_holders(result)
     held, sources, _ = attribute_holders(table, np.random.default_rng(0))
@@ -117,7 +117,7 @@ def assert_nothing_certain_is_wrong(result: FederationResult, view: View) -> int
     return int(certain[1:].sum())
 
 
-def with_notes(result: FederationResult, change: Callable[[Opened], Opened]) -> FederationResult:
+def with_notes(result: KgeResult, change: Callable[[Opened], Opened]) -> KgeResult:
     """The same run, where the server opened something else."""
     transcript = Transcript(result.transcript.entries, result.transcript.frames)
     for number in result.transcript.notes:
@@ -428,7 +428,7 @@ class TestRelations:
 
     @staticmethod
     @functools.cache
-    def planted(clients: int) -> FederationResult:
+    def planted(clients: int) -> KgeResult:
         """Victims' rows of entities that the colluder holds too become the colluder's."""
         graph = generate_consortium(clients=clients, size=1500, seed=1)
         kept = tuple(

@@ -13,15 +13,16 @@ from attacks.update_recovery import AGGREGATE, NO_CHANGE, UPLOAD, cosines, relat
 from defenses.transport import make_transport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 
 OPTIONS = FederationOptions(
     dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=2, patience=0, seed=5, device="cpu"
 )
 
 
-def trained(clients: int = 3, **settings: object) -> FederationResult:
+def trained(clients: int = 3, **settings: object) -> KgeResult:
     graph = generate_consortium(clients=clients, size=300 * clients, seed=1)
     return run_federation(graph, msgspec.structs.replace(OPTIONS, **settings), make_transport=make_transport)
 
@@ -35,7 +36,7 @@ def test_by_hand() -> None:
     assert relative_error(true, true, np.random.default_rng(0)).value == 0
 
 
-def recovered(result: FederationResult, threat: str = "server", leak: float = 1.0) -> dict[str, list[Figure]]:
+def recovered(result: KgeResult, threat: str = "server", leak: float = 1.0) -> dict[str, list[Figure]]:
     """Figures of the strongest way under the server alone and under a threat model, by metric."""
     options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(leak,))
     found: dict[str, list[Figure]] = {}
@@ -54,7 +55,7 @@ def test_plaintext_uploads_are_known_and_exposed() -> None:
         assert (cosine.less_is_worse, error.less_is_worse) == (False, True)
 
 
-def disjoint(**settings: object) -> FederationResult:
+def disjoint(**settings: object) -> KgeResult:
     """Two clients that share no entity."""
     rng, none = np.random.default_rng(0), np.zeros((0, 3), dtype=np.int64)
     parts = [

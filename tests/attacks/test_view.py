@@ -16,19 +16,21 @@ from attacks.reconstruction.inference import (
     infer_relations,
     rank_pairs,
 )
-from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
-from fkgsec import ClientGraph, FederatedGraph, FederationResult
+from attacks.registry import build_view
+from attacks.view import KGE, THREAT_MODELS, View, threat_models
+from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 
-def view_of(result: FederationResult, threat: str, *, leak: float = 1.0, seed: int = 0) -> View:
+def view_of(result: KgeResult, threat: str, *, leak: float = 1.0, seed: int = 0) -> View:
     colluder = result.graph.clients[0].name
     return build_view(result, THREAT_MODELS[threat], colluder=colluder, leak=leak, seed=seed)
 
 
-def knowledge(result: FederationResult, leak: float, seed: int = 0) -> ColluderKnowledge:
+def knowledge(result: KgeResult, leak: float, seed: int = 0) -> ColluderKnowledge:
     known = view_of(result, "collusion", leak=leak, seed=seed).colluder
     assert known is not None
     return known
@@ -170,7 +172,7 @@ class TestErrors:
             view_of(planted(algorithm="collective"), "collusion")
 
 
-def with_other_secrets(result: FederationResult, *, keep_entities: bool) -> FederationResult:
+def with_other_secrets(result: KgeResult, *, keep_entities: bool) -> KgeResult:
     """The same messages and colluder, but every victim has another graph and other tables.
 
     Triples are permuted within each column, so that the client still trains, and uploads, the same rows.

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.view import KGE, THREAT_MODELS, View, build_view, threat_models
+from attacks.registry import build_view
+from attacks.view import KGE, THREAT_MODELS, View, threat_models
 from defenses import make_transport
-from fkgsec import FederationOptions, FederationResult, generate_consortium
+from fkgsec import FederationOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 LEAK = 0.3
 
@@ -48,7 +50,7 @@ def walk(value: Any, path: str = "view") -> Iterator[tuple[str, Any]]:
 
 
 @functools.cache
-def federate(algorithm: str, defense: str) -> FederationResult:
+def federate(algorithm: str, defense: str) -> KgeResult:
     graph = generate_consortium(clients=3, size=400, seed=5)
     options = FederationOptions(
         algorithm=algorithm, defense=defense, dim=8, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64,
@@ -82,7 +84,7 @@ CASES = [("fede", ""), ("fedr", ""), ("fede", "secagg"), ("fede", "psu,secagg"),
 @pytest.mark.parametrize("threat", OF_MESSAGES)
 @pytest.mark.parametrize(("algorithm", "defense"), CASES)
 class TestWalk:
-    def view(self, algorithm: str, defense: str, threat: str) -> tuple[FederationResult, View]:
+    def view(self, algorithm: str, defense: str, threat: str) -> tuple[KgeResult, View]:
         result = federate(algorithm, defense)
         colluder = result.graph.clients[0].name
         return result, build_view(result, THREAT_MODELS[threat], colluder=colluder, leak=LEAK, seed=0)

@@ -16,10 +16,11 @@ from defenses.transport import DefendedTransport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Holding, Uploaded
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, Opened
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 
 
 class Upload(NamedTuple):
@@ -49,7 +50,7 @@ class RememberingTransport(DefendedTransport):
 
 
 class Run(NamedTuple):
-    result: FederationResult
+    result: KgeResult
     exchange: RememberingTransport
 
 

@@ -22,10 +22,11 @@ from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
-from fkgsec.federation.loop import Federation, FederationResult, Observer, run_federation
+from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, Table, algorithms_of
+from fkgsec.kge.options import KgeResult
 from protocols.core.errors import ProtocolError
 
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
@@ -54,14 +55,14 @@ def attacked(
     value: float = 1e9,
     at: int = 2,
     withheld: bool = False,
-) -> FederationResult:
+) -> KgeResult:
     """A federation of `at` + 1 rounds, evaluated at its end; the server attacks with the broadcast before its last round."""
     options = replace(options, rounds=at + 1, eval_every=at + 1)
     make = active_server(target_of(graph), at=at, value=value, unprotected=unprotected, withheld=withheld)
     return run_federation(graph, options, make_transport=make)
 
 
-def recovered(result: FederationResult, threat: str = "server") -> dict[str, Figure]:
+def recovered(result: KgeResult, threat: str = "server") -> dict[str, Figure]:
     """What the server alone gets of the target, by metric."""
     target, other = (client.name for client in result.graph.clients[:2])
     options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(1.0,), colluder=other)

@@ -13,10 +13,11 @@ from defenses.broadcasts import BroadcastError
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols import psu, secagg
 
@@ -32,9 +33,7 @@ class Changing(Channel):
         return self.change(super().send(message))
 
 
-def federated(
-    graph: FederatedGraph, options: FederationOptions, change: Callable[[Any], AnyMessage]
-) -> FederationResult:
+def federated(graph: FederatedGraph, options: FederationOptions, change: Callable[[Any], AnyMessage]) -> KgeResult:
     def make(channel: Channel, *others: Any) -> Any:
         return make_transport(Changing(channel.transcript, change), *others)
 

@@ -17,7 +17,8 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from attacks.view import KGE, build_view, threat_models
+from attacks.registry import build_view
+from attacks.view import KGE, threat_models
 from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record
@@ -28,9 +29,10 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, encode
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.core.keys import generate
@@ -120,7 +122,7 @@ def sources(candidate: int | bytes, run: str) -> list[tuple[Source, Identity]]:
     return found
 
 
-def opened_by(candidate: int | bytes, result: FederationResult) -> set[str]:
+def opened_by(candidate: int | bytes, result: KgeResult) -> set[str]:
     """What of the run's secrets the candidate gives: keys of masks, identities, local noise."""
     graph, options = result.graph, result.options
     run, given = run_identity(graph, options), set()
@@ -186,7 +188,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secagg_client, "advertised_claim", kept)
 
 
-def audited(folder: Path, **fields: Any) -> tuple[FederationResult, set[int | bytes]]:
+def audited(folder: Path, **fields: Any) -> tuple[KgeResult, set[int | bytes]]:
     """A run, and every number and string of bytes in its record and in the view of each threat model."""
     spec = Spec(**(SMALL | fields))
     graph = spec.load_graph()
@@ -214,7 +216,7 @@ def test_from_a_view_and_a_record_no_secret_of_a_protocol_can_be_recomputed(defe
     assert entropy not in candidates
 
 
-def entropy_of(folder: Path, result: FederationResult) -> bytes:
+def entropy_of(folder: Path, result: KgeResult) -> bytes:
     tensors, _ = checkpoint.load(folder / CHECKPOINT, run_identity(result.graph, result.options))
     return tensors["exchange.entropy"].numpy().tobytes()
 

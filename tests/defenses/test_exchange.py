@@ -16,10 +16,11 @@ from torch import Tensor
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Holding, Transport, Uploaded
-from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.options import KgeResult
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
 
@@ -61,7 +62,7 @@ def clear_sum(
     return total, holders
 
 
-def figures(result: FederationResult) -> tuple[object, ...]:
+def figures(result: KgeResult) -> tuple[object, ...]:
     """What a run learnt, without what crossed."""
     rounds = [(e.round, e.loss, e.valid, e.num_survivors, e.num_clipped) for e in result.rounds]
     ranks = [array.tolist() for array in result.test_ranks]
@@ -70,7 +71,7 @@ def figures(result: FederationResult) -> tuple[object, ...]:
     return rounds, result.best_round, ranks, tables, trained
 
 
-def everything(result: FederationResult) -> tuple[object, ...]:
+def everything(result: KgeResult) -> tuple[object, ...]:
     """All of a result but the clock."""
     transcript = result.transcript
     inputs = {table: {party: own.tolist() for party, own in rows.items()} for table, rows in result.inputs.items()}
@@ -164,7 +165,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
 def test_inputs_of_the_survivors_add_up_to_what_was_opened(
     graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
 ) -> None:
-    """Exactly, noise and suppression included: `FederationResult.inputs` is what an attack with a colluder subtracts."""
+    """Exactly, noise and suppression included: `KgeResult.inputs` is what an attack with a colluder subtracts."""
     for defense in ("psu,secagg", "secagg,suppress:t=2", "secagg,dp:clip=0.5,epsilon=5", "secagg:dropout=0.1"):
         result, _ = remembered(graph(5), replace(options, defense=defense))
         opened = [note for note in result.transcript.opened(result.best_round) if note.total]
@@ -189,7 +190,7 @@ def test_values_beyond_the_clip_are_cut(by_hand: Callable) -> None:
 # What crosses.
 
 
-def crossing(result: FederationResult, direction: str, round: int) -> list[bytes]:
+def crossing(result: KgeResult, direction: str, round: int) -> list[bytes]:
     """The serialised messages of a retained round in one direction."""
     transcript = result.transcript
     lines = [line for line in transcript.entries if line.round == round]

@@ -14,7 +14,7 @@ from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Rows
-from fkgsec.federation.result import FederationResult
+from fkgsec.kge.options import KgeResult
 
 
 def screened(options: RobustOptions, uploads: Mapping[str, Upload], previous: Tensor) -> Mapping[str, Tensor]:
@@ -171,7 +171,7 @@ class NoNumber(Adversary):
         return trained
 
 
-def trained(defense: str, adversary: Adversary | None = None, **changes: object) -> FederationResult:
+def trained(defense: str, adversary: Adversary | None = None, **changes: object) -> KgeResult:
     graph = generate_consortium(clients=5, size=1_000, seed=0)
     options = {
         "dim": 16,
@@ -184,7 +184,7 @@ def trained(defense: str, adversary: Adversary | None = None, **changes: object)
     return run_federation(graph, FederationOptions(**options), make_transport=make_transport, adversary=adversary)
 
 
-def off(result: FederationResult, honest: FederationResult) -> float:
+def off(result: KgeResult, honest: KgeResult) -> float:
     """The largest distance of a row of one run to that of the other."""
     pairs = zip(result.tables, honest.tables, strict=True)
     return max(float((one.entities - other.entities).norm(dim=1).max()) for one, other in pairs)

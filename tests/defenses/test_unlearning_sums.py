@@ -17,9 +17,10 @@ from benchmarks.active_server import EchoingOthers
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
@@ -30,7 +31,7 @@ def asked(graph: FederatedGraph, *places: int) -> Forget:
     return {graph.clients[place].name: graph.clients[place].train[5:25] for place in places}
 
 
-def of_target(result: FederationResult, place: int) -> dict[str, Figure]:
+def of_target(result: KgeResult, place: int) -> dict[str, Figure]:
     """What the server alone knows of this client's change, by metric."""
     names = [client.name for client in result.graph.clients]
     options = AttackOptions(attack=("update-recovery",), threat=("server",), leak=(1.0,), colluder=names[place - 1])
@@ -38,7 +39,7 @@ def of_target(result: FederationResult, place: int) -> dict[str, Figure]:
     return {one.metric.removesuffix("_relations"): one for one in own}
 
 
-def residual_of_echoes(before: FederationResult, after: FederationResult, place: int) -> float:
+def residual_of_echoes(before: KgeResult, after: KgeResult, place: int) -> float:
     """Largest error when the server takes every part of the sum but one for what it had sent: `total - (holders - 1) * sent`."""
     (opened,) = (one for one in after.transcript.opened(1) if one.total)
     total, holders = opened.sums()
@@ -61,14 +62,14 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., FederationResult]:
+def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., KgeResult]:
     """A finished run of five clients, trained once for each algorithm and defense."""
-    made: dict[tuple[str, str], FederationResult] = {}
+    made: dict[tuple[str, str], KgeResult] = {}
     options = FederationOptions(
         dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=1, patience=0, seed=5, device="cpu"
     )
 
-    def run(algorithm: str, defense: str) -> FederationResult:
+    def run(algorithm: str, defense: str) -> KgeResult:
         key = algorithm, defense
         if key not in made:
             given = replace(options, algorithm=algorithm, defense=defense)
@@ -80,7 +81,7 @@ def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., FederationResu
 
 @pytest.mark.parametrize(("algorithm", "defense", "method"), CASES)
 def test_others_train_and_hide_the_client_that_asked(
-    algorithm: str, defense: str, method: Any, runs: Callable[..., FederationResult]
+    algorithm: str, defense: str, method: Any, runs: Callable[..., KgeResult]
 ) -> None:
     run = runs(algorithm, defense)
     after = unlearn(
@@ -107,7 +108,7 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     algorithm: str,
     defense: str,
     method: Any,
-    runs: Callable[..., FederationResult],
+    runs: Callable[..., KgeResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If the others may upload without training, the figures show the leak and the rows that moved. They refuse to."""
@@ -187,7 +188,7 @@ def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph],
         UnlearnOptions(colluders=-1)
 
 
-def test_several_that_ask_share_the_sum(runs: Callable[..., FederationResult]) -> None:
+def test_several_that_ask_share_the_sum(runs: Callable[..., KgeResult]) -> None:
     run = runs("fede", "psu,secagg")
     after = unlearn(
         run, asked(run.graph, 0, 2, 4), UnlearnOptions(method="finetune", decay_epochs=1), make_transport=make_transport
@@ -195,7 +196,7 @@ def test_several_that_ask_share_the_sum(runs: Callable[..., FederationResult]) -
     assert any("one sum of 3 clients that asked and 2 that trained" in line for line in after.protection.lines())
 
 
-def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., FederationResult]) -> None:
+def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., KgeResult]) -> None:
     """What the others draw depends on the request: else the difference of two sums would be the asking client's alone."""
     run = runs("fede", "psu,secagg")
     options = UnlearnOptions(method="finetune", decay_epochs=1)
@@ -207,7 +208,7 @@ def test_two_requests_share_no_part_of_their_sums(runs: Callable[..., Federation
     assert not torch.equal(one.trained[3].entities, other.trained[3].entities)
 
 
-def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., FederationResult]) -> None:
+def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., KgeResult]) -> None:
     """Nor the first rows: equal draws made the others' first uploads equal, and the difference of two sums one client's."""
     run = runs("fede", "psu,secagg")
     again = unlearn(run, asked(run.graph, 1), UnlearnOptions(method="retrain"), make_transport=make_transport)
@@ -244,7 +245,7 @@ def test_round_0_sends_what_the_server_has_and_no_more(
         assert not moved or not torch.equal(seen[0][row], own)
 
 
-def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., FederationResult]) -> None:
+def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., KgeResult]) -> None:
     """Gradient ascent over many epochs moves rows so far that the sum's change is all but its own."""
     run, ratios = runs("fede", "psu,secagg"), []
     for epochs, rate in ((1, None), (60, 0.01)):
@@ -267,7 +268,7 @@ def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Cal
 
 @pytest.mark.parametrize(("algorithm", "defense"), [("fede", "psu,secagg"), ("feds", "secagg")])
 def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
-    algorithm: str, defense: str, runs: Callable[..., FederationResult]
+    algorithm: str, defense: str, runs: Callable[..., KgeResult]
 ) -> None:
     """The server's table and what clients were sent stay those of the run."""
     run = runs(algorithm, defense)
@@ -278,7 +279,7 @@ def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
     assert second.rounds[1].num_survivors == 5
 
 
-def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., FederationResult]) -> None:
+def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., KgeResult]) -> None:
     import dataclasses
 
     run = dataclasses.replace(runs("fede", "psu,secagg"), carried={})

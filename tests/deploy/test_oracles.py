@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from experiments.deploy.core.messages import Validated, decode
-from experiments.deploy.core.record import LEARNS
-from experiments.deploy.server import Server
+from experiments.deploy.server import LEARNS, Server
 from tests.deploy.test_redteam import send, started
 
 FAR = 15.0

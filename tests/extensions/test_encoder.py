@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from fkgsec import FederationOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
-from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import ENCODERS, MODELS
+from fkgsec.kge.encoders.client import ClientEncoder, Rows
+from fkgsec.kge.models import ENCODERS, MODELS, ClientTables, EncoderModel
 
 
 class LinearEncoder(ClientEncoder):

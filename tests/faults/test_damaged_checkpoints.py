@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.deploy.core.state import STATE
+from experiments.deploy.party import STATE
 from experiments.runs.run import execute, read_spec
 from experiments.runs.spec import make_spec
 from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run

@@ -18,12 +18,11 @@ from experiments.deploy.agreement import SECRET, Agreement, read_secret
 from experiments.deploy.certificates import Authority, node_key, public_pem
 from experiments.deploy.core.conversation import Journal
 from experiments.deploy.core.messages import Reply, decode
-from experiments.deploy.core.state import STATE
 from experiments.deploy.data import read_party_data
 from experiments.deploy.flower.inside.fkgsec_relay import wire
 from experiments.deploy.keys import PublicKeys
 from experiments.deploy.layout import NodeSettings, ServerSettings, encode_settings, read_settings
-from experiments.deploy.party import Party
+from experiments.deploy.party import STATE, Party
 from experiments.deploy.policy import PartySettings, Policy
 from experiments.deploy.server import Server, serve
 from fkgsec.federation.loop import CHECKPOINT

@@ -13,11 +13,12 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
+from fkgsec.kge.options import KgeResult
 
 
 class Stop(Exception):
@@ -30,11 +31,11 @@ class StopAfter(Observer):
             raise Stop
 
 
-def tables(result: FederationResult) -> list[Tensor]:
+def tables(result: KgeResult) -> list[Tensor]:
     return [one.entities for one in result.tables]
 
 
-def equal(one: FederationResult, other: FederationResult) -> bool:
+def equal(one: KgeResult, other: KgeResult) -> bool:
     return all(torch.equal(*pair) for pair in zip(tables(one), tables(other), strict=True))
 
 

@@ -15,10 +15,11 @@ from fkgsec.errors import RunError
 from fkgsec.federation import loop
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, save, stands_at
-from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, FederationResult, run_federation
+from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, run_federation
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 
 ROUNDS = 7
 SUMS, CLIP = "psu,secagg", "robust:rule=clip"
@@ -49,7 +50,7 @@ def of_rounds(options: FederationOptions, defense: str = "") -> FederationOption
     return replace(options, rounds=ROUNDS, eval_every=2, patience=0, defense=defense)
 
 
-def same(one: FederationResult, other: FederationResult) -> bool:
+def same(one: KgeResult, other: KgeResult) -> bool:
     """To the bit: tables, ranks, rounds but for seconds, and in clear every message that was kept."""
     pairs = zip([*one.tables, *one.trained], [*other.tables, *other.trained], strict=True)
     equal = all(torch.equal(a.entities, b.entities) and torch.equal(a.relations, b.relations) for a, b in pairs)

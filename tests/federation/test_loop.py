@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
 from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.kge.options import KgeResult
 
 
 class Stop(Exception):
@@ -29,7 +31,7 @@ class StopAfter(Observer):
             raise Stop
 
 
-def figures(result: FederationResult) -> tuple[object, ...]:
+def figures(result: KgeResult) -> tuple[object, ...]:
     """Everything of a result but the clock."""
     rounds = [replace(entry, seconds=0.0) for entry in result.rounds]
     ranks = [array.tolist() for array in result.test_ranks]

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, Observer, run_federation
+from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 ROUNDS = 5
 
@@ -42,7 +43,7 @@ class Trained(Observer):
         self.rounds.append(round)
 
 
-def everything(result: FederationResult) -> dict[str, object]:
+def everything(result: KgeResult) -> dict[str, object]:
     """All of a result but the clock, as plain values."""
     transcript = result.transcript
     return {
@@ -74,7 +75,7 @@ def plain(value: object) -> object:
     return [plain(part) for part in value]
 
 
-def assert_it_goes_on(graph: FederatedGraph, options: FederationOptions, folder: Path) -> FederationResult:
+def assert_it_goes_on(graph: FederatedGraph, options: FederationOptions, folder: Path) -> KgeResult:
     """A run without a folder, one with a checkpoint after each round, and one from each of these: all the same."""
     options = replace(options, rounds=ROUNDS, eval_every=2)
     result = run_federation(graph, options, make_transport=make_transport)

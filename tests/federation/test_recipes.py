@@ -11,11 +11,12 @@ from msgspec.structs import asdict
 from defenses.transport import make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
-from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Opened, ProtocolMessage
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 NEW = ["fedep", "fedprox", "fedec"]
 WHEN = ("before", "after")
@@ -38,7 +39,7 @@ def numbers(tables: list[ClientTables]) -> list[list[float]]:
     return [torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in tables]
 
 
-def figures(result: FederationResult) -> tuple[object, ...]:
+def figures(result: KgeResult) -> tuple[object, ...]:
     """Everything of a result but the clock."""
     return (
         [replace(entry, seconds=0.0) for entry in result.rounds],
@@ -96,7 +97,7 @@ def learning() -> FederationOptions:
 
 
 @pytest.fixture(scope="module")
-def round_by_round(uneven: FederatedGraph, learning: FederationOptions) -> list[FederationResult]:
+def round_by_round(uneven: FederatedGraph, learning: FederationOptions) -> list[KgeResult]:
     """FedE, whose recipe is not in question, kept after 1, 2, 3 and 4 rounds."""
     fede = replace(learning, algorithm="fede")
     return [run_federation(uneven, replace(fede, rounds=number, eval_every=number)) for number in range(1, 5)]
@@ -117,7 +118,7 @@ def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationO
 
 
 def test_fedep_validates_and_tests_what_training_left(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[FederationResult]
+    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
 ) -> None:
     result = run_federation(uneven, learning)
     local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
@@ -170,7 +171,7 @@ def test_who_sits_out_receives_although_what_training_left_is_judged(
 
 
 def test_patience_of_fedep_counts_local_figures(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[FederationResult]
+    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
 ) -> None:
     def last_round(figures: list[float]) -> int:
         """The first round that is no better than an earlier one; patience 1."""

@@ -14,12 +14,13 @@ from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
 from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint, loop
-from fkgsec.federation.loop import CHECKPOINT, FederationResult, load_federation, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.kge.local.task import KgeTask
+from fkgsec.kge.options import KgeResult
 
 
-def same(one: FederationResult, other: FederationResult) -> bool:
+def same(one: KgeResult, other: KgeResult) -> bool:
     left, right = one.tensors(), other.tensors()
     equal = left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
     return (
@@ -35,7 +36,7 @@ def test_a_saved_run_is_the_run(
     make = {"make_transport": make_transport} if changes.get("defense") else {}
     result = run_federation(uneven, chosen, tmp_path, **make)
     result.save(tmp_path / "run.safetensors")
-    read = FederationResult.load(tmp_path / "run.safetensors", uneven, chosen)
+    read = KgeResult.load(tmp_path / "run.safetensors", uneven, chosen)
     assert same(read, result)
     assert read.protection.remarks == result.protection.remarks
     assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen, **make), result)
@@ -123,12 +124,12 @@ def test_a_damaged_file_and_a_foreign_tensor_are_refused(
     result = run_federation(uneven, options)
     (tmp_path / "bad").write_bytes(b"nothing")
     with pytest.raises(RunError, match="bad: damaged"):
-        FederationResult.load(tmp_path / "bad", uneven, options)
+        KgeResult.load(tmp_path / "bad", uneven, options)
     extra = dataclasses.replace(result, private=result.tables)
     extra.save(tmp_path / "extra")
     smaller = dataclasses.replace(uneven, clients=uneven.clients[:2])
     with pytest.raises(RunError, match=r"extra: has \S+, which a run of fede does not have"):
-        FederationResult.load(tmp_path / "extra", smaller, options)
+        KgeResult.load(tmp_path / "extra", smaller, options)
 
 
 def test_a_graph_without_clients_is_to_be_divided(options: FederationOptions) -> None:
@@ -149,6 +150,6 @@ def test_files_of_when_there_was_one_task_are_read(
         earlier = written.replace('"valid":', '"valid_mrr":').replace('"best_valid":', '"best_mrr":')
         assert earlier != written
         save_file(tensors, path, {key: earlier.replace('"schema":3', '"schema":2')})
-    assert FederationResult.load(tmp_path / "run", uneven, options).rounds == result.rounds
+    assert KgeResult.load(tmp_path / "run", uneven, options).rounds == result.rounds
     again = load_federation(tmp_path / CHECKPOINT, uneven, options)
     assert (again.rounds, again.valid) == (result.rounds, result.valid)

@@ -17,8 +17,7 @@ from fkgsec.federation.messages import SERVER, QuantisedRows, Rows
 from fkgsec.federation.options import replace
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import ENCODER
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.gnn.task import GraphTask
 from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import FederatedGraphs

@@ -11,8 +11,7 @@ from fkgsec.gnn import training
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import ENCODER
 from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.rule import GraphRule
-from fkgsec.gnn.training import ClientTrainer
+from fkgsec.gnn.training import ClientTrainer, GraphRule
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.randomness import generator
 

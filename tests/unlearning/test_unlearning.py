@@ -18,14 +18,14 @@ from fkgsec.algorithms.alone import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Transport
-from fkgsec.federation.loop import FederationResult, Observer, run_federation
+from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
-from fkgsec.kge.models import KgeModel
+from fkgsec.kge.models import ClientTables, KgeModel
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.interference import (
@@ -59,7 +59,7 @@ CHANGING: tuple[Method, ...] = ("fedlu", "finetune", "ascent", "relabel")
 
 
 @pytest.fixture(scope="module")
-def run(uneven: FederatedGraph) -> FederationResult:
+def run(uneven: FederatedGraph) -> KgeResult:
     return run_federation(uneven, OPTIONS)
 
 
@@ -69,7 +69,7 @@ def forget(uneven: FederatedGraph) -> Forget:
     return {"large": uneven.clients[1].train[[3, 40]]}
 
 
-def values(result: FederationResult) -> dict[str, object]:
+def values(result: KgeResult) -> dict[str, object]:
     """Everything of a result but its clock and its graph."""
     tables = {
         f"{name}.{place}.{table}": getattr(one, table).tolist()
@@ -218,7 +218,7 @@ class TestOptions:
 class TestEveryMethod:
     @pytest.mark.parametrize("method", [*CHANGING, "delete"])
     def test_the_old_run_is_untouched_and_the_new_one_repeatable(
-        self, method: Method, run: FederationResult, forget: Forget
+        self, method: Method, run: KgeResult, forget: Forget
     ) -> None:
         before = copy.deepcopy(values(run))
         options = UnlearnOptions(method=method, epochs=3, decay_epochs=2)
@@ -232,7 +232,7 @@ class TestEveryMethod:
 
     @pytest.mark.parametrize("method", CHANGING)
     def test_who_did_not_ask_receives_what_was_forgotten(
-        self, method: Method, run: FederationResult, forget: Forget, uneven: FederatedGraph
+        self, method: Method, run: KgeResult, forget: Forget, uneven: FederatedGraph
     ) -> None:
         after = unlearn(run, forget, UnlearnOptions(method=method, epochs=3, decay_epochs=2))
         asked, other = uneven.clients[1], uneven.clients[2]
@@ -252,24 +252,24 @@ class TestEveryMethod:
         assert sent == [("client/large", "server"), *(("server", f"client/{c.name}") for c in uneven.clients)]
         assert after.rounds[1].num_survivors == 1
 
-    def test_the_server_begins_with_what_clients_have(self, run: FederationResult, forget: Forget) -> None:
+    def test_the_server_begins_with_what_clients_have(self, run: KgeResult, forget: Forget) -> None:
         after = unlearn(run, forget, UnlearnOptions(epochs=1, decay_epochs=0))
         sent = [message for message in after.transcript.messages(0) if isinstance(message, Rows)]
         assert [message.sender for message in sent] == ["server"] * len(run.tables)
         for message, own in zip(sent, run.tables, strict=True):
             assert torch.equal(message.unpack(), own.entities)
 
-    def test_deleting_changes_no_embedding_and_sends_nothing(self, run: FederationResult, forget: Forget) -> None:
+    def test_deleting_changes_no_embedding_and_sends_nothing(self, run: KgeResult, forget: Forget) -> None:
         after = unlearn(run, forget, UnlearnOptions(method="delete"))
         for name in ("tables", "private"):
             assert all(same(*pair) for pair in zip(getattr(after, name), getattr(run, name), strict=True))
         assert after.transcript.entries == []
 
-    def test_retraining_is_a_run_on_what_is_retained(self, run: FederationResult, forget: Forget) -> None:
+    def test_retraining_is_a_run_on_what_is_retained(self, run: KgeResult, forget: Forget) -> None:
         after = unlearn(run, forget, UnlearnOptions(method="retrain"))
         assert values(after) == values(run_federation(retaining(run.graph, forget), OPTIONS))
 
-    def test_interference_confuses_and_ascent_stays_finite(self, run: FederationResult, forget: Forget) -> None:
+    def test_interference_confuses_and_ascent_stays_finite(self, run: KgeResult, forget: Forget) -> None:
         """The forget triples fall, and among what is retained the mean stays nearer to where it was."""
         model, triples = OPTIONS.kge_model(), forget["large"]
         for method in ("fedlu", "ascent"):
@@ -282,14 +282,14 @@ class TestEveryMethod:
                 assert fall > 1
                 assert fall > (scores_of(model, old, kept) - scores_of(model, new, kept)).mean()
 
-    def test_ablations_and_weights_matter(self, run: FederationResult, forget: Forget) -> None:
+    def test_ablations_and_weights_matter(self, run: KgeResult, forget: Forget) -> None:
         options = UnlearnOptions(epochs=3, decay_epochs=1)
         given = [{}, {"hard": False}, {"soft": False}, {"mu_soft": 5.0}, {"variant": "published"}, {"decay_epochs": 0}]
         tables = [unlearn(run, forget, msgspec.structs.replace(options, **one)).private[1].entities for one in given]
         for place, one in enumerate(tables):
             assert not any(torch.equal(one, other) for other in tables[:place]), given[place]
 
-    def test_smaller_batches_are_more_steps(self, run: FederationResult, forget: Forget) -> None:
+    def test_smaller_batches_are_more_steps(self, run: KgeResult, forget: Forget) -> None:
         class Steps(Observer):
             announced = 0
 
@@ -309,15 +309,13 @@ class TestEveryMethod:
                 announced.append(steps.announced)
             assert announced == [3, 3 * max(len(triples) for triples in forget.values())]
 
-    def test_relations_stand_still_under_fedlu(self, run: FederationResult, forget: Forget) -> None:
+    def test_relations_stand_still_under_fedlu(self, run: KgeResult, forget: Forget) -> None:
         for variant in ("paper", "published"):
             after = unlearn(run, forget, UnlearnOptions(variant=variant, epochs=2, decay_epochs=2))
             assert torch.equal(after.private[1].relations, run.private[1].relations)
             assert torch.equal(after.tables[1].relations, run.tables[1].relations)
 
-    def test_the_published_form_sends_nothing_and_stops_at_the_first_drop(
-        self, run: FederationResult, forget: Forget
-    ) -> None:
+    def test_the_published_form_sends_nothing_and_stops_at_the_first_drop(self, run: KgeResult, forget: Forget) -> None:
         class Steps(Observer):
             count = 0
 
@@ -341,7 +339,7 @@ class TestEveryMethod:
         assert same(after.tables[2], run.tables[2])
         assert not same(after.tables[1], run.tables[1])
 
-    def test_several_ask(self, run: FederationResult, uneven: FederatedGraph) -> None:
+    def test_several_ask(self, run: KgeResult, uneven: FederatedGraph) -> None:
         forget = {client.name: client.train[:1] for client in uneven.clients[:2]}
         after = unlearn(run, forget, UnlearnOptions(epochs=2, decay_epochs=1))
         assert after.rounds[1].num_survivors == 2
@@ -350,9 +348,7 @@ class TestEveryMethod:
         _, first, second = np.intersect1d(one, two, return_indices=True)
         torch.testing.assert_close(after.tables[0].entities[first], (small[first] + large[second]) / 2)
 
-    def test_a_client_alone_forgets_as_it_does_beside_others(
-        self, run: FederationResult, uneven: FederatedGraph
-    ) -> None:
+    def test_a_client_alone_forgets_as_it_does_beside_others(self, run: KgeResult, uneven: FederatedGraph) -> None:
         """Before the broadcast; also where the client with fewer triples is the one with more to forget."""
         options = UnlearnOptions(epochs=2, decay_epochs=2)
         forget = {"large": uneven.clients[1].train[:2], "middle": uneven.clients[2].train[:35]}
@@ -427,9 +423,9 @@ def test_a_server_that_keeps_uploads_goes_on_from_those_of_the_run(uneven: Feder
 
 @pytest.mark.parametrize("method", ["finetune", "ascent", "relabel"])
 def test_models_learn_from_each_other_however_long_training_waited(
-    method: Method, run: FederationResult, forget: Forget
+    method: Method, run: KgeResult, forget: Forget
 ) -> None:
-    def unlearned(**settings: Any) -> FederationResult:
+    def unlearned(**settings: Any) -> KgeResult:
         options = UnlearnOptions(method=method, epochs=1, decay_epochs=1)
         return unlearn(dataclasses.replace(run, options=replace(OPTIONS, **settings)), forget, options)
 
@@ -473,7 +469,7 @@ def test_under_secure_sums_others_take_part(uneven: FederatedGraph, forget: Forg
     assert moved > 1e-3
 
 
-def test_nobody_asks(run: FederationResult) -> None:
+def test_nobody_asks(run: KgeResult) -> None:
     with pytest.raises(DataError, match="no client asks"):
         unlearn(run, {}, UnlearnOptions())
 

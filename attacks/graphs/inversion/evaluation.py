@@ -35,7 +35,7 @@ from attacks.laboratory import Laboratory, PublicSettings
 from attacks.registry import Attack, Needs, Truth
 from attacks.view import ALL, GRAPH
 from fkgsec.estimate import exact, proportion
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnResult
 from fkgsec.gnn.training import batch_order
 from fkgsec.graphs.features import feature_kind
 from fkgsec.graphs.sets import GraphSet

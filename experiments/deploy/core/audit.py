@@ -25,7 +25,7 @@ from attacks.registry import ATTACKS
 from attacks.view import ALL, THREAT_MODELS
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.errors import RunError, SpecError
-from fkgsec.kge.local.result import KgeResult
+from fkgsec.kge.options import KgeResult
 
 AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}
 """The attacks that parties can score, and the adversary that each is of."""

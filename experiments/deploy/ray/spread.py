@@ -23,10 +23,11 @@ from experiments.deploy.ray.host import TRAINER, packed, pickled
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.evaluation import Evaluator
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import TABLES, TrainingSubset
+from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeOptions
 
 

@@ -29,7 +29,7 @@ from fkgsec.exchange.tensors.truncated_svd import CORRECTION, Shrink
 from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.options import DropoutSettings
-from fkgsec.gnn.rule import GraphRule, pulled
+from fkgsec.gnn.training import GraphRule, pulled
 from fkgsec.randomness import generator
 
 if TYPE_CHECKING:

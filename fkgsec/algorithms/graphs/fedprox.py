@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from fkgsec.algorithms.graphs.fedavg import PARAMETERS, FedAvgSettings
 from fkgsec.federation.recipes import Recipe
-from fkgsec.gnn.rule import GraphRule, pulled
+from fkgsec.gnn.training import GraphRule, pulled
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer

@@ -23,7 +23,7 @@ from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import Architecture, convolution_of, dropout, edges_for, read_out
 from fkgsec.gnn.options import GnnSettings
-from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.sets import GraphSet
 from fkgsec.graphs.structure import structure_features, with_structure
 

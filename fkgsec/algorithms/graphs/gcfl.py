@@ -17,7 +17,7 @@ from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.exchange.tensors.clusters import GRADIENT_NORM
 from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.options import GnnSettings
-from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import GraphRule
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer

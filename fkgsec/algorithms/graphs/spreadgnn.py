@@ -29,11 +29,10 @@ from torch import Tensor
 from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.exchange import Holding, Received
 from fkgsec.federation.recipes import Recipe
-from fkgsec.gnn.crossing import Crossing
 from fkgsec.gnn.layout import Layout
 from fkgsec.gnn.models import ENCODER
 from fkgsec.gnn.options import GnnSettings
-from fkgsec.gnn.rule import GraphRule
+from fkgsec.gnn.training import Crossing, GraphRule
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,8 +18,7 @@ from torch import Tensor, nn
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel, ScoringFunction
+from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -79,24 +77,3 @@ class ClientEncoder(abc.ABC):
                 f"learning_rate (now {self.options.learning_rate})"
             )
         return loss
-
-
-@dataclass(frozen=True)
-class EncoderModel:
-    """A model with an encoder. Another one is registered in `fkgsec.kge.models.ENCODERS` under its name.
-
-    Attributes:
-        scoring: compares input rows, for whoever has these without the network, as a server.
-        make: of graph, triples, options and key, a client's encoder.
-        decoder: of the model for input rows and of a client's encoded tables, the model that scores the latter.
-        settings: the options of `KgeOptions` that are this model's, with what they are when not given.
-        samples_negatives: whether it is trained against negatives, so that `num_negatives` and `temperature` are its options too.
-        check: of a dimension, raises `SpecError` where the network cannot have it.
-    """
-
-    scoring: ScoringFunction
-    make: Callable[[ClientGraph, np.ndarray, KgeOptions, int], ClientEncoder]
-    settings: Mapping[str, float | int]
-    decoder: Callable[[KgeModel, ClientTables], KgeModel] = lambda model, _: model
-    samples_negatives: bool = False
-    check: Callable[[int], object] = lambda dim: None

@@ -34,11 +34,10 @@ from torch.nn.functional import elu, leaky_relu, normalize, relu, softplus
 from fkgsec.adam import Adam
 from fkgsec.data.graph import ClientGraph
 from fkgsec.gnn.models import dropout
-from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
+from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.encoders.convkb import ConvKb, ConvKbModel
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.local.training import corrupting_entities
-from fkgsec.kge.models import MODELS, KgeModel, Side
+from fkgsec.kge.models import MODELS, ClientTables, EncoderModel, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.kge.options import KgeOptions
 

@@ -30,11 +30,10 @@ from fkgsec.data.graph import ClientGraph
 from fkgsec.gnn.geometric import layers
 from fkgsec.gnn.models import dropout
 from fkgsec.kge import kernels
-from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
+from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.encoders.one_to_all import one_to_all_loss
 from fkgsec.kge.encoders.quaternions import QUATE
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import Side
+from fkgsec.kge.models import ClientTables, EncoderModel, Side
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.options import KgeOptions
 

@@ -18,11 +18,10 @@ from fkgsec.adam import Adam
 from fkgsec.federation import packing
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, TrainingSubset
-from fkgsec.kge.models import ENCODERS
+from fkgsec.kge.models import ENCODERS, ClientTables
 from fkgsec.kge.options import KgeOptions
 from fkgsec.threads import one_thread
 

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph
-from fkgsec.kge.encoders.client import ClientEncoder, EncoderModel, Rows
+from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.interactions.layout import Plugged
 from fkgsec.kge.interactions.scoring import queries_of, scores_of, scoring_without_network
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.local.training import corrupted_sides, corrupting_entities
 from fkgsec.kge.loss import negative_sampling_loss
-from fkgsec.kge.models import KgeModel, Side
+from fkgsec.kge.models import ClientTables, EncoderModel, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.threads import one_thread

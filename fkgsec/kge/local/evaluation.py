@@ -1,53 +1,29 @@
-"""Filtered link prediction of every client among its own entities, and the metrics of its ranks.
+"""Filtered link prediction of every client among its own entities.
 
     evaluator = Evaluator(graph, stack, options, pooled=False)
     ranks = evaluator.ranks("test")                 # for each client float64 [n, sides]
-    utility(np.concatenate(ranks), seed=0)["mrr"]   # an `Estimate`: MRR with its bootstrap interval
 
 Clients are weighted by their number of triples; ties get the realistic rank (`fkgsec.kge.ranking`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
-from fkgsec.estimate import Estimate, critical_value
 from fkgsec.kge.local.stack import ClientStack
-from fkgsec.kge.models import KgeModel
+from fkgsec.kge.models import ClientTables, KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks, sides_of
 from fkgsec.randomness import generator
-
-HITS = (1, 3, 5, 10)
-
-
-@dataclass(frozen=True)
-class ClientTables:
-    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids.
-
-    Attributes:
-        decoder: parameters that score them, by name, where the scoring function has such; empty otherwise.
-    """
-
-    entities: Tensor
-    relations: Tensor
-    decoder: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def copied(self) -> ClientTables:
-        """A copy on the CPU."""
-        decoder = {name: one.detach().cpu().clone() for name, one in self.decoder.items()}
-        return ClientTables(self.entities.cpu().clone(), self.relations.cpu().clone(), decoder)
 
 
 class Evaluator:
@@ -189,36 +165,6 @@ class Sample(NamedTuple):
         return cls(triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws])
 
 
-def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: int | None) -> Estimate | None:
-    """The validation MRR of all triples from a draw of each client's, with the interval of that draw; None without triples.
-
-    Clients are strata: each one's mean over its drawn triples (sides averaged) counts for all its triples, which is unbiased over
-    the draw of triples. The interval is the normal one with the finite population's correction. `candidates`: how many were
-    drawn, None: all; the figure is then biased upwards, see `filtered_ranks`, and the interval is for the candidates as drawn.
-
-    Args:
-        ranks: float64 `[n, sides]` of each client's drawn triples. sizes: how many validation triples it has.
-    """
-    total, drawn = sum(sizes), sum(map(len, ranks))
-    if not total:
-        return None
-    value = variance = 0.0
-    for own, size in zip(ranks, sizes, strict=True):
-        if not size:
-            continue
-        items = (1 / own).mean(axis=1)
-        value += size / total * float(items.mean())
-        if len(items) < size:
-            variance += (size / total) ** 2 * (1 - len(items) / size) * float(items.var(ddof=1)) / len(items)
-    half = critical_value() * math.sqrt(variance)
-    method = f"unbiased over the draw of {drawn:,} of {total:,} triples"
-    if candidates is not None:
-        method = (
-            f"{drawn:,} of {total:,} triples drawn; biased upwards, ranks scaled from {candidates:,} drawn candidates"
-        )
-    return Estimate(value, max(0.0, value - half), min(1.0, value + half), drawn, method)
-
-
 class Reciprocal(NamedTuple):
     """The sum of a client's reciprocal ranks, all sides, and how many these are."""
 
@@ -232,15 +178,6 @@ def mean_reciprocal(parts: Iterable[Reciprocal]) -> float | None:
     for part in parts:
         total, count = total + part.total, count + part.num_ranks
     return total / count if count else None
-
-
-def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:
-    """MRR (bootstrap) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`; the triple is the unit, its sides are averaged."""
-    rng = generator(seed, "bootstrap")
-    figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1), rng)}
-    for k in HITS:
-        figures[f"hits@{k}"] = estimate.proportion(float((ranks <= k).mean(axis=1).sum()), len(ranks))
-    return figures
 
 
 def _positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:

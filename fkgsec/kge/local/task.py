@@ -27,12 +27,11 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.kge.encoders.trainer import NETWORK, EncoderTrainer
-from fkgsec.kge.local.evaluation import ClientTables, Evaluator, Reciprocal, mean_reciprocal
-from fkgsec.kge.local.result import KgeResult
+from fkgsec.kge.local.evaluation import Evaluator, Reciprocal, mean_reciprocal
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
-from fkgsec.kge.models import KgeModel
-from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.models import ClientTables, KgeModel
+from fkgsec.kge.options import KgeOptions, KgeResult
 from fkgsec.randomness import generator
 
 POOLED_KEY = -1

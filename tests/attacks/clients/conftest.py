@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec import ClientGraph, FederatedGraph, FederationResult, KgeModel
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec import ClientGraph, FederatedGraph, KgeModel
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 
 
 @pytest.fixture(scope="session")
-def linked_apart(fabricate) -> Callable[..., FederationResult]:
+def linked_apart(fabricate) -> Callable[..., KgeResult]:
     """A factory of runs: both hold 40 entities and 2 relations; rows are acted on along the victim's triples, which the other
     has not. `shuffled` permutes the rows."""
 
-    def make(*, shuffled: bool = False, seed: int = 0, model: str = "transe") -> FederationResult:
+    def make(*, shuffled: bool = False, seed: int = 0, model: str = "transe") -> KgeResult:
         rng, dim, count = np.random.default_rng(seed), 16, 40
         kge = KgeModel(model, dim)
         relations = torch.from_numpy(rng.normal(0, 1, (2, kge.relation_width)).astype(np.float32))

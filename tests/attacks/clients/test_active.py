@@ -16,25 +16,23 @@ from attacks import AttackOptions, Figure, run_attacks
 from attacks.clients.active import Answers, Plan, Prober
 from attacks.view import ALL
 from defenses import make_transport
-from fkgsec import FederationResult
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.kge.models import MODELS, KgeModel, Side
+from fkgsec.kge.options import KgeResult
 
 PARTY = "client/hospital-1"
 trained = functools.partial(run_federation, make_transport=make_transport)
 
 
-def figures(
-    result: FederationResult, train: Callable = trained, **options: object
-) -> dict[tuple[str, str, str], Figure]:
+def figures(result: KgeResult, train: Callable = trained, **options: object) -> dict[tuple[str, str, str], Figure]:
     found = run_attacks(result, AttackOptions(attack=("client-active",), **options), train=train).figures
     return {(one.victim, one.metric, one.variant): one for one in found}
 
 
-def answering(result: FederationResult, *, shuffled: bool = False, seed: int = 0) -> Callable[..., FederationResult]:
+def answering(result: KgeResult, *, shuffled: bool = False, seed: int = 0) -> Callable[..., KgeResult]:
     """Trains nothing, but plays three rounds to the client, in which the other ends of a victim's triples follow those it moved.
 
     `shuffled`: it is told of the changes of other entities in their place.
@@ -43,7 +41,7 @@ def answering(result: FederationResult, *, shuffled: bool = False, seed: int = 0
     model, rng = result.options.kge_model(), np.random.default_rng(seed)
     place = {number: row for row, number in enumerate(colluder.entity_ids.tolist())}
 
-    def train(graph: object, options: object, *, adversary: Adversary) -> FederationResult:
+    def train(graph: object, options: object, *, adversary: Adversary) -> KgeResult:
         start = result.tables[0].entities[: colluder.num_trained_entities]
         moved = adversary.upload(1, "entities", start, start)
         change = 1e-3 * torch.from_numpy(rng.normal(0, 1, start.shape).astype(np.float32))
@@ -61,7 +59,7 @@ def answering(result: FederationResult, *, shuffled: bool = False, seed: int = 0
     return train
 
 
-def with_ranks(result: FederationResult) -> FederationResult:
+def with_ranks(result: KgeResult) -> KgeResult:
     return replace(result, test_ranks=[np.ones((4, 2))] * len(result.graph.clients))
 
 
@@ -137,7 +135,7 @@ def test_what_it_uploads(federate) -> None:
         assert torch.equal(sent[5], next(uploads(clean, 5)).unpack())
 
 
-def uploads(result: FederationResult, number: int):
+def uploads(result: KgeResult, number: int):
     return (one for one in result.transcript.messages(number) if isinstance(one, Rows) and one.sender == PARTY)
 
 
@@ -188,7 +186,7 @@ def test_where_it_cannot_run_it_says_so(federate) -> None:
 def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: str) -> None:
     result = federate("secagg" if attack == "server-active" else "")
 
-    def train(*given: object, adversary: Adversary | None = None) -> FederationResult:
+    def train(*given: object, adversary: Adversary | None = None) -> KgeResult:
         if adversary:
             raise TrainingError("the loss of client hospital-2 is nan")
         return result

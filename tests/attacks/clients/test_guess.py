@@ -15,18 +15,17 @@ from attacks.clients.guess import Guesser
 from attacks.laboratory import Laboratory
 from attacks.view import THREAT_MODELS, View
 from defenses import make_transport
-from fkgsec import FederatedGraph, FederationResult
+from fkgsec import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 trained = functools.partial(run_federation, make_transport=make_transport)
 VICTIMS = ("hospital-2", "hospital-3")
 
 
-def figures(
-    result: FederationResult, train: Callable = trained, **options: object
-) -> dict[tuple[str, str, str], Figure]:
+def figures(result: KgeResult, train: Callable = trained, **options: object) -> dict[tuple[str, str, str], Figure]:
     found = run_attacks(result, AttackOptions(attack=("client-guess",), **options), train=train).figures
     return {(one.victim, one.metric, one.variant): one for one in found}
 
@@ -40,7 +39,7 @@ def test_random_answers_tell_nothing(federate) -> None:
     """As if any row could come back changed, whoever holds it."""
     rng = np.random.default_rng(0)
 
-    def train(graph: object, options: object, *, adversary: Guesser) -> FederationResult:
+    def train(graph: object, options: object, *, adversary: Guesser) -> KgeResult:
         rows = torch.zeros(int(adversary.guessed.max()) + 1, 16)
         adversary.upload(1, "entities", rows, rows)
         rows = torch.from_numpy(rng.normal(0, 1, rows.shape).astype(np.float32))
@@ -84,7 +83,7 @@ def test_the_client_alone_claims_them(federate) -> None:
     known = graph.entities[head], graph.relations[kind]
     seen: list[Any] = []
 
-    def train(graph: FederatedGraph, options: object, *, adversary: Adversary) -> FederationResult:
+    def train(graph: FederatedGraph, options: object, *, adversary: Adversary) -> KgeResult:
         seen.append(graph)
         return federate()
 

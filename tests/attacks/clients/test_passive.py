@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from attacks import ATTACKS, AttackOptions, Figure, run_attacks
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
 
 CLIENT = "client"
 NONE = np.zeros((0, 3), dtype=np.int64)

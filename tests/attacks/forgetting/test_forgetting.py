@@ -14,14 +14,15 @@ from attacks.forgetting.evaluation import OTHERS, Forgetting, measure_forgetting
 from attacks.forgetting.relearning import relearn_curve
 from attacks.forgetting.update_difference import degree_matched, moved_rows
 from attacks.membership.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, KgeModel, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, KgeModel, generate_consortium
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 
-MakeResult = Callable[..., FederationResult]
+MakeResult = Callable[..., KgeResult]
 OPTIONS = FederationOptions(
     algorithm="fedlu", dim=16, gamma=4, rounds=12, local_epochs=2, eval_every=12, batch_size=64, num_negatives=16,
     learning_rate=0.02, device="cpu",
@@ -33,8 +34,8 @@ class Case(NamedTuple):
 
     graph: FederatedGraph
     forget: Forget
-    raw: FederationResult
-    retrained: FederationResult
+    raw: KgeResult
+    retrained: KgeResult
 
 
 def some_of(client: ClientGraph, share: float) -> np.ndarray:
@@ -123,7 +124,7 @@ def planted_models(case: Case, shift: float) -> tuple[Forgetting, list[Shadow]]:
             for name in ("local", "global"):
                 scores[audit.place, name] = base[audit.place] + noise + shift * member[audit.place]
         shadows.append(Shadow(member, scores, {}))
-    results: dict[str, FederationResult] = {
+    results: dict[str, KgeResult] = {
         "raw": case.raw, "retrained": case.retrained, "unlearned": replace(case.raw, graph=retained),
     }  # fmt: skip
     return measure_forgetting(results, case.graph, case.forget, audits, shadows=shadows, relearn_steps=2), shadows
@@ -174,7 +175,7 @@ def test_quality_is_ranked_among_the_same_candidates_for_all(case: Case) -> None
     """The unlearned run's graph has no forgotten triples; its filter must have them, else it would compete with itself."""
     retained = retaining(case.graph, case.forget)
     audits = audited_triples(case.graph, retained, case.forget, seed=0)
-    results: dict[str, FederationResult] = {"retrained": case.raw, "unlearned": replace(case.raw, graph=retained)}
+    results: dict[str, KgeResult] = {"retrained": case.raw, "unlearned": replace(case.raw, graph=retained)}
     measured = measure_forgetting(results, case.graph, case.forget, audits, relearn_steps=0)
     assert all(row.figures["retrained"] == row.figures["unlearned"] for row in measured.quality)
     assert measured.relearning == []
@@ -192,11 +193,11 @@ def test_shadows_come_in_halves_and_their_runs_have_what_their_members_say(case:
     asked = case.graph.clients[0]
     trained_on, forgotten = [], []
 
-    def train(graph: FederatedGraph, options: FederationOptions) -> FederationResult:
+    def train(graph: FederatedGraph, options: FederationOptions) -> KgeResult:
         trained_on.append(rows(graph.clients[0].train))
         return run_federation(graph, options)
 
-    def unlearn(result: FederationResult, forget: Forget) -> FederationResult:
+    def unlearn(result: KgeResult, forget: Forget) -> KgeResult:
         forgotten.append(rows(forget[asked.name]))
         return result
 
@@ -222,7 +223,7 @@ def test_shadow_runs_tell_a_memory_and_not_a_retraining(case: Case) -> None:
     retained = retaining(case.graph, case.forget)
     audits = audited_triples(case.graph, retained, case.forget, seed=0)
     shadows = [train_shadow(case.graph, retained, audits, OPTIONS, k, 5) for k in range(4)]
-    results: dict[str, FederationResult] = {"retrained": case.retrained, "unlearned": case.raw}
+    results: dict[str, KgeResult] = {"retrained": case.retrained, "unlearned": case.raw}
     measured = measure_forgetting(results, case.graph, case.forget, audits, shadows=shadows, relearn_steps=0)
     for row in measured.membership:
         if row.asked and row.attack != "loss":
@@ -294,7 +295,7 @@ def test_a_server_sees_whose_rows_moved(fabricate: MakeResult) -> None:
     np.testing.assert_allclose(moved, (rows_after - rows_before).norm(dim=1).numpy(), rtol=1e-5)
     forget = {"a": triples[forgotten]}
     retained = retaining(graph, forget)
-    results: dict[str, FederationResult] = {
+    results: dict[str, KgeResult] = {
         "raw": before, "retrained": before, "unlearned": replace(after, graph=retained),
     }  # fmt: skip
     measured = measure_forgetting(results, graph, forget, audited_triples(graph, retained, forget, 0), relearn_steps=0)

@@ -8,8 +8,7 @@ from attacks.forgetting.evidence import OTHERS, weigh_evidence
 from attacks.forgetting.readings import READINGS, AuditRun, Reading, relation_ranks
 from attacks.membership.audits import Audited, ClientModel
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.kge.models import MODELS, ClientTables, KgeModel
 
 
 @pytest.mark.parametrize("name", ["transe", "rotate", "distmult", "complex"])

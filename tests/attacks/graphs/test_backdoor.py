@@ -14,8 +14,7 @@ from attacks.view import ALL
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 

@@ -5,7 +5,8 @@ import torch
 
 from attacks import GraphAttackOptions, run_attacks
 from attacks.graphs.view import GraphView
-from attacks.view import THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import THREAT_MODELS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.options import replace

@@ -13,15 +13,16 @@ from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeResult
 
-Runs = dict[str, FederationResult]
+Runs = dict[str, KgeResult]
 
 DRAWS = 20
 
 
-def figures(result: FederationResult, leak: float, seed: int, leak_draws: int = LEAK_DRAWS) -> dict[str, Estimate]:
+def figures(result: KgeResult, leak: float, seed: int, leak_draws: int = LEAK_DRAWS) -> dict[str, Estimate]:
     """ERR and TRR of all victims together under collusion."""
     options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
     rows, _ = attack_federation(result, options, leak_draws=leak_draws)
@@ -48,7 +49,7 @@ def test_the_draws_change_no_figure_and_widen_its_interval(trained_runs: Runs) -
     assert drawn["trr"].high - drawn["trr"].low > plain["trr"].high - plain["trr"].low
 
 
-def test_a_full_leak_is_not_drawn(planted: Callable[..., FederationResult]) -> None:
+def test_a_full_leak_is_not_drawn(planted: Callable[..., KgeResult]) -> None:
     assert "leaks" not in figures(planted(), 1.0, 0)["trr"].method
 
 

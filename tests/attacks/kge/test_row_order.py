@@ -10,14 +10,14 @@ from attacks.figure import Figure
 from attacks.kge.row_order import RowOrder
 from attacks.laboratory import Laboratory
 from attacks.reconstruction.options import AttackOptions
-from attacks.registry import ATTACKS, Attack, Needs, Truth, run_attacks
-from attacks.view import THREAT_MODELS, View, build_view
-from fkgsec import FederationResult
+from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+from attacks.view import THREAT_MODELS, View
 from fkgsec.estimate import proportion
+from fkgsec.kge.options import KgeResult
 
 
 @pytest.mark.parametrize(("algorithm", "threat"), [("fede", "identifiers"), ("fedr", "collusion+entities")])
-def test_rows_and_truth_move_together(trained_runs: dict[str, FederationResult], algorithm: str, threat: str) -> None:
+def test_rows_and_truth_move_together(trained_runs: dict[str, KgeResult], algorithm: str, threat: str) -> None:
     result = trained_runs[algorithm]
     view = build_view(result, THREAT_MODELS[threat], colluder=result.graph.clients[0].name, leak=0.5, seed=0)
     order = RowOrder(result.graph, seed=1)
@@ -47,7 +47,7 @@ def test_rows_and_truth_move_together(trained_runs: dict[str, FederationResult],
 
 
 def test_an_attack_that_looks_at_places_alone_names_nothing(
-    trained_runs: dict[str, FederationResult], monkeypatch: pytest.MonkeyPatch
+    trained_runs: dict[str, KgeResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the rows of a victim for the colluder's entities in their order, and looks at no embedding."""
 

@@ -17,9 +17,10 @@ from attacks.membership.inference import TOO_FEW
 from attacks.registry import Attacked
 from attacks.view import ALL
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, FederationResult, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 MEMORISED = FederationOptions(
     algorithm="fedlu", dim=24, gamma=4, rounds=30, local_epochs=2, eval_every=30, batch_size=64, num_negatives=16,
@@ -41,18 +42,18 @@ def graph() -> FederatedGraph:
 
 
 @pytest.fixture(scope="module")
-def memorised(graph: FederatedGraph) -> FederationResult:
+def memorised(graph: FederatedGraph) -> KgeResult:
     return run_federation(graph, MEMORISED)
 
 
 @cache
-def federation(defense: str = "", size: int = 2000) -> FederationResult:
+def federation(defense: str = "", size: int = 2000) -> KgeResult:
     """With noise that is the same each time: of fresh noise one in some dozens passes for a signal."""
     options = msgspec.structs.replace(SMALL, defense=defense, protocol_seed=0 if defense else None)
     return train(generate_consortium(clients=3, size=size, seed=1), options)
 
 
-def attack(result: FederationResult, *threats: str, **options: object) -> Attacked:
+def attack(result: KgeResult, *threats: str, **options: object) -> Attacked:
     return run_attacks(result, AttackOptions(attack=("membership",), threat=threats, **options), train=train)
 
 
@@ -64,7 +65,7 @@ def strongest(figures: list[Figure], metric: str = "auc", victim: str = ALL, thr
 
 
 def test_a_run_that_memorised_is_noticed_by_everybody_and_one_that_learnt_nothing_by_nobody(
-    memorised: FederationResult,
+    memorised: KgeResult,
 ) -> None:
     found = attack(memorised).figures
     for threat in WHO:
@@ -79,7 +80,7 @@ def test_a_run_that_memorised_is_noticed_by_everybody_and_one_that_learnt_nothin
             assert one.estimate.low <= 0.5 <= one.estimate.high, one
 
 
-def test_every_victim_way_and_rows_and_what_data_alone_tell(memorised: FederationResult) -> None:
+def test_every_victim_way_and_rows_and_what_data_alone_tell(memorised: KgeResult) -> None:
     found, scores = attack(memorised)
     names = [client.name for client in memorised.graph.clients]
     for threat, rows in WHO.items():
@@ -106,7 +107,7 @@ def test_every_victim_way_and_rows_and_what_data_alone_tell(memorised: Federatio
     assert attack(memorised, seed=1).figures != found
 
 
-def test_the_table_of_triples_gives_the_figures_again(memorised: FederationResult) -> None:
+def test_the_table_of_triples_gives_the_figures_again(memorised: KgeResult) -> None:
     found, scores = attack(memorised, "models")
     assert set(scores["item"]) == {ITEM}
     trained = {
@@ -137,7 +138,7 @@ def test_the_table_of_triples_gives_the_figures_again(memorised: FederationResul
             assert ((victim, row.head, row.relation, row.tail) in trained) == own
 
 
-def claimed(result: FederationResult, seed: int) -> FederationResult:
+def claimed(result: KgeResult, seed: int) -> KgeResult:
     """The run's models beside data that say of test triples, some at random, that they were trained on, and nothing else."""
     rng, clients = np.random.default_rng(seed), []
     for client in result.graph.clients:
@@ -193,7 +194,7 @@ def test_shadow_federations_sharpen_it_under_a_defense_too() -> None:
         for knowledge in ("same-graph", "similar-graph"):
             made: list[str] = []
 
-            def counting(graph: FederatedGraph, options: FederationOptions, **how: object) -> FederationResult:
+            def counting(graph: FederatedGraph, options: FederationOptions, **how: object) -> KgeResult:
                 made.append(graph.hash)  # noqa: B023
                 return train(graph, options, **how)  # type: ignore[arg-type]
 
@@ -226,7 +227,7 @@ def test_shadows_find_nothing_in_models_that_saw_none() -> None:
         assert abs(np.mean(values) - 0.5) < max(4 * error, 0.03), way
 
 
-def test_without_never_seen_triples_there_is_nothing_to_compare_with(memorised: FederationResult) -> None:
+def test_without_never_seen_triples_there_is_nothing_to_compare_with(memorised: KgeResult) -> None:
     def without_test(client: ClientGraph) -> ClientGraph:
         none = np.empty((0, 3), dtype=np.int64)
         return ClientGraph(client.name, client.entity_ids, client.relation_ids, client.train, client.valid, none)
@@ -255,7 +256,7 @@ def test_needs_that_are_not_met_give_a_reason() -> None:
     }
 
 
-def test_relations_alone_are_no_broadcast_to_ask(trained_runs: dict[str, FederationResult]) -> None:
+def test_relations_alone_are_no_broadcast_to_ask(trained_runs: dict[str, KgeResult]) -> None:
     for threat, reason in (
         ("client", "no entity embedding is broadcast"),
         ("server+triples", "no entity embedding of it crossed"),

@@ -8,8 +8,8 @@ import pytest
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.figure import STRONGEST
 from defenses import make_transport
-from fkgsec import FederationResult
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 train = functools.partial(run_federation, make_transport=make_transport)
 Found = dict[tuple[str, str], Figure]
@@ -17,7 +17,7 @@ Poisoned = Callable[..., Found]
 
 
 @pytest.fixture(scope="session")
-def poisoned(federate: Callable[..., FederationResult]) -> Poisoned:
+def poisoned(federate: Callable[..., KgeResult]) -> Poisoned:
     """Figures of all victims together, by metric and variant, of one attack under a defense."""
 
     @functools.cache

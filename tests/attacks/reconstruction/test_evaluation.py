@@ -17,12 +17,13 @@ from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.unlinked import Unlinked
-from attacks.registry import default_threats
-from attacks.view import ALL, THREAT_MODELS, View, build_view
-from fkgsec import ClientGraph, FederatedGraph, FederationResult
+from attacks.registry import build_view, default_threats
+from attacks.view import ALL, THREAT_MODELS, View
+from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 EVERY_HEAD = 10**6
@@ -31,12 +32,12 @@ CASES = [("fede", "collusion"), ("fede", "identifiers"), ("fedr", "collusion+ent
 Named = tuple[str, str, str]
 
 
-def by_name(result: FederationResult, client: ClientGraph) -> list[Named]:
+def by_name(result: KgeResult, client: ClientGraph) -> list[Named]:
     graph = result.graph
     return [(graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in client.to_global(client.train)]
 
 
-def views(result: FederationResult, threat: str) -> Iterator[tuple[View, VictimView, ClientGraph]]:
+def views(result: KgeResult, threat: str) -> Iterator[tuple[View, VictimView, ClientGraph]]:
     for leak in LEAKS:
         view = build_view(result, THREAT_MODELS[threat], colluder=result.graph.clients[0].name, leak=leak, seed=0)
         for victim, client in zip(view.victims, result.graph.clients[1:], strict=True):
@@ -62,7 +63,7 @@ def chance_of(view: View, victim: VictimView, *names: str) -> float:
     return float(np.prod([(name in pool) / len(pool) for name in set(names)]))
 
 
-def most_frequent_relation(result: FederationResult, pool: set[str]) -> str:
+def most_frequent_relation(result: KgeResult, pool: set[str]) -> str:
     touching = [r for h, r, t in by_name(result, result.graph.clients[0]) if h in pool or t in pool]
     relations = result.graph.clients[0].relation_ids
     ordered = [result.graph.relations[number] for number in relations]  # the first of the most frequent

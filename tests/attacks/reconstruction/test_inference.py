@@ -21,7 +21,8 @@ from attacks.reconstruction.inference import (
     rank_pairs,
 )
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, View, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS, View
 from fkgsec import KgeModel
 from fkgsec.kge.models import MODELS, ModelName
 

@@ -22,7 +22,8 @@ from attacks.reconstruction.leakage import (
 )
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.scoring import strongest
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS
 from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.estimate import exact, proportion

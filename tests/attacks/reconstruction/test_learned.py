@@ -17,10 +17,12 @@ from attacks.reconstruction.leakage import INFERENCES, Leakage
 from attacks.reconstruction.learned import learn_relations
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS
 from fkgsec import FederationOptions, KgeModel, generate_consortium, load_dataset, partition
-from fkgsec.federation.loop import FederationResult, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
+from fkgsec.kge.options import KgeResult
 
 MODELS: tuple[ModelName, ...] = ("transe", "rotate", "distmult", "complex")
 
@@ -188,7 +190,7 @@ class TestOnFederations:
 
     def test_it_is_right_where_the_colluders_relation_rows_say_nothing(self, planted) -> None:
         """Relation rows turned round: comparing with them fails, what was learnt from entity rows stands."""
-        result: FederationResult = planted("transe", clusters=60)
+        result: KgeResult = planted("transe", clusters=60)
         colluder, *victims = result.trained
         turned = replace(result, trained=[replace(colluder, relations=colluder.relations.roll(1, 0)), *victims])
         rows, _ = attack_federation(turned, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))

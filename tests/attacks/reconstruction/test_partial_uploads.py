@@ -18,8 +18,9 @@ from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.inference import rank_pairs
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, View, build_view
-from fkgsec import ClientGraph, FederationOptions, FederationResult, generate_consortium
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS, View
+from fkgsec import ClientGraph, FederationOptions, generate_consortium
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
@@ -35,6 +36,7 @@ from fkgsec.federation.messages import (
     decode,
 )
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeResult
 
 ROUNDS = 6
 CASES = [(0, 1.0), (2, 1.0), (2, 0.67), (20, 0.67)]
@@ -58,7 +60,7 @@ class Hoard(Observer):
 
 
 @functools.cache
-def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> tuple[FederationResult, Hoard]:
+def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> tuple[KgeResult, Hoard]:
     """Three hospitals; in the first case the best round comes before the last."""
     options = FederationOptions(
         algorithm="feds", dim=16, gamma=4, rounds=ROUNDS, local_epochs=1, eval_every=1, patience=0, batch_size=64,
@@ -70,7 +72,7 @@ def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> t
     return run_federation(graph, options, observer=hoard, make_transport=hoard.make_transport), hoard
 
 
-def uploaded_names(result: FederationResult) -> dict[str, list[str]]:
+def uploaded_names(result: KgeResult) -> dict[str, list[str]]:
     """The names of the rows that each client trains, in its order."""
     names = result.graph.entities
     return {
@@ -79,7 +81,7 @@ def uploaded_names(result: FederationResult) -> dict[str, list[str]]:
     }
 
 
-def seen_rows(result: FederationResult, hoard: Hoard, last: int) -> dict[str, dict[str, Tensor]]:
+def seen_rows(result: KgeResult, hoard: Hoard, last: int) -> dict[str, dict[str, Tensor]]:
     """By client and name, the row as it crossed last in rounds 1 to `last`: message by message."""
     told = {message.sender: message.names for message in hoard.messages[0] if isinstance(message, Alignment)}
     holders = Counter(name for names in told.values() for name in names)
@@ -99,12 +101,12 @@ def seen_rows(result: FederationResult, hoard: Hoard, last: int) -> dict[str, di
     return seen
 
 
-def view_of(result: FederationResult, threat: str = "collusion", leak: float = 1.0) -> View:
+def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> View:
     return build_view(result, THREAT_MODELS[threat], colluder=result.graph.clients[0].name, leak=leak, seed=0)
 
 
 def attack(
-    result: FederationResult, threat: str = "collusion", unlinked_heads: int = 0
+    result: KgeResult, threat: str = "collusion", unlinked_heads: int = 0
 ) -> tuple[dict[str, Leakage], pd.DataFrame]:
     options = AttackOptions(threat=(threat,), leak=(0.6,), inference="cosine", unlinked_heads=unlinked_heads)
     rows, items = attack_federation(result, options)

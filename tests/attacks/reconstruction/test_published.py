@@ -8,11 +8,12 @@ import pytest
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
-from attacks.view import ALL, THREAT_MODELS, build_view
-from fkgsec import FederationResult
+from attacks.registry import build_view
+from attacks.view import ALL, THREAT_MODELS
+from fkgsec.kge.options import KgeResult
 
 
-def published_rows(result: FederationResult, threat: str, leak: float) -> dict[str, Leakage]:
+def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Leakage]:
     options = AttackOptions(threat=(threat,), leak=(leak,), metric="published")
     rows, items = attack_federation(result, options)
     assert len(items) == 0  # the notebooks' counts are not sums over items

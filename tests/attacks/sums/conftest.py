@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attacks import update_recovery
-from fkgsec import FederationResult
+from fkgsec.kge.options import KgeResult
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def shuffled_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The truth has each client's changes at other rows than those that it made them to."""
     real = update_recovery.client_rows
 
-    def others_changes(result: FederationResult, place: int, table: str) -> tuple:
+    def others_changes(result: KgeResult, place: int, table: str) -> tuple:
         names, start, end = real(result, place, table)
         order = np.random.default_rng(place).permutation(len(names))
         return names, start, start + (end - start)[order]

@@ -9,14 +9,14 @@ import pytest
 
 from attacks import AttackOptions, Figure, run_attacks
 from defenses import make_transport
-from fkgsec import FederationResult
 from fkgsec.federation.loop import run_federation
+from fkgsec.kge.options import KgeResult
 
 train = functools.partial(run_federation, make_transport=make_transport)
 VICTIMS = ("hospital-2", "hospital-3")
 
 
-def figures(result: FederationResult, attack: str) -> dict[tuple[str, str], Figure]:
+def figures(result: KgeResult, attack: str) -> dict[tuple[str, str], Figure]:
     found = run_attacks(result, AttackOptions(attack=(attack,)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 

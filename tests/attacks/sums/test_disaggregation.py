@@ -11,15 +11,16 @@ import pytest
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.sums.disaggregation import disaggregate
 from defenses import make_transport
-from fkgsec import FederationOptions, FederationResult, generate_consortium
+from fkgsec import FederationOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
+from fkgsec.kge.options import KgeResult
 
 trained = functools.partial(run_federation, make_transport=make_transport)
 PARTIES = [f"client/{letter}" for letter in "abcde"]
 
 
-def figures(result: FederationResult, train: Callable = trained) -> dict[tuple[str, str], Figure]:
+def figures(result: KgeResult, train: Callable = trained) -> dict[tuple[str, str], Figure]:
     found = run_attacks(result, AttackOptions(attack=("disaggregation",)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 
@@ -66,7 +67,7 @@ def vars_of(one: Opened, survivors: list[str]) -> tuple[object, ...]:
 
 
 @functools.cache
-def federation(participation: float, defense: str) -> FederationResult:
+def federation(participation: float, defense: str) -> KgeResult:
     graph = generate_consortium(clients=5, size=500, seed=5)
     options = FederationOptions(
         defense=defense, participation=participation, dim=8, rounds=10, eval_every=10, patience=0, batch_size=64,

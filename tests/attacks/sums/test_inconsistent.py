@@ -12,16 +12,16 @@ from attacks import AttackOptions, Figure, run_attacks
 from attacks.sums.inconsistent import left_of_sum
 from benchmarks.active_server import UnprotectedTransport
 from defenses import make_transport
-from fkgsec import FederationResult
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
+from fkgsec.kge.options import KgeResult
 
 checking, trusting = (
     functools.partial(run_federation, make_transport=one) for one in (make_transport, UnprotectedTransport)
 )
 
 
-def figures(result: FederationResult, train: Callable = checking) -> dict[tuple[str, str], Figure]:
+def figures(result: KgeResult, train: Callable = checking) -> dict[tuple[str, str], Figure]:
     found = run_attacks(result, AttackOptions(attack=("server-active",)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 

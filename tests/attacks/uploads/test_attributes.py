@@ -10,7 +10,7 @@ import torch
 
 from attacks.uploads.attributes import Answers, Inferred, _ranks
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
 
 THREAT = "identifiers"
 

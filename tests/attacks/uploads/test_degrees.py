@@ -11,8 +11,7 @@ import torch
 from attacks import AttackOptions, run_attacks
 from attacks.uploads.degrees import NEIGHBOURS, nearness
 from attacks.uploads.pairs import closeness
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.models import KgeModel
+from fkgsec.kge.models import ClientTables, KgeModel
 
 SERVER = "server"
 

@@ -11,7 +11,7 @@ from attacks.kge.task import default_attacks
 from attacks.view import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 SERVER, VICTIM = "server", "victim"

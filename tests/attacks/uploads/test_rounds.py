@@ -19,8 +19,9 @@ from attacks.uploads.pairs import HeldRows, candidate_pairs, closeness, linked_p
 from attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
 from defenses import make_transport
 from fkgsec import FederatedGraph, FederationOptions, KgeModel
-from fkgsec.federation.loop import FederationResult, run_federation
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.federation.loop import run_federation
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 COUNT, ROUNDS, DIM = 60, 12, 16
 MODEL = KgeModel("transe", DIM)
@@ -181,7 +182,7 @@ def test_of_one_run_trained_twice_the_last_upload_is_that_of_the_record(figures,
 
 @pytest.mark.parametrize("attack", ["edges-rounds", "server-aux-rounds"])
 def test_where_it_cannot_run_it_says_so(federate, attack: str) -> None:
-    def reasons(result: FederationResult) -> set[str | None]:
+    def reasons(result: KgeResult) -> set[str | None]:
         return {one.reason for one in headline(run_attacks(result, AttackOptions(attack=(attack,))).figures)}
 
     assert reasons(federate("secagg")) == {
@@ -199,7 +200,7 @@ def test_where_it_cannot_run_it_says_so(federate, attack: str) -> None:
 
 
 def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
-    def train(*_: object, **__: object) -> FederationResult:
+    def train(*_: object, **__: object) -> KgeResult:
         raise AssertionError("trained for nothing")
 
     found = run_attacks(federate(algorithm="fedr"), AttackOptions(attack=("edges-rounds",)), train=train).figures
@@ -219,7 +220,7 @@ def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defe
     """Models of clients, their relation rows, what they put into a sum: drawn at random in the run that is trained again."""
     options = AttackOptions(attack=(attack,), auxiliary=0.2)
 
-    def train(graph: FederatedGraph, asked: FederationOptions, **how: object) -> FederationResult:
+    def train(graph: FederatedGraph, asked: FederationOptions, **how: object) -> KgeResult:
         found = run_federation(graph, asked, make_transport=make_transport, **how)
         rng = torch.Generator().manual_seed(0)
 
@@ -247,7 +248,7 @@ def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defe
 def test_of_few_last_rounds_it_looks_at_these(federate, attack: str) -> None:
     needed = []
 
-    def train(graph: FederatedGraph, asked: FederationOptions, rounds_needed: list[int]) -> FederationResult:
+    def train(graph: FederatedGraph, asked: FederationOptions, rounds_needed: list[int]) -> KgeResult:
         needed.append(rounds_needed)
         return run_federation(graph, asked, rounds_needed=rounds_needed)
 

@@ -13,8 +13,8 @@ from attacks.uploads import structure
 from attacks.uploads.pairs import HeldRows
 from attacks.uploads.structure import NEAREST, profiles
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
-from fkgsec.kge.local.evaluation import ClientTables
-from fkgsec.kge.local.result import KgeResult
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 
 THREAT, COUNT, DIM = "collusion+entities", 60, 16
 

@@ -16,8 +16,8 @@ from experiments.runs.spec import make_spec
 from experiments.tasks.kge import Spec
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.loop import Federation, Observer, load_federation, run_federation
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.training import TrainingSubset
+from fkgsec.kge.options import KgeResult
 
 TINY = {
     "size": 300,

@@ -35,9 +35,9 @@ from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
 from fkgsec import FederatedGraph, FederationOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
+from fkgsec.kge.options import KgeResult
 
 SPEC = Spec(
     size=300, dim=8, gamma=4.0, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64, num_negatives=8,
@@ -52,7 +52,7 @@ RUNS = {
     "single": {"algorithm": "single"},
     "another colluder": {"colluder": "hospital-3", "threat": ("collusion", "collusion+entities", "identifiers")},
 }
-Run = tuple[Spec, FederationResult]
+Run = tuple[Spec, KgeResult]
 Finish = Callable[..., Path]
 
 app = typer.Typer()

@@ -33,7 +33,7 @@ from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, V
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
-from fkgsec.federation.loop import FederationResult
+from fkgsec.kge.options import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 DATA = Path(os.environ.get("FKGSEC_DATA", "data"))
@@ -63,7 +63,7 @@ class Home(NamedTuple):
     def verify(
         self,
         name: str,
-        result: FederationResult,
+        result: KgeResult,
         thresholds: Thresholds = TOLERATED,
         audit: AuditOptions = AUDIT,
         **changes: object,

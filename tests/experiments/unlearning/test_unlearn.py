@@ -36,9 +36,9 @@ from experiments.unlearning.verification import Verification
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import result as results
-from fkgsec.federation.loop import FederationResult
 from fkgsec.federation.messages import Rows, Transcript, encode
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SPEC = Spec(
@@ -403,7 +403,7 @@ def test_embeddings_and_messages_that_do_not_fit_are_named(finished: tuple[Path,
     last = honest.result.best_round
     upload = Rows.pack(last, "client/hospital-1", "server", "entities", torch.zeros(3, 8))
     frames[last] = [*frames[last], encode(upload)]
-    wrong: dict[str, FederationResult] = {
+    wrong: dict[str, KgeResult] = {
         "tables has [0-9]+ x 8 numbers of hospital-1's entities; data and options say": dataclasses.replace(
             honest.result, tables=[longer, *rest]
         ),

@@ -10,7 +10,7 @@ import torch
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.kge.encoders.kb_gat import MARGIN, Attention, Edges, KbGatEncoder, edges_of
-from fkgsec.kge.local.evaluation import ClientTables
+from fkgsec.kge.models import ClientTables
 from tests.kge.encoders.conftest import tiny
 
 

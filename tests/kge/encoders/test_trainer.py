@@ -19,9 +19,9 @@ from fkgsec.federation.loop import Observer, load_federation, run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.encoders.trainer import LOCAL
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import filtered_ranks, sides_of
 from fkgsec.unlearning.options import UnlearnOptions
 from fkgsec.unlearning.unlearning import unlearn

@@ -16,9 +16,8 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.federation.options import replace
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.task import KgeTask, _remark_once
-from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.options import KgeOptions, KgeResult
 from tests.kge.interactions.conftest import needs_pykeen, small
 
 pytestmark = [needs_pykeen, pytest.mark.filterwarnings("ignore")]

@@ -10,7 +10,8 @@ import pytest
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation, run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.local.evaluation import ClientTables, Evaluator
+from fkgsec.kge.local.evaluation import Evaluator
+from fkgsec.kge.models import ClientTables
 
 # Client a holds entities 0..3 at these places, b entities 2..6; 7 stands in b's test alone. So each ranks among its own.
 PLACES = {"a": [0.0, 1.1, 2.4, 10.0], "b": [0.0, 3.0, 1.3, 1.2, 0.9, 0.55]}

@@ -15,11 +15,10 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.options import replace
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.negatives import frequency_weights
-from fkgsec.kge.options import TRAINING, KgeOptions
+from fkgsec.kge.options import TRAINING, KgeOptions, KgeResult
 
 CPU = torch.device("cpu")
 

@@ -17,10 +17,9 @@ from torch.nn.functional import logsigmoid
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation, run_federation
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.kge.local.evaluation import ClientTables
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer
-from fkgsec.kge.models import MODELS, KgeModel, Side
+from fkgsec.kge.models import MODELS, ClientTables, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.randomness import generator
 

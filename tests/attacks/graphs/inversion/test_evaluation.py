@@ -8,13 +8,12 @@ import pytest
 from attacks.graphs.inversion.evaluation import METRICS, NAME, claim, stepped_graphs
 from attacks.graphs.inversion.similarity import LabelledGraph
 from attacks.graphs.options import GraphAttackOptions
-from attacks.registry import Figure, run_attacks
-from attacks.view import ALL, THREAT_MODELS, build_view
+from attacks.registry import Figure, build_view, run_attacks
+from attacks.view import ALL, THREAT_MODELS
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions
-from fkgsec.gnn.result import GnnResult
+from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.sets import FederatedGraphs
 

@@ -31,7 +31,7 @@ from experiments.runs.record import Record, read_record
 from experiments.tasks.items import TestItems
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.kge.local.evaluation import utility
+from fkgsec.kge.ranking import utility
 
 RESULTS = Path(summary_file).parents[2] / "results"
 PAPERS = os.environ.get("FKGSEC_PAPERS")
