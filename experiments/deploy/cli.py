@@ -33,6 +33,7 @@ from experiments.runs.run import read_spec, warnings_of
 from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.writing import locked, write_new
 from fkgsec.errors import RunError, SpecError
+from fkgsec.text import printable
 
 deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
 
@@ -207,7 +208,7 @@ def agree(
     fingerprint with the other parties."""
     found = Agreement.read(agreement)
     for name, change in keys.changed(PartyFolder(folder), found).items():
-        typer.echo(f"{name}: {change}")
+        typer.echo(printable(f"{name}: {change}"))
     keys.agree(PartyFolder(folder), found, set(accept or ()))
     typer.echo(f"{folder}: takes part in {found.fingerprint}")
 

@@ -55,6 +55,7 @@ def test_another_task_is_refused_by_name() -> None:
         ({"run": "x"}, "run must be 32 hexadecimal digits; got 'x'"),
         ({"parties": ("a",)}, "parties must be at least 2 different names; got a"),
         ({"parties": ("a", "a")}, "parties must be at least 2 different names; got a, a"),
+        ({"options": KgeOptions(eval_sample=2)}, "eval_sample must be at least fewest_triples, 10; got 2"),
         ({"largest_bytes": 0}, "largest_bytes must lie in 1..2,147,483,647; got 0"),
         ({"options": KgeOptions(defense="secagg")}, "identities: a, b must have a public key under secagg"),
         ({"identities": {"c": "0" * 64}}, "identities: 'c' is no party; allowed: a, b"),

@@ -113,6 +113,11 @@ def test_a_party_agrees_to_what_has_its_key_and_fits_its_policy(place: Path, tmp
     other.write_text(json.dumps(told))
     assert "rounds: the policy accepts 2; the agreement has 100" in run("agree", place / "parties" / "paris", other)
     assert "no agreement" in run("agree", party, place / "server" / "server.json")
+    told["parties"], told["identities"]["rome\x1b[2K"] = ["berlin", "paris", "rome\x1b[2K"], "ab" * 32
+    other.write_text(json.dumps(told))
+    said = run("agree", place / "parties" / "paris", other)
+    assert r"identities.rome\x1b[2K: absent" in said
+    assert "\x1b[2K" not in said
 
 
 def test_a_new_certificate_is_of_the_same_authority(place: Path) -> None:

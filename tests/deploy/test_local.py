@@ -73,6 +73,14 @@ def test_who_has_not_read_the_token_is_turned_away(door: tuple[Door, Path, list[
     assert asked(door[1], b"abc") == ("", b"cba")
 
 
+def test_a_token_that_no_encoding_has_is_turned_away(tmp_path: Path) -> None:
+    path, forged = tmp_path / "party.address", tmp_path / "forged.address"
+    with Door(path) as door:
+        forged.write_text(json.dumps(json.loads(path.read_text()) | {"token": "\ud800"}))
+        with wire.connect(forged), pytest.raises(TimeoutError):
+            door.accept(0.2)
+
+
 def test_only_the_owner_may_read_the_address(tmp_path: Path) -> None:
     with Door(tmp_path / "party.address"):
         for name in ("party.address", "party.sock"):

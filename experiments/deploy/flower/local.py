@@ -87,7 +87,7 @@ class Door:
             stream.settimeout(_GREETING_S)
             with contextlib.suppress(wire.WireError, TimeoutError):
                 token = wire.receive(stream)[0].get("token")
-                if isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode()):
+                if isinstance(token, str) and hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
                     stream.settimeout(None)
                     return stream
             stream.close()
