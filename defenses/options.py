@@ -124,8 +124,9 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
 class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
     """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
 
-    Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. When a client falls silent
-    between counting and sending, the round is given up. A server that lies to all about the counts gets sums of rare rows.
+    Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. A client that lies may
+    count itself t - 1 times, and so does by itself what t - 1 colluders do. When a client falls silent between counting and
+    sending, the round is given up. A server that lies to all about the counts gets sums of rare rows.
 
     Attributes:
         t: fewest holders of a row that is sent, at least 2.

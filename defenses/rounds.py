@@ -141,8 +141,11 @@ def _server_side(
 
 def _opened(replies: Replies, seal: Seal, answered: set[str]) -> Iterator[tuple[str, Reply]]:
     for party, reply in replies:
+        if isinstance(reply, Silence):
+            yield party, reply
+            continue
         answered.add(party)
-        yield party, reply if isinstance(reply, Silence) else seal.within(reply, party, SERVER)
+        yield party, seal.within(reply, party, SERVER)
 
 
 class Inner(NamedTuple):
@@ -373,7 +376,9 @@ def _server_sum(
     note(server.note(round, table, counted))
     if gone := [party for party in counted.survivors if party in silent]:
         # The sum of the others would show, beside the counts, what those who left hold.
-        raise TooFewParties(f"{', '.join(gone)} left between counting and sending")
+        error = TooFewParties(f"{', '.join(gone)} left between counting and sending")
+        error.excluded = {**dict.fromkeys(gone, describe(error)), **counted.excluded}
+        raise error
     holders = counted.vectors["holders"]  # a count beyond the survivors is a lie of one of them
     sent = (holders >= terms.defense.suppress.t) & (holders <= len(counted.survivors))
     if server.rows_to_send is not None:

@@ -64,7 +64,7 @@ def withstood(
     uploads = _uploads(defense, num_clients, threshold, bound=bound, sampled=num_clients < num_parties)
     found.append(uploads)
     if defense.suppress:
-        limit = "one that lies about the counts gets sums of rare rows"
+        limit = "one that lies about the counts, or a client that counts itself several times, opens rare rows"
         server = "follows the protocol"
         colluders = min(honest, defense.suppress.t - 2)
         found.append(

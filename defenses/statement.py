@@ -51,7 +51,8 @@ def statement(terms: Terms, before: Protection) -> list[str]:
     if defense.suppress:
         lines.append(
             f"suppress: rows with fewer than {defense.suppress.t} holders stay with their clients; a row that no sum had yet is "
-            "trained by each holder alone, until enough of them are in a sum"
+            "trained by each holder alone, until enough of them are in a sum; one client that counts itself as "
+            f"{defense.suppress.t - 1} holders makes others' rare rows cross (tests/deploy/test_redteam.py)"
         )
     for name, other in defense.others.items():
         lines.append(f"{name}: {other.statement()}")
@@ -112,8 +113,8 @@ def active_server(terms: Terms) -> str:
             "a place for one client's rows that no other client has for the same names (tests/deploy/test_redteam.py)"
         )
     num_holders = count if secagg.neighbours is None else secagg.neighbours + 1  # of the shares of one secret
-    colluders = 2 * terms.threshold(count) - num_holders
-    if not secagg.complete and colluders <= count - 2:
+    colluders = terms.threshold(count) if secagg.complete else 2 * terms.threshold(count) - num_holders
+    if colluders <= count - 2:
         where = "" if secagg.neighbours is None else " among the neighbours of one"
         limits.append(
             f"a server with {colluders} or more colluding clients{where}, which opens single uploads "

@@ -153,7 +153,8 @@ class DefendedTransport(Transport):
                 raise
             told = ", ".join(f"{party} ({reason})" for party, reason in error.excluded.items())
             raise TooFewParties(
-                f"psu: the union of {table} is without {told}; start the federation without them"
+                f"psu: the union of {table} is without {told}; start the federation without them, or without a party that could "
+                "not open their shares: either is at fault"
             ) from error
         self.server[table].names = list(found.identifiers)
 

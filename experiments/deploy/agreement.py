@@ -93,8 +93,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         check_apart(self.options)
         if not self.tells(self.options.eval_sample or 0):
             raise SpecError(
-                f"eval_sample must be at least fewest_triples, {self.fewest_triples}; got {self.options.eval_sample}: the sum of so "
-                "few ranks tells single ones"
+                f"eval_sample must be at least fewest_triples, {self.fewest_triples}; got {self.options.eval_sample}: the sum of "
+                "so few ranks tells single ones"
             )
         check_audit(self.audit, self.options)
         self._check_identities()

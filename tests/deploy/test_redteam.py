@@ -15,18 +15,23 @@ from torch import Tensor
 
 from defenses import rounds as defended_rounds
 from defenses.client import sum_setting
-from defenses.statement import active_server
+from defenses.statement import active_server, statement
 from experiments.deploy.core.exchange import Apart
 from experiments.deploy.core.messages import Trained, decode
 from experiments.deploy.server import Server
 from fkgsec.exchange import Uploaded
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
+from fkgsec.federation.protection import Protection
+from protocols import secagg
+from protocols.core.keys import agree
+from protocols.core.masking import mask_vector
 from protocols.core.rounds import Silence
-from protocols.secagg import Setting, safe_threshold
+from protocols.core.shamir import reconstruct
+from protocols.secagg import Setting, client, safe_threshold
 from protocols.secagg import server as summing
-from protocols.secagg.bindings import View
-from protocols.secagg.messages import Survivors
+from protocols.secagg.bindings import View, adds_pair_mask, pair_mask_seed, self_mask_seed
+from protocols.secagg.messages import Receipt, Survivors
 
 TINY_VALUE = 1e-30
 """ComplEx has gradients in proportion to its rows, and Adam's epsilon makes tiny steps of tiny gradients: rows of this size are
@@ -549,3 +554,134 @@ def test_a_party_that_falls_silent_costs_one_round(algorithm: str, consortium: C
     )
     _, progress = apart.train()
     assert [entry.num_survivors for entry in progress.rounds[1:]] == [0, 3, 3]
+
+
+# What one party can do to others is as stated.
+
+
+SECAGG = {"clients": 5, "size": 400, "defense": "secagg", "rounds": 2, "eval_every": 2}
+
+
+@pytest.mark.parametrize("t", [2, 3])
+def test_a_party_that_counts_itself_several_times_makes_rare_rows_cross_as_the_statement_says(
+    t: int, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says t - 1 holders at every row, and sends no row. The broadcast then has each row of one other holder as uploaded."""
+    apart = consortium(
+        **(LEARNING | {"size": 1200, "clients": 5, "rounds": 1, "defense": f"psu,secagg,suppress:t={t}"})
+    )
+    liar, make = client_party(apart.names[1]), secagg.client_round
+
+    def lying(setting: Setting, party: str, identity: Any, draw: Any, values: Any) -> Any:
+        counts = [vector.name for vector in setting.vectors] == ["holders"]
+        factor = t - 1 if counts else 0
+        lie = lambda: {name: np.full_like(one, factor) for name, one in values().items()}  # noqa: E731
+        return make(setting, party, identity, draw, lie if party == liar else values)
+
+    monkeypatch.setattr(secagg, "client_round", lying)
+    server, table, _ = started(apart)
+    server.train(1, server.participants(1), lambda: None)
+    server.upload(1, server.participants(1))
+    sent = server.exchange.server[table].rows.double().numpy()
+    victims = [name for name in apart.names if client_party(name) != liar]
+    num_rare = num_exact = 0
+    for victim in victims:
+        others = set[int]().union(*(held_by(apart, name, table) for name in victims if name != victim))
+        party = apart.parties[victim]
+        for place, row in zip(party.defended.places[table].tolist(), party.task.rows(table, 0).numpy(), strict=True):
+            num_rare += place not in others
+            num_exact += place not in others and np.abs(sent[place] - row).max() < CLOSE
+    assert num_exact == num_rare > 50
+    terms = apart.parties[apart.names[0]].defended.terms
+    assert f"one client that counts itself as {t - 1} holders" in " ".join(statement(terms, Protection()))
+
+
+def test_a_party_that_cannot_open_anothers_shares_leaves_that_one_out_of_each_round(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it says so truly nobody can tell. The reason names both."""
+    apart = consortium(**SECAGG)
+    accuser, victim, receive = client_party(apart.names[1]), client_party(apart.names[0]), client.receive
+
+    def accusing(state: Any, message: Any) -> Any:
+        received, receipt = receive(state, message)
+        unopened = (victim,) if receipt.sender == accuser else receipt.unopened
+        return received, Receipt(session=receipt.session, round=receipt.round, sender=receipt.sender, unopened=unopened)
+
+    monkeypatch.setattr(client, "receive", accusing)
+    _, progress = apart.train()
+    for entry in progress.rounds[1:]:
+        assert entry.num_survivors == 4
+        assert accuser in entry.excluded[victim]
+
+
+def test_parties_that_alter_more_shares_than_can_be_spared_bar_an_honest_one(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of five, of which four open a secret. From their shares nobody can tell that the victim dealt well."""
+    apart, unmask = consortium(**SECAGG), client.unmask
+    victim, *altering = (client_party(apart.names[place]) for place in (0, 1, 2))
+
+    def revealing(state: Any, message: Any) -> Any:
+        revealed = unmask(state, message)
+        if revealed.sender in altering and victim in revealed.self_masks:
+            revealed.self_masks[victim] = bytes([revealed.self_masks[victim][0] ^ 1]) + revealed.self_masks[victim][1:]
+        return revealed
+
+    monkeypatch.setattr(client, "unmask", revealing)
+    _, progress = apart.train()
+    assert [entry.num_survivors for entry in progress.rounds[1:]] == [0, 4]
+    assert "ClosedSecret" in progress.rounds[2].excluded[victim]
+
+
+def test_a_party_that_leaves_between_counting_and_sending_is_named(consortium: Callable[..., Any]) -> None:
+    apart = consortium(**(SECAGG | {"defense": "secagg,suppress:t=2"}))
+    silent = client_party(apart.names[1])
+    apart.fault = lambda stage, party, request: (
+        Silence("unplugged") if party == silent and stage.endswith("unmask") else None
+    )
+    _, progress = apart.train()
+    for entry in progress.rounds[1:]:
+        assert entry.num_survivors == 0
+        assert entry.excluded == {silent: "entities: unplugged"}
+
+
+def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_the_statement_says(
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold both kinds of share of everybody; all parties are in the sum and follow the protocol."""
+    apart = consortium(**(SECAGG | {"rounds": 1, "defense": "secagg:threshold=3,complete=true"}))
+    victim, *colluders = (client_party(apart.names[place]) for place in (0, 1, 2, 3))
+    held: dict[str, Any] = {}
+    mask = client.mask
+
+    def masking(state: Any, message: Any, values: Any) -> Any:
+        masked, upload = mask(state, message, values)
+        if upload.sender in colluders:
+            held[upload.sender] = state
+        if upload.sender == victim:
+            held[victim] = upload  # crosses
+        return masked, upload
+
+    monkeypatch.setattr(client, "mask", masking)
+    server, table, _ = started(apart)
+    server.train(1, server.participants(1), lambda: None)
+    (outcome,) = server.upload(1, server.participants(1))
+    assert outcome.num_survivors == 5
+    setting, peers = held[colluders[0]].own.setting, held[colluders[0]].peers
+    seed, key = (
+        reconstruct({setting.point[one]: getattr(held[one].shares[victim], kind) for one in colluders}, threshold=3)
+        for kind in ("self_mask", "mask_key")
+    )
+    vector = setting.vectors[0]
+    plus, minus = [], [self_mask_seed(setting, victim, seed, vector.name)]
+    for peer in sorted(setting.graph[victim]):
+        shared = agree(key, peers[peer].mask_key, peer=peer)
+        pair = pair_mask_seed(setting, peers[victim], peers[peer], shared, vector.name)
+        (minus if adds_pair_mask(setting, victim, peer) else plus).append(pair)
+    upload = np.frombuffer(held[victim].vectors[vector.name], dtype=vector.ring.dtype)
+    opened = mask_vector(upload, plus, minus, vector.ring, setting.cipher)
+    part = apart.parties[apart.names[0]].defended.parts[table]
+    assert np.array_equal(opened, part.whole(part.elements, len(opened) // part.elements.shape[1]).ravel())
+    terms = apart.parties[apart.names[0]].defended.terms
+    assert "a server with 3 or more colluding clients, which opens single uploads" in active_server(terms)
