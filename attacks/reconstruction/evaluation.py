@@ -15,27 +15,24 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure
-from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.kge.view import KgeView, VictimView
 from attacks.laboratory import Laboratory
 from attacks.reconstruction import published
 from attacks.reconstruction.claims import Claims, Nothing, claim
 from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
 from attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
-from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION, Leakage, rows_of
+from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.reconstruction.scoring import Counts, figures_of
 from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
-from attacks.registry import Attack, Needs, Truth, run_attacks
+from attacks.registry import Attack, Needs, Truth
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {
@@ -45,23 +42,6 @@ METRICS = {
     "recall": "of the triples of some heads, the share claimed without being told which pairs are linked",
     "average_precision": "average precision of pairs ranked without being told which are linked",
 }
-
-
-def attack_federation(
-    result: KgeResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS
-) -> tuple[list[Leakage], pd.DataFrame]:
-    """Run the reconstruction attack alone (`attacks.registry.run_attacks`), and lay its figures out as tables have them.
-
-    Returns:
-        For each threat model and leak, by each inference and then by the strongest of them: leakage of each victim, followed
-        by "all"; and the score of every item (an entity or a triple of a victim), see `attacks.reconstruction.leakage.items_of`.
-
-    Raises:
-        ThreatModelError: the threat model does not fit the run.
-    """
-    alone = msgspec.structs.replace(options, attack=(RECONSTRUCTION,))
-    found = run_attacks(result, alone, leak_draws=leak_draws)
-    return rows_of(found.figures), found.scores
 
 
 def reconstruction(options: AttackOptions | None = None) -> Attack:
