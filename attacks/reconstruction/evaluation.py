@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -62,13 +61,6 @@ def reconstruction(options: AttackOptions | None = None) -> Attack:
     )
 
 
-class Claimed(NamedTuple):
-    """How relations are inferred, and by victim what is claimed of it."""
-
-    inferences: tuple[Inference, ...]
-    victims: Mapping[str, Claims | Nothing]
-
-
 class Reconstruction:
     """The attack on one draw of the leaked entities.
 
@@ -81,18 +73,20 @@ class Reconstruction:
         self.guesser: RelationGuesser | None = None
         self.rankings: dict[tuple[str, str, str], PairRanking] = {}
 
-    def run(self, view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claimed:
-        """What the adversary claims of each victim, or why it can claim nothing."""
+    def run(
+        self, view: KgeView, laboratory: Laboratory, rng: np.random.Generator
+    ) -> tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]]:
+        """How relations are inferred, and what the adversary claims of each victim, or why it can claim nothing."""
         if self.guesser is None and view.colluder is not None:
             self.guesser = RelationGuesser(view.model, view.colluder, self.options.seed)
         inferences = self._fitting(view)
         victims = {one.name: claim(view, one, self.guesser, inferences, self.rankings) for one in view.victims}
-        return Claimed(inferences, victims)
+        return inferences, victims
 
-    def score(self, claims: Claimed, truth: Truth) -> list[Figure]:
+    def score(self, claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], truth: Truth) -> list[Figure]:
         """ERR and TRR by each inference and by the strongest, of each victim and of all; then those without linked pairs."""
-        inferences, counts = claims.inferences, []
-        for victim, found in claims.victims.items():
+        (inferences, victims), counts = claims, []
+        for victim, found in victims.items():
             held = _Held(truth, victim)
             count = Counts(victim, held.num_entities, len(held.pairs))
             if isinstance(found, Nothing):
