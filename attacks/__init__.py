@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from attacks.frames import figures_to_frame
     from attacks.graphs.options import GraphAttackOptions
     from attacks.laboratory import Laboratory
-    from attacks.reconstruction.evaluation import attack_federation
-    from attacks.reconstruction.leakage import Leakage, headline_rows
     from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
-    from attacks.reconstruction.unlinked import Unlinked
     from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
     from attacks.view import THREAT_MODELS, ThreatModel, View
 
@@ -31,17 +28,13 @@ __all__ = [
     "GraphAttackOptions",
     "KgeAttackOptions",
     "Laboratory",
-    "Leakage",
     "Needs",
     "ThreatModel",
     "Truth",
-    "Unlinked",
     "View",
-    "attack_federation",
     "build_view",
     "figures_to_frame",
     "headline",
-    "headline_rows",
     "run_attacks",
 ]
 
@@ -53,18 +46,14 @@ _WHERE = {
     "GraphAttackOptions": "attacks.graphs.options",
     "KgeAttackOptions": "attacks.reconstruction.options",
     "Laboratory": "attacks.laboratory",
-    "Leakage": "attacks.reconstruction.leakage",
     "Needs": "attacks.registry",
     "THREAT_MODELS": "attacks.view",
     "ThreatModel": "attacks.view",
     "Truth": "attacks.registry",
-    "Unlinked": "attacks.reconstruction.unlinked",
     "View": "attacks.view",
-    "attack_federation": "attacks.reconstruction.evaluation",
     "build_view": "attacks.registry",
     "figures_to_frame": "attacks.frames",
     "headline": "attacks.figure",
-    "headline_rows": "attacks.reconstruction.leakage",
     "run_attacks": "attacks.registry",
 }
 

@@ -114,10 +114,11 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     mean[torch.from_numpy(count <= 0)] = torch.nan  # in no sum, so without an embedding
     held, sources, certainty = attribute_holders(table, rng)
     if exposed is not None:
-        place = table.parties.index(exposed.victim)
+        victim, holds = exposed
+        place = table.parties.index(victim)
         open_rows = sources[place] != SOURCES.index("alignment")
-        held[place, open_rows] = exposed.holds[open_rows]
-        sources[place, open_rows] = np.where(exposed.holds, SOURCES.index("known parts"), 0)[open_rows]
+        held[place, open_rows] = holds[open_rows]
+        sources[place, open_rows] = np.where(holds, SOURCES.index("known parts"), 0)[open_rows]
         certainty[place, open_rows] = 1.0
     claims = {}
     for victim in table.victims:
@@ -133,15 +134,10 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     return claims
 
 
-class _Exposed(NamedTuple):
-    """The one client in a sum whose part is not known, and which rows `[n]` it holds."""
+def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> tuple[str, np.ndarray] | None:
+    """Subtract the parts that the server knows from the newest sum, in place.
 
-    victim: str
-    holds: np.ndarray
-
-
-def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> _Exposed | None:
-    """Subtract the parts that the server knows from the newest sum. In place; returns whom that exposes.
+    Returns: the one client in the sum whose part is not known, and which rows `[n]` it holds; None where there are several.
 
     Where alignment was in clear and every holder sent a row, it knows how many of these parts are in it. Else it can tell if
     there is but one client more: a row that is not all known parts is held by that client.
@@ -167,7 +163,7 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
         num_known = np.where(whole, held_by_known, num_known)
     residual -= part * torch.from_numpy(num_known)[:, None]
     count -= num_known
-    return _Exposed(others[0], (count > 0).astype(np.int8)) if len(others) == 1 else None
+    return (others[0], (count > 0).astype(np.int8)) if len(others) == 1 else None
 
 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

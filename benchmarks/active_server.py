@@ -170,7 +170,7 @@ def _rows(
             ).cases
         except BroadcastError as error:
             return [f"| {case} | {server} | 4 | ends: {error} | | | |"]
-    rounds = [("4", done.record.all_figures())] if unlearning is None or exchange is make_transport else []
+    rounds = [("4", done.record.figures)] if unlearning is None or exchange is make_transport else []
     rounds += [("unlearning", done.unlearned)] if unlearning else []
     lines = []
     for number, figures in rounds:

@@ -7,30 +7,30 @@ scatters over other trainings of the same federation, which no single interval c
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import typer
 
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage, headline_rows
+from attacks.figure import headline
 from attacks.reconstruction.options import AttackOptions
+from attacks.registry import RECONSTRUCTION, run_attacks
 from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.console import expected_errors
 from experiments.runs.spec import CONSORTIUM, Spec
+from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeResult
 
 DRAWS = 20
-NAMES: tuple[Literal["err", "trr"], ...] = ("err", "trr")
 
 
-def figures_of(result: KgeResult, leak: float, seed: int) -> Leakage:
+def figures_of(result: KgeResult, leak: float, seed: int) -> dict[str, Estimate]:
     """ERR and TRR of all victims together under collusion, by the strongest inference."""
-    options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
-    return next(row for row in headline_rows(attack_federation(result, options)[0]) if row.victim == ALL)
+    options = AttackOptions(attack=(RECONSTRUCTION,), threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
+    return {one.metric: one.estimate for one in headline(run_attacks(result, options).figures) if one.victim == ALL}
 
 
 def train(spec: Spec, seed: int) -> KgeResult:
@@ -55,15 +55,13 @@ def main(
         for leak in (0.3, 0.5):
             drawn = [figures_of(results[0], leak, seed) for seed in range(DRAWS)]
             others = [figures_of(result, leak, 0) for result in results[1:]]
-            for name in NAMES:
-                figures = [getattr(row, name) for row in drawn]
+            for name in ("err", "trr"):
+                figures = [found[name] for found in drawn]
                 values = np.array([figure.value for figure in figures])
                 mean, half = values.mean(), np.mean([figure.high - figure.low for figure in figures]) / 2
                 covered = sum(figure.low <= mean <= figure.high for figure in figures)
                 scatter = (
-                    np.std([figures[0].value, *(getattr(row, name).value for row in others)], ddof=1)
-                    if others
-                    else None
+                    np.std([figures[0].value, *(found[name].value for found in others)], ddof=1) if others else None
                 )
                 print(
                     f"| {data} | {defense or 'none'} | {leak:g} | {name.upper()} | {mean:.4f} | {values.std(ddof=1):.4f} "

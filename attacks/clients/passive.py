@@ -19,7 +19,7 @@ Source: ours, after the passive client of Hu et al. 2023 (DP-FLames). Figures: `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -34,14 +34,8 @@ from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, qu
 from fkgsec.kge.models import KgeModel
 
 CLIENT_PASSIVE = "client-passive"
-
-
-@dataclass(frozen=True, eq=False)
-class Scorers:
-    """How the client scores triples of names, by way, and without the broadcasts."""
-
-    ways: Mapping[str, Scorer]
-    names: Scorer
+Scorers: TypeAlias = tuple[Mapping[str, Scorer], Scorer]
+"""How the client scores triples of names: by way, and without the broadcasts."""
 
 
 def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scorers | str]:
@@ -61,7 +55,7 @@ def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> d
         return 2 * scores(own.shared_entities, triples) - scores(own.entities, triples)
 
     ways: dict[str, Scorer] = {"score": lambda triples: scores(own.shared_entities, triples), "beyond own": beyond_own}
-    found = Scorers(ways, names_scorer(own))
+    found = ways, names_scorer(own)
     return {victim.name: found for victim in view.victims}
 
 
@@ -80,7 +74,8 @@ def score(claims: Mapping[str, Scorers | str], truth: Truth) -> list[Figure]:
             figures += truth.not_attacked(victim, reason or "")
             continue
         asked = draw_questions(truth, victim, askable(truth.graph, truth.colluders, victim), truth.rng)
-        figures += question_figures(truth, victim, asked, scorers.ways, {"names": scorers.names})
+        ways, names = scorers
+        figures += question_figures(truth, victim, asked, ways, {"names": names})
     return figures
 
 

@@ -47,9 +47,9 @@ from attacks.membership.figures import (
     measure_membership,
     score_distance,
 )
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import PAPER
+from attacks.reconstruction.leakage import PAPER, RECONSTRUCTION
 from attacks.reconstruction.options import AttackOptions
+from attacks.registry import run_attacks
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
@@ -316,11 +316,13 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
     right: dict[tuple[str, str], dict[str, Estimate]] = {}
     for role, result in results.items():
         try:
-            items = attack_federation(
+            items = run_attacks(
                 replace(result, graph=_with_forgotten(result.graph, graph, forget)),
-                AttackOptions(colluder=colluder, inference=(PAPER,), unlinked_heads=0, seed=seed),
+                AttackOptions(
+                    attack=(RECONSTRUCTION,), colluder=colluder, inference=(PAPER,), unlinked_heads=0, seed=seed
+                ),
                 leak_draws=0,
-            )[1]
+            ).scores
         except ThreatModelError as error:
             return [], [*notes, f"reconstruction was not measured: {error}"]
         if "item" not in items:

@@ -52,7 +52,7 @@ from attacks.forgetting.paired import (
     planted,
     remembered_share,
 )
-from attacks.forgetting.readings import READINGS, AuditRun, Plant, Reading
+from attacks.forgetting.readings import READINGS, AuditRun, Reading
 from attacks.membership.audits import Audited, distinct_triples, mean_by
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate
@@ -182,7 +182,7 @@ def weigh_evidence(
     audited: AuditRun,
     references: Sequence[AuditRun],
     shadows: Sequence[AuditRun],
-    plants: Sequence[Plant],
+    plants: Sequence[tuple[float, AuditRun]],
     graph: FederatedGraph,
     audits: Sequence[Audited],
     power: Mapping[tuple[str, str], Power],
@@ -216,8 +216,8 @@ def weigh_evidence(
                 reading,
                 own_power.at_random,
                 [
-                    PlantedShare(plant.share, measurable_share(estimate), min(test.p_value for test in own))
-                    for plant, estimate, own in zip(plants, shares, of_plants, strict=True)
+                    PlantedShare(planted, measurable_share(estimate), min(test.p_value for test in own))
+                    for (planted, _), estimate, own in zip(plants, shares, of_plants, strict=True)
                 ],
                 hidden=measurable_share(hiding[0].share),
                 hiding=own_power.hiding,
@@ -230,11 +230,11 @@ def _cases(
     audited: AuditRun,
     references: Sequence[AuditRun],
     shadows: Sequence[AuditRun],
-    plants: Sequence[Plant],
+    plants: Sequence[tuple[float, AuditRun]],
     graph: FederatedGraph,
     audits: Sequence[Audited],
 ) -> Iterator[_Case | ModelEvidence]:
-    own, candidates = [*references, *shadows], [audited, *(plant.run for plant in plants)]
+    own, candidates = [*references, *shadows], [audited, *(run for _, run in plants)]
     names = {audit.place: [name for place, name in audited.readings if place == audit.place] for audit in audits}
     aside = [audit for audit in audits if not audit.asked and audit.reason is None]
     for audit in audits:

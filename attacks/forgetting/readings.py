@@ -130,10 +130,3 @@ def relation_ranks(one: ClientModel, triples: np.ndarray, known: np.ndarray) -> 
     own[position[member == relation[position]]] = True
     level = level - (~own).long()
     return (1 / (1 + above + level / 2)).double().cpu().numpy()
-
-
-class Plant(NamedTuple):
-    """A run that was trained with a known share of the forget set left in."""
-
-    share: float
-    run: AuditRun

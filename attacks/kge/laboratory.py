@@ -58,12 +58,12 @@ class KgeLaboratory(Laboratory[KgeView]):
             TrainingError: it broke down.
         """
         graph = self.runs[0].graph
-        made = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
-        result = self.train_own(made.graph, shadow_options(self.runs[0].options, number, seed=self.seed))
-        clients = [(one, made.graph.clients[one.place]) for one in self._audits]
+        made, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
+        result = self.train_own(made, shadow_options(self.runs[0].options, number, seed=self.seed))
+        clients = [(one, made.clients[one.place]) for one in self._audits]
         return Shadow(
             self._view_of(result),
-            {name: member[self._asked[name]] for name, member in made.member.items()},
+            {name: member[self._asked[name]] for name, member in chosen.items()},
             {
                 audit.name: named_triples(graph, client, client.train[~contains(audit.triples, client.train)])
                 for audit, client in clients

@@ -1,9 +1,9 @@
 """Shadow federations of a membership attack: trained as the attacked one was, on half of the triples that are asked about.
 
     for number in range(4):
-        shadow = shadow_federation(graph, audits, number, seed=0, knowledge="same-graph")
-        result = run_federation(shadow.graph, shadow_options(options, number, seed=0))
-        shadow.member["hospital-1"]                      # bool [m + c], which of its audited triples this one trained on
+        shadow, member = shadow_federation(graph, audits, number, seed=0, knowledge="same-graph")
+        result = run_federation(shadow, shadow_options(options, number, seed=0))
+        member["hospital-1"]                             # bool [m + c], which of its audited triples this one trained on
 
 What the adversary trains them on, by the name of its knowledge:
 
@@ -19,8 +19,8 @@ Source: Carlini et al. 2022 (halves); Shokri et al. 2017 for shadows on noisy da
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -37,18 +37,10 @@ MIN_SHADOWS = 4
 LINKED_ANEW = 0.5  # share of a client's triples that a similar graph does not have
 
 
-@dataclass(frozen=True, eq=False)
-class Shadow:
-    """What one shadow federation trains on; `member`: by client, bool `[m + c]`, in the order of `Audited.triples`."""
-
-    graph: FederatedGraph
-    member: Mapping[str, np.ndarray]
-
-
 def shadow_federation(
     graph: FederatedGraph, audits: Sequence[Audited], number: int, *, seed: int, knowledge: ShadowKnowledge
-) -> Shadow:
-    """The graph of a shadow federation, and who is in it.
+) -> tuple[FederatedGraph, dict[str, np.ndarray]]:
+    """What one shadow federation trains on, and by client which of `Audited.triples` are in it, bool `[m + c]`.
 
     Args:
         graph: the attacked federation's. audits: of its clients, with members and controls alone. number: which shadow, from 0.
@@ -66,7 +58,7 @@ def shadow_federation(
         client, asked = clients[audit.place], audit.triples
         train = client.train[~contains(asked, client.train)]  # one that was linked anew may be one that is asked about
         clients[audit.place] = replace_train(client, np.concatenate([train, asked[chosen[audit.name]]]))
-    return Shadow(replace(retained, clients=tuple(clients)), chosen)
+    return replace(retained, clients=tuple(clients)), chosen
 
 
 def similar(client: ClientGraph, rng: np.random.Generator) -> ClientGraph:

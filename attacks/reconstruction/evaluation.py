@@ -13,29 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure
-from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.kge.view import KgeView, VictimView
 from attacks.laboratory import Laboratory
 from attacks.reconstruction import published
 from attacks.reconstruction.claims import Claims, Nothing, claim
 from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
 from attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
-from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION, Leakage, rows_of
+from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.reconstruction.scoring import Counts, figures_of
 from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
-from attacks.registry import Attack, Needs, Truth, run_attacks
+from attacks.registry import Attack, Needs, Truth
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {
@@ -45,23 +41,6 @@ METRICS = {
     "recall": "of the triples of some heads, the share claimed without being told which pairs are linked",
     "average_precision": "average precision of pairs ranked without being told which are linked",
 }
-
-
-def attack_federation(
-    result: KgeResult, options: AttackOptions, *, leak_draws: int = LEAK_DRAWS
-) -> tuple[list[Leakage], pd.DataFrame]:
-    """Run the reconstruction attack alone (`attacks.registry.run_attacks`), and lay its figures out as tables have them.
-
-    Returns:
-        For each threat model and leak, by each inference and then by the strongest of them: leakage of each victim, followed
-        by "all"; and the score of every item (an entity or a triple of a victim), see `attacks.reconstruction.leakage.items_of`.
-
-    Raises:
-        ThreatModelError: the threat model does not fit the run.
-    """
-    alone = msgspec.structs.replace(options, attack=(RECONSTRUCTION,))
-    found = run_attacks(result, alone, leak_draws=leak_draws)
-    return rows_of(found.figures), found.scores
 
 
 def reconstruction(options: AttackOptions | None = None) -> Attack:
@@ -82,13 +61,6 @@ def reconstruction(options: AttackOptions | None = None) -> Attack:
     )
 
 
-class Claimed(NamedTuple):
-    """How relations are inferred, and by victim what is claimed of it."""
-
-    inferences: tuple[Inference, ...]
-    victims: Mapping[str, Claims | Nothing]
-
-
 class Reconstruction:
     """The attack on one draw of the leaked entities.
 
@@ -101,18 +73,20 @@ class Reconstruction:
         self.guesser: RelationGuesser | None = None
         self.rankings: dict[tuple[str, str, str], PairRanking] = {}
 
-    def run(self, view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claimed:
-        """What the adversary claims of each victim, or why it can claim nothing."""
+    def run(
+        self, view: KgeView, laboratory: Laboratory, rng: np.random.Generator
+    ) -> tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]]:
+        """How relations are inferred, and what the adversary claims of each victim, or why it can claim nothing."""
         if self.guesser is None and view.colluder is not None:
             self.guesser = RelationGuesser(view.model, view.colluder, self.options.seed)
         inferences = self._fitting(view)
         victims = {one.name: claim(view, one, self.guesser, inferences, self.rankings) for one in view.victims}
-        return Claimed(inferences, victims)
+        return inferences, victims
 
-    def score(self, claims: Claimed, truth: Truth) -> list[Figure]:
+    def score(self, claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], truth: Truth) -> list[Figure]:
         """ERR and TRR by each inference and by the strongest, of each victim and of all; then those without linked pairs."""
-        inferences, counts = claims.inferences, []
-        for victim, found in claims.victims.items():
+        (inferences, victims), counts = claims, []
+        for victim, found in victims.items():
             held = _Held(truth, victim)
             count = Counts(victim, held.num_entities, len(held.pairs))
             if isinstance(found, Nothing):

@@ -23,7 +23,7 @@ Source: ours, after Lam et al. 2021, "Gradient disaggregation", for differences 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -80,18 +80,9 @@ class LyingServer(Adversary):
         return np.ones_like(enough)
 
 
-class Difference(NamedTuple):
-    """Which rows of the table a server says the victim holds, bool `[N]`, and its uploads of them, float64 `[N, W]`."""
-
-    holds: np.ndarray
-    upload: np.ndarray
-
-
-class Dropped(NamedTuple):
-    """What a run without the victim in one sum tells; None where a sum was not opened."""
-
-    run: int
-    told: Difference | None
+Dropped: TypeAlias = tuple[int, tuple[np.ndarray, np.ndarray] | None]
+"""A run without the victim in one sum, and which rows of the table the server says the victim holds, bool `[N]`, with its uploads
+of them, float64 `[N, W]`; None where a sum was not opened."""
 
 
 class Lied(NamedTuple):
@@ -113,8 +104,8 @@ def _dropped(view: KgeView, laboratory: Laboratory, victim: str) -> Dropped | st
         return attacked
     without, whole = (sum_of(attacked, laboratory.settings.recipe.shared[0], round) for round in (1, LAST))
     if without is None or whole is None:
-        return Dropped(attacked.run, None)
-    return Dropped(attacked.run, Difference(whole[1] - without[1] > 0, whole[0] - without[0]))
+        return attacked.run, None
+    return attacked.run, (whole[1] - without[1] > 0, whole[0] - without[0])
 
 
 def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Lied | str:
@@ -161,17 +152,19 @@ def score_lies(claims: Lied | str, truth: Truth) -> list[Figure]:
 
 
 def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
-    run: KgeResult = truth.runs[claim.run]
+    number, difference = claim
+    run: KgeResult = truth.runs[number]
     table = RECIPES[run.options.algorithm].shared[0]
     holds = _holds(run, victim, table)
     guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
     true, start, rows = update_recovery.moved_rows(run, victim, table)
     inferred, told, remark = np.zeros_like(true), guess, ""
-    if claim.told is None:
+    if difference is None:
         remark = "no sum without the victim was opened, so there is nothing to compare"
     else:
-        told = proportion(int((claim.told.holds == holds).sum()), len(holds))
-        inferred = np.where(claim.told.holds[rows][:, None], claim.told.upload[rows] - start, 0.0)
+        held, uploads = difference
+        told = proportion(int((held == holds).sum()), len(holds))
+        inferred = np.where(held[rows][:, None], uploads[rows] - start, 0.0)
     rng = generator(truth.seed, "difference of sums", victim)
     cosines = [mean(update_recovery.cosines(true, guess), rng) for guess in (inferred, np.zeros_like(true))]
     return [

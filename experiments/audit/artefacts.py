@@ -17,7 +17,6 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
-from attacks.reconstruction.leakage import Leakage, rows_of
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import RECONSTRUCTION, build_view, default_threats, run_attacks
 from attacks.view import THREAT_MODELS, check_attackable
@@ -57,11 +56,6 @@ class Audit(msgspec.Struct, frozen=True):
     figures: list[Figure]
     best_round: int
     exported: Spec | None
-
-    @property
-    def leakage(self) -> list[Leakage]:
-        """What reconstruction found, ERR and TRR of each victim and inference side by side."""
-        return rows_of(self.figures)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each figure, with its interval and baseline: columns `attacks.frames.COLUMNS`."""

@@ -67,7 +67,7 @@ from fkgsec.federation.steps import (
     round_entry,
     train_and_upload,
 )
-from fkgsec.kge.local.evaluation import Reciprocal, mean_reciprocal
+from fkgsec.kge.local.evaluation import mean_reciprocal
 from fkgsec.kge.local.task import first_rows
 from protocols.noise.guarantee import Guarantee
 
@@ -203,7 +203,7 @@ class Server:
         for party, one in posted.items():
             said = _content(one, Validated)
             if isinstance(said, Validated) and _is_sum(said, self.hellos[party].sizes["valid"]):
-                parts.append(Reciprocal(said.total, said.count))
+                parts.append((said.total, said.count))
         return mean_reciprocal(parts)
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:

@@ -18,7 +18,7 @@ import msgspec
 import pandas as pd
 from torch import Tensor
 
-from attacks.reconstruction.leakage import Item, items_of
+from attacks.reconstruction.leakage import items_behind
 from attacks.view import ALL
 from experiments.integrity.origin import check_checkpoint, check_files, seal_of
 from experiments.integrity.signing import check_signature
@@ -26,7 +26,6 @@ from experiments.reporting.frames import attack_name
 from experiments.runs.record import Record, read_record
 from experiments.runs.run import ATTACKS, PICTURE_FILE, RECORD_FILE, SCORES_FILE, SPEC_FILE, read_scores, read_spec
 from fkgsec.errors import FkgsecError, RunError
-from fkgsec.estimate import Estimate
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT
@@ -220,7 +219,7 @@ def _check_bytes(path: Path, record: Record, left: Left) -> None:
 def _check_figures(path: Path, record: Record) -> str | None:
     scores = read_scores(path, record)
     check_shares(path, record, scores)
-    return None if scores is not None or not record.leakage else f"{path}: is not there"
+    return None if scores is not None or not record.rebuilt else f"{path}: is not there"
 
 
 def check_shares(path: Path, record: Record, scores: pd.DataFrame | None) -> None:
@@ -228,24 +227,19 @@ def check_shares(path: Path, record: Record, scores: pd.DataFrame | None) -> Non
 
     Other attacks' figures are no shares of items; they are computed anew by `experiments.integrity.recompute`.
     """
-    if scores is None or not len(scores) or not record.leakage:
+    if scores is None or not len(scores) or not record.rebuilt:
         return
     columns = {"item", "victim", "threat_model", "leak", "right"}
     if missing := sorted(columns - set(scores)):
         raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")
-    for row in record.leakage:
-        if row.reason or row.victim == ALL:
+    for one in record.rebuilt:
+        # A baseline's figure is an expectation, of which no item tells.
+        if one.reason or one.victim == ALL or one.by in ("baseline", "majority", "prior"):
             continue
-        figures: tuple[tuple[Item, Estimate, bool], ...] = (
-            ("entity", row.err, row.err_by == "baseline"),
-            ("triple", row.trr, row.trr_by in ("majority", "prior")),
-        )
-        for item, figure, expected in figures:  # a baseline's figure is an expectation, of which no item tells
-            if expected:
-                continue
-            right = items_of(scores, row, item)["right"].to_numpy(dtype=bool)
-            if not len(right) or abs(right.mean() - figure.value) > _ROUNDING:
-                raise RunError(
-                    f"{path}: not the scores of its record: {attack_name(row.threat_model, row.leak)}, {row.victim}, {item}: "
-                    f"{right.sum():,} of {len(right):,} right, the record says {figure.value:.6f} of {figure.n:,}"
-                )
+        right = items_behind(one, scores)["right"].to_numpy(dtype=bool)
+        if not len(right) or abs(right.mean() - one.estimate.value) > _ROUNDING:
+            raise RunError(
+                f"{path}: not the scores of its record: {attack_name(one.threat_model, one.leak)}, {one.victim}, "
+                f"{one.metric}: {right.sum():,} of {len(right):,} right, the record says {one.estimate.value:.6f} of "
+                f"{one.estimate.n:,}"
+            )

@@ -82,7 +82,7 @@ def entry_of(wanted: Wanted, folder: Path, costs: Costs, *, base: Path | None, b
     """A run as it stands in its folder. Args: base: the folder of the run that is unlearned. base_done: it is no cost."""
     done = 0
     with contextlib.suppress(RunError):  # no checkpoint, or a damaged one
-        done = stands_at((base or folder) / CHECKPOINT).round
+        done = stands_at((base or folder) / CHECKPOINT)[1]
     try:
         found = costs.of(wanted.spec, attack=wanted.attack)
     except FkgsecError as error:  # its data cannot be read

@@ -132,7 +132,7 @@ def find_record(experiment: Experiment, cell: Cell, place: Path, seed: int | Non
     found = [
         (path, record)
         for path, record in _candidates(cell, place)
-        if (record.leakage or not experiment.attack) and seed in (None, record.seed)
+        if (record.rebuilt or not experiment.attack) and seed in (None, record.seed)
     ]
     if not found:
         wanted = "" if seed is None else f" with seed {seed}"

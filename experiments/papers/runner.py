@@ -71,7 +71,7 @@ class Results:
         """Take a record; one that was not attacked does not count where an attack is asked for."""
         if isinstance(record, Forgotten):
             key = (self._key(record.spec), record.asked)
-        elif record.leakage or not self._attack:
+        elif record.rebuilt or not self._attack:
             key = (self._key(record.spec), None)
         else:
             return

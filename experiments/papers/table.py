@@ -17,12 +17,13 @@ from matplotlib.figure import Figure as Picture
 from rich.table import Table
 from scipy.special import stdtrit
 
-from attacks.reconstruction.leakage import paper_rows
+from attacks.figure import headline
+from attacks.reconstruction.leakage import PAPER, PUBLISHED
+from attacks.view import ALL
 from experiments.papers.document import RELATIVE, SIZES, Average, Metric, Shown
 from experiments.papers.forgetting import Forgotten
 from experiments.papers.spec import Cell, Experiment, Stated
 from experiments.reporting.convergence import convergence, relative_cost, round_reaching
-from experiments.reporting.frames import pooled
 from experiments.reporting.picture import BLUE, GREY, png
 from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
 from experiments.runs.record import Record
@@ -206,17 +207,17 @@ def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
 
 def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) -> Estimate | str:
     """ERR or TRR by the papers' inference, of one victim or all, at one leak ratio."""
-    if victim:
-        names = list(record.data.clients)
-        if victim > len(names):
-            return f"there are {len(names)} clients"
-        rows = [row for row in paper_rows(record.leakage) if row.victim == names[victim - 1]]
-    else:
-        rows = pooled(record, paper_rows)
-    rows = [row for row in rows if leak is None or row.leak == leak]
-    if len(rows) != 1:
-        return f"{len(rows)} threats and leak ratios; name one of each"
-    return rows[0].reason or (rows[0].err if metric == "err" else rows[0].trr)
+    names = list(record.data.clients)
+    if victim > len(names):
+        return f"there are {len(names)} clients"
+    found = [one for one in record.rebuilt if one.metric == metric and leak in (None, one.leak or 0.0)]
+    found = [one for one in found if one.variant in (PAPER, PUBLISHED)] or headline(found)
+    chosen = [one for one in found if one.victim == (names[victim - 1] if victim else ALL)]
+    if not (chosen or victim):
+        chosen = found  # of the only victim
+    if len(chosen) != 1:
+        return f"{len(chosen)} threats and leak ratios; name one of each"
+    return chosen[0].reason or chosen[0].estimate
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:

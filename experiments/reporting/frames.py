@@ -16,7 +16,6 @@ import pandas as pd
 
 from attacks.figure import Figure, headline, leading, over_victims
 from attacks.frames import COLUMNS, figure_rows
-from attacks.reconstruction.leakage import Leakage, headline_rows
 from attacks.registry import ATTACKS
 from attacks.residual import SOURCES
 from attacks.view import ALL, THREAT_MODELS
@@ -153,12 +152,6 @@ def _run(name: str, record: Record, first: Record) -> dict[str, Any]:
         "commit": record.environment.commit,
         "dirty": record.environment.dirty,
     }
-
-
-def pooled(record: Record, pick: Callable[[Sequence[Leakage]], list[Leakage]] = headline_rows) -> list[Leakage]:
-    """Return these rows of reconstruction over all victims, or those of the only victim."""
-    rows = pick(record.leakage)
-    return [row for row in rows if row.victim == ALL] or rows
 
 
 def mixed_temperatures(records: Iterable[Record]) -> bool:

@@ -23,7 +23,7 @@ import torch
 import fkgsec
 from attacks.figure import Figure
 from attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
-from attacks.reconstruction.leakage import Leakage, rows_of
+from attacks.reconstruction.leakage import rebuilt
 from attacks.registry import ATTACKS
 from attacks.view import ALL, threat_models
 from experiments.integrity.origin import Origin, seal_of
@@ -174,13 +174,9 @@ class Record(msgspec.Struct, frozen=True):
         return bool(self.figures)
 
     @property
-    def leakage(self) -> list[Leakage]:
-        """What reconstruction found, ERR and TRR of each victim and inference side by side."""
-        return rows_of(self.figures)
-
-    def all_figures(self) -> list[Figure]:
-        """What every attack found: each variant of it; `attacks.figure.headline` picks what summaries go by."""
-        return self.figures
+    def rebuilt(self) -> list[Figure]:
+        """ERR and TRR, of each victim by each inference."""
+        return rebuilt(self.figures)
 
     def to_frame(self) -> pd.DataFrame:
         """Every figure in a row, with its interval and baseline: what attacks found, and utility and bytes as further "attacks".

@@ -146,7 +146,7 @@ def _figures(record: Record) -> dict[str, Estimate]:
     figures = {f"utility.{name}": figure for name, figure in record.utility.items() if figure.n}
     figures |= {f"utility.shared.{name}": figure for name, figure in record.utility_shared.items() if figure.n}
     figures["bytes.total"] = exact(record.bytes.up + record.bytes.down, 1)
-    for one in headline(record.all_figures()):
+    for one in headline(record.figures):
         if one.reason is None:
             leak = [] if one.leak is None else [f"{one.leak:g}"]
             figures["/".join([f"{one.attack}.{one.label}", one.threat_model, *leak, one.victim])] = one.estimate

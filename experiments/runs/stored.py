@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from attacks.figure import Figure
-from attacks.reconstruction.leakage import Leakage, leakage_figures
 from experiments.runs.spec import RENAMED
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_named
@@ -43,10 +41,6 @@ def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
         for holder in _holders(raw):
             holder["spec"] = _updated(holder["spec"])
             holder |= with_current_names(holder)
-            _give_figures(holder)
-        for case in raw.get("cases", []) if isinstance(raw.get("cases"), list) else []:
-            if isinstance(case, dict) and isinstance(case.get("unlearned"), list):
-                case["unlearned"] = [one for row in case["unlearned"] for one in _of_update(row)]
     if kind is RunSpec:
         return _spec(kind, raw)
     return msgspec.convert(raw, kind, str_keys=True, dec_hook=_spec)
@@ -114,30 +108,3 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     if name == "fedlu" and alike:
         spec = {name: value for name, value in spec.items() if name != "temperature" or value == 0}
     return spec | {"settings": settings}
-
-
-def _give_figures(record: dict[str, Any]) -> None:
-    """Of a record of schema fkgsec/record/1, which had rows of their own for reconstruction and update recovery: figures."""
-    if record.get("schema") != "fkgsec/record/1" or not isinstance(record.get("leakage"), list):
-        return
-    rows = msgspec.convert(record.pop("leakage"), list[Leakage])
-    figures = [msgspec.to_builtins(one) for row in rows for one in leakage_figures(row)]
-    figures += [one for row in record.pop("update_recovery", []) for one in _of_update(row)]
-    record |= {"schema": "fkgsec/record/2", "figures": [*figures, *record.get("figures", [])]}
-
-
-def _of_update(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Figures of a row of update recovery; what is a figure already stays."""
-    if "metric" in row:
-        return [row]
-    suffix = "" if row["table"] == "entities" else f"_{row['table']}"
-    figures = [
-        Figure(
-            "update-recovery", f"{name}{suffix}", row["threat_model"], row["victim"], estimate, baseline, worst,
-            leak=row["leak"] if row["colluder"] else None, colluder=row["colluder"], round=row["round"],
-            reason=row.get("reason"), counts={"claimed": row.get("num_claimed", 0)}, less_is_worse=name != "cosine",
-        )
-        for name, worst in (("cosine", 1.0), ("relative_error", 0.0))
-        for estimate, baseline in [msgspec.convert([row[name], row[f"base_{name}"]], tuple[Estimate, Estimate])]
-    ]  # fmt: skip
-    return [msgspec.to_builtins(one) for one in figures]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from attacks.forgetting.evidence import Power, measure_power
-from attacks.forgetting.readings import AuditRun, Plant, read_run
+from attacks.forgetting.readings import AuditRun, read_run
 from attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
@@ -44,7 +44,7 @@ class OwnRuns(NamedTuple):
     references: list[AuditRun]
     shadows: list[Shadow]
     shadow_runs: list[AuditRun]
-    plants: list[Plant]
+    plants: list[tuple[float, AuditRun]]
     power: dict[tuple[str, str], Power]
 
 
@@ -125,7 +125,7 @@ class Auditor(NamedTuple):
             runs.append(self.read(trained[0], relearn=False, trained_on=shadow.member))
         return shadows, runs
 
-    def plants(self, shares: Sequence[float]) -> list[Plant]:
+    def plants(self, shares: Sequence[float]) -> list[tuple[float, AuditRun]]:
         """Re-trainings with a random share of each client's forget set left in."""
         plants = []
         for number, share in enumerate(shares):
@@ -140,7 +140,7 @@ class Auditor(NamedTuple):
                     client = clients[audit.place]
                     clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen]))
             graph = replace(retained, clients=tuple(clients))
-            plants.append(Plant(share, self.read(self._train(graph, "plant", number, len(shares)))))
+            plants.append((share, self.read(self._train(graph, "plant", number, len(shares)))))
         return plants
 
     def read(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 
@@ -125,13 +124,6 @@ class ConsortiumParameters:
             )
 
 
-class _Held(NamedTuple):
-    """Triples `[n, 3]` in ids of the world, each with the hospital `[n]` that holds it."""
-
-    holder: np.ndarray
-    triples: np.ndarray
-
-
 def _distinct(rows: np.ndarray) -> np.ndarray:
     """The first of all rows that agree in their first two columns, in their order."""
     if not len(rows):
@@ -225,8 +217,8 @@ def _state_facts(
     *,
     parameters: ConsortiumParameters,
     rng: np.random.Generator,
-) -> _Held:
-    """Statements of the facts by the hospitals that hold them; `interest` is `[C, areas]`, positive."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Who states each fact `[n]`, and the triple `[n, 3]` in ids of the world; `interest` is `[C, areas]`, positive."""
     num_clients = len(interest)
     opposite = {a: b for pair in INVERSE_RELATIONS for a, b in (pair, pair[::-1])} | {r: r for r in SYMMETRIC_RELATIONS}
     rows = np.concatenate([np.insert(pairs, 1, RELATIONS.index(relation), axis=1) for relation, pairs in facts.items()])
@@ -247,7 +239,7 @@ def _state_facts(
     stated = np.where(turned[:, None], reverse, rows)
     holders = np.concatenate([owner, owner[twice], second, second[twice[has_second]]])
     triples = np.concatenate([stated, reverse[twice], stated[has_second], reverse[twice & has_second]])
-    return _Held(holders, triples)
+    return holders, triples
 
 
 def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -256,18 +248,13 @@ def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (edges < rng.random(weight.shape[1]) * edges[-1]).sum(axis=0) if weight.shape[1] else np.zeros(0, np.int64)
 
 
-class _Stays(NamedTuple):
-    """The patient and the hospital of each stay, and what each patient suffers from: topics `[2, patients]`."""
-
-    patient: np.ndarray
-    hospital: np.ndarray
-    topics: np.ndarray
-
-
 def _admit_patients(
     world: World, interest: np.ndarray, patients_at: np.ndarray, *, transfer_share: float, rng: np.random.Generator
-) -> _Stays:
-    """One stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred.
+
+    Returns: the patient and the hospital of each stay, and what each patient suffers from: topics `[2, patients]`.
+    """
     num_clients = len(interest)
     home = np.repeat(np.arange(num_clients), patients_at)
     transferred = np.flatnonzero(rng.random(len(home)) < (transfer_share if num_clients > 1 else 0.0))
@@ -279,36 +266,41 @@ def _admit_patients(
     edges = edges / edges[:, -1:] + np.arange(num_clients)[:, None]
     found = np.searchsorted(edges.ravel(), home + rng.random((2, len(home))), side="right")
     topics = np.minimum(found - home * world.num_topics, world.num_topics - 1)
-    return _Stays(np.concatenate([np.arange(len(home)), transferred]), np.concatenate([home, elsewhere]), topics)
+    return np.concatenate([np.arange(len(home)), transferred]), np.concatenate([home, elsewhere]), topics
 
 
 def _draw_records(
     world: World,
     facts: dict[str, np.ndarray],
-    stays: _Stays,
+    stays: tuple[np.ndarray, np.ndarray, np.ndarray],
     count: int,
     *,
     parameters: ConsortiumParameters,
     rng: np.random.Generator,
-) -> _Held:
-    """About `count` triples of patients; patients are numbered after the world's entities."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """The holder and about `count` triples of patients, as `_state_facts`; patients are numbered after the world's entities.
+
+    Args:
+        stays: of `_admit_patients`.
+    """
+    patient, hospital, topics_of = stays
 
     def draw_diagnoses(stay: np.ndarray) -> np.ndarray:
-        patients = stays.patient[stay]
-        topics = stays.topics[(rng.random(len(stay)) < parameters.comorbidity).astype(np.int64), patients]
-        return np.stack([patients, world.draw_near("diagnosis", topics, rng), stays.hospital[stay]], axis=1)
+        patients = patient[stay]
+        topics = topics_of[(rng.random(len(stay)) < parameters.comorbidity).astype(np.int64), patients]
+        return np.stack([patients, world.draw_near("diagnosis", topics, rng), hospital[stay]], axis=1)
 
     # Records differ in length as popularities do, but less: exponent halved. Every stay has one diagnosis at least.
-    length_edges = np.cumsum((1.0 + rng.permutation(len(stays.patient))) ** (-parameters.zipf_exponent / 2))
+    length_edges = np.cumsum((1.0 + rng.permutation(len(patient))) ** (-parameters.zipf_exponent / 2))
 
     def draw_stays(num_rows: int) -> np.ndarray:
         return np.searchsorted(length_edges, rng.random(num_rows) * length_edges[-1], side="right")
 
     budget = {relation: round(share * count) for relation, share in _PATIENT_BUDGET.items()}
     diagnosed = _draw_distinct(
-        max(budget["diagnosed_with"], len(stays.patient)),
+        max(budget["diagnosed_with"], len(patient)),
         lambda num_rows: draw_diagnoses(draw_stays(num_rows)),
-        draw_diagnoses(np.arange(len(stays.patient))),
+        draw_diagnoses(np.arange(len(patient))),
     )
 
     def draw_from_diagnoses(known: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
@@ -330,7 +322,7 @@ def _draw_records(
         np.stack([r[:, 0] + world.num_entities, np.full(len(r), RELATIONS.index(name)), r[:, 1]], axis=1)
         for name, r in rows.items()
     ]
-    return _Held(np.concatenate([r[:, 2] for r in rows.values()]), np.concatenate(triples))
+    return np.concatenate([r[:, 2] for r in rows.values()]), np.concatenate(triples)
 
 
 def _has_twin(triples: np.ndarray) -> np.ndarray:
@@ -413,8 +405,7 @@ def generate_consortium(
     records = _draw_records(world, facts, stays, num_records, parameters=parameters, rng=rng)
 
     # Only what a triple mentions becomes part of the vocabulary; patients are numbered within their home hospital.
-    triples = np.concatenate([stated.triples, records.triples])
-    holder = np.concatenate([stated.holder, records.holder])
+    holder, triples = (np.concatenate(parts) for parts in zip(stated, records, strict=True))
     used, local = np.unique(triples[:, [0, 2]], return_inverse=True)
     triples[:, [0, 2]] = local.reshape(-1, 2)
     names = world.entity_names() + [

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from safetensors import SafetensorError, safe_open
@@ -224,19 +224,12 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
     return tensors, progress
 
 
-class Place(NamedTuple):
-    """Of a checkpoint the run's identity and the last round that is in it."""
-
-    identity: str
-    round: int
-
-
-def stands_at(path: Path) -> Place:
-    """Where a checkpoint stands, of which nothing else is read. Raises `RunError` where it cannot be."""
+def stands_at(path: Path) -> tuple[str, int]:
+    """A checkpoint's run identity and last round; nothing else of it is read. Raises `RunError` where it cannot be."""
     try:
         with safe_open(path, framework="pt") as handle:
             said = msgspec.json.decode((handle.metadata() or {})["progress"])
-        return Place(str(said["identity"]), len(said["rounds"]) - 1)
+        return str(said["identity"]), len(said["rounds"]) - 1
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
 

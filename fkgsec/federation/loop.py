@@ -426,7 +426,7 @@ def _as_it_begins(
         start: an earlier state of that run, if there is one. make: makes that run's federation.
         progress: of the run with the adversary, which gets the rounds.
     """
-    if start and stands_at(start).round == adversary.begins - 1:
+    if start and stands_at(start)[1] == adversary.begins - 1:
         passed = federation.restore(start, honest=True)
     else:
         honest = make()

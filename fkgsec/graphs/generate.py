@@ -10,7 +10,7 @@ the motif tells them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,13 +26,8 @@ MOST_CLIENTS = 1_000
 LARGEST_SIZE = 1_000_000  # graphs: minutes and gigabytes to draw
 CARBON, OXYGEN = 0, 1
 MAX_FRIENDS = 40
-
-
-class Drawn(NamedTuple):
-    """One graph: undirected edges `[m, 2]`, the label of each node `[n]`."""
-
-    edges: list[tuple[int, int]]
-    labels: list[int]
+Drawn: TypeAlias = tuple[list[tuple[int, int]], list[int]]
+"""One graph: undirected edges `[m, 2]`, the label of each node `[n]`."""
 
 
 def generate_motifs(seed: int, clients: int = DEFAULT_CLIENTS, size: int = DEFAULT_SIZE) -> list[GraphSet]:
@@ -71,15 +66,15 @@ def _set(
     """So many graphs; `num_atoms` 0: without labels."""
     classes = rng.permutation(np.arange(count) % 2)
     drawn = [draw(rng, bool(one), num_atoms) for one in classes]
-    sizes = np.array([len(graph.labels) for graph in drawn])
+    sizes = np.array([len(labels) for _, labels in drawn])
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    edges = np.concatenate([np.array(graph.edges) + start for graph, start in zip(drawn, first, strict=True)])
+    edges = np.concatenate([np.array(own) + start for (own, _), start in zip(drawn, first, strict=True)])
     return GraphSet.from_edges(
         name,
         sizes,
         np.concatenate([edges, edges[:, ::-1]]),
         classes,
-        np.concatenate([graph.labels for graph in drawn]) if num_atoms else None,
+        np.concatenate([labels for _, labels in drawn]) if num_atoms else None,
         num_classes=2,
         num_labels=(num_atoms,) if num_atoms else (),
         max_degree=None if num_atoms else MAX_FRIENDS,
@@ -106,7 +101,7 @@ def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
         labels += [OXYGEN if place in oxygens else CARBON for place in range(6)]
         edges += [(ring[place], ring[(place + 1) % 6]) for place in range(6)]
         edges.append((int(rng.integers(ring[0])), ring[2]))
-    return Drawn(edges, labels)
+    return edges, labels
 
 
 def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
@@ -123,4 +118,4 @@ def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
         chance = (0.8 if circle[one] == circle[other] else 0.0) if motif else 0.8 * within
         if rng.random() < chance:
             edges.append((one + 1, other + 1))
-    return Drawn(edges, [0] * (friends + 1))
+    return edges, [0] * (friends + 1)

@@ -35,13 +35,9 @@ def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, 
     shuffled = rng.permutation(len(classes))
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     split = np.empty(len(classes), dtype=np.int64)
-    split[order] = np.resize(_dealing(ratio, rng), len(classes))
+    once = rng.permutation(np.repeat(np.arange(3), ratio))  # the splits in the ratio, in a random order
+    split[order] = np.resize(once, len(classes))
     return split
-
-
-def _dealing(ratio: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
-    """The splits in the ratio, once around, in a random order."""
-    return rng.permutation(np.repeat(np.arange(3), ratio))
 
 
 def stratified_by_group(

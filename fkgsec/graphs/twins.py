@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -96,43 +95,31 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
     differ; where its colours leave a choice, an isomorphism is looked for.
     """
     found = [
-        Coloured(graphs, number, own)
+        (graphs, number, own)
         for graphs, colours in zip(sets, refined_colours(*sets), strict=True)
         for number, own in enumerate(np.split(colours, graphs.node_ptr[1:-1]))
     ]
     alike: dict[bytes, list[int]] = {}
-    for place, graph in enumerate(found):
-        alike.setdefault(np.sort(graph.colours).tobytes(), []).append(place)
+    for place, (_, _, own) in enumerate(found):
+        alike.setdefault(np.sort(own).tobytes(), []).append(place)
     groups = np.arange(len(found))
     for places in alike.values():
-        first = found[places[0]]
         if len(places) == 1:
             continue
-        if len(np.unique(first.colours)) == len(first.colours):  # colours that all differ name the nodes
+        first = found[places[0]][2]
+        if len(np.unique(first)) == len(first):  # colours that all differ name the nodes
             groups[places] = places[0]
             continue
         known: dict[int, nx.DiGraph] = {}
         for place in places:
-            built = found[place].built()
+            graphs, number, own = found[place]
+            built = nx.DiGraph()  # for VF2++ (Jüttner and Madarasz 2018)
+            built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(own))
+            built.add_edges_from(graphs.edges(number).tolist())
             twins = (one for one, other in known.items() if nx.vf2pp_is_isomorphic(other, built, node_label="colour"))
             groups[place] = next(twins, place)
             known |= {place: built} if groups[place] == place else {}
     return np.unique(groups, return_inverse=True)[1]
-
-
-class Coloured(NamedTuple):
-    """A graph of a set, by its number, with the colours of its nodes, uint64 `[n]`."""
-
-    graphs: GraphSet
-    number: int
-    colours: np.ndarray
-
-    def built(self) -> nx.DiGraph:
-        """As networkx has it, for VF2++ (Jüttner and Madarasz 2018)."""
-        built = nx.DiGraph()
-        built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(self.colours))
-        built.add_edges_from(self.graphs.edges(self.number).tolist())
-        return built
 
 
 def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
@@ -141,11 +128,17 @@ def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
     Colours are 64-bit mixtures of a node's labels, then of its colour and those of the nodes before and after it, until a round
     makes no new ones.
     """
-    own, edges = [_mixed_labels(graphs) for graphs in sets], [_Neighbours.of(graphs) for graphs in sets]
-    num_colours = 0
+    own, after, num_colours = [_mixed_labels(graphs) for graphs in sets], [], 0
+    for graphs in sets:  # compressed rows of the nodes that each node points to
+        edges = graphs.edges()
+        order = np.argsort(edges[:, 0], kind="stable")
+        after.append((np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1]))
     while (found := int((np.diff(np.sort(np.concatenate(own))) != 0).sum()) + 1) > num_colours:
         num_colours = found
-        own = [one.refined(colours) for one, colours in zip(edges, own, strict=True)]
+        for place, (graphs, (after_ptr, targets)) in enumerate(zip(sets, after, strict=True)):
+            before = _sums(graphs.indptr, _mixed(own[place])[graphs.sources])
+            behind = _sums(after_ptr, _mixed(own[place] + np.uint64(1))[targets])
+            own[place] = _mixed(_mixed(_mixed(own[place]) + before) + behind)
     return own
 
 
@@ -154,27 +147,6 @@ def _mixed_labels(graphs: GraphSet) -> np.ndarray:
     for column in graphs.labels.T:
         colours = _mixed(colours + column.astype(np.uint64))
     return colours
-
-
-class _Neighbours(NamedTuple):
-    """Compressed rows: the nodes that point to each node, and those that it points to."""
-
-    before_ptr: np.ndarray
-    before: np.ndarray
-    after_ptr: np.ndarray
-    after: np.ndarray
-
-    @classmethod
-    def of(cls, graphs: GraphSet) -> _Neighbours:
-        edges = graphs.edges()
-        order = np.argsort(edges[:, 0], kind="stable")
-        return cls(graphs.indptr, graphs.sources, np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1])
-
-    def refined(self, colours: np.ndarray) -> np.ndarray:
-        """One round."""
-        before = _sums(self.before_ptr, _mixed(colours)[self.before])
-        after = _sums(self.after_ptr, _mixed(colours + np.uint64(1))[self.after])
-        return _mixed(_mixed(_mixed(colours) + before) + after)
 
 
 def _sums(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:

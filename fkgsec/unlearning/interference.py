@@ -141,11 +141,6 @@ def decay_loss(
     return loss + mu_distill * (divergence(teacher, own, counts) if published else divergence(own, teacher, counts))
 
 
-class _Scored(NamedTuple):
-    queries: Queries
-    candidates: CandidateScores
-
-
 class MoveLoss(Protocol):
     """The loss `[B]` of a move, as `interference` or `decay_loss` with its further options given."""
 
@@ -197,7 +192,7 @@ class AlternatingTrainer(LocalTrainer):
     ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
         learners = {"shared": self._learner, "own": private}
         counts, losses = candidates >= 0, torch.zeros_like(weights)
-        scored: dict[str, _Scored] = {}  # of the models that have not moved since
+        scored: dict[str, tuple[Queries, CandidateScores]] = {}  # of the models that have not moved since
         steps: list[tuple[Learner, dict[Table, Tensor]]] = []
         for move in self.moves:
             for learner, gradients in steps:
@@ -206,23 +201,25 @@ class AlternatingTrainer(LocalTrainer):
             for name in (learns, teaches) if move.distils else (learns,):
                 if name not in scored:
                     scored[name] = _scores(learners[name], triples, candidates, side, segments)
-            student = scored.pop(learns)
+            queries, student = scored.pop(learns)
             with torch.enable_grad():
-                scores = student.candidates.scores.requires_grad_()
-                other = scored[teaches].candidates.scores if move.distils else scores.detach()
+                scores = student.scores.requires_grad_()
+                other = scored[teaches][1].scores if move.distils else scores.detach()
                 mu = self._mu if move.distils else 0.0
                 loss = self._loss(scores, other, counts, mu_distill=mu, importance=importance)
             gradient = torch.autograd.grad(loss, scores, weights)[0]
-            to_queries, _ = student.candidates.vjp(gradient)
-            moved = learners[learns].gradients(student.queries, triples, side, to_queries)
+            to_queries, _ = student.vjp(gradient)
+            moved = learners[learns].gradients(queries, triples, side, to_queries)
             steps = [(learners[learns], {"entities": moved["entities"]})]
             losses += loss.detach()
         return losses, steps
 
 
-def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: kernels.Segments) -> _Scored:
+def _scores(
+    learner: Learner, triples: Tensor, candidates: Tensor, side: Side, segments: kernels.Segments
+) -> tuple[Queries, CandidateScores]:
     model, queries = learner.stack.model, learner.queries(triples, side)
-    scores = kernels.candidate_scores(
+    return queries, kernels.candidate_scores(
         model.similarity,
         queries.rows.detach(),
         segments.of(learner.stack.tables["entities"].detach()),
@@ -231,4 +228,3 @@ def _scores(learner: Learner, triples: Tensor, candidates: Tensor, side: Side, s
         segments=segments,
         out=segments.of(learner.entity_gradients),
     )
-    return _Scored(queries, scores)

@@ -7,7 +7,7 @@ Shares carry no authentication: the caller checks the reconstructed secret again
     >>> shares = split(bytes(31) + b"!", threshold=2, holders=(1, 2, 3, 4), randomness=seeded(b"example"))
     >>> reconstruct({2: shares[2], 4: shares[4]}, threshold=2)[-1:]
     b'!'
-    >>> correct({**shares, 3: shares[1]}, threshold=2).wrong
+    >>> correct({**shares, 3: shares[1]}, threshold=2)[1]
     frozenset({3})
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import mul
-from typing import NamedTuple
 
 from protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
 from protocols.core.prg import Randomness, digest, draw
@@ -77,14 +76,7 @@ def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
     return _secret(sum(weight * value for weight, value in zip(at_zero, points.values(), strict=True)) % PRIME, points)
 
 
-class Corrected(NamedTuple):
-    """The secret, and the holders whose shares do not lie on its polynomial."""
-
-    secret: bytes
-    wrong: frozenset[int]
-
-
-def correct(shares: Mapping[int, bytes], *, threshold: int) -> Corrected:
+def correct(shares: Mapping[int, bytes], *, threshold: int) -> tuple[bytes, frozenset[int]]:
     """The secret, although up to half of the shares beyond the threshold are wrong, and whose they are.
 
     Raises as `reconstruct`, `ReconstructionMismatch` when more shares are wrong.
@@ -112,7 +104,7 @@ def correct(shares: Mapping[int, bytes], *, threshold: int) -> Corrected:
         raise ReconstructionMismatch(
             f"more than {(len(points) - threshold) // 2} of the {len(points)} shares of holders {list(points)} are wrong"
         )
-    return Corrected(_secret(polynomial[0] if polynomial else 0, points), wrong)
+    return _secret(polynomial[0] if polynomial else 0, points), wrong
 
 
 def _uniform(randomness: Randomness) -> int:

@@ -83,8 +83,8 @@ def open_secret(
 def _guesses(at: Mapping[int, bytes], threshold: int):
     """Sets of wrong shares with the secret that the others give, the likeliest first."""
     try:
-        corrected = correct(at, threshold=threshold)
-        yield corrected.wrong, corrected.secret
+        secret, wrong = correct(at, threshold=threshold)
+        yield wrong, secret
     except ReconstructionMismatch:
         pass
     surplus = len(at) - threshold

@@ -20,7 +20,7 @@ GRAPHS = "graphs/test_under_defenses"
 OWN = "test_under_defenses"
 FIGURES = {
     "run_attacks",
-    "attack_federation",
+    "reconstruct",
     "attacked",
     "poisoned",
 }  # what gives an attack's figures, and fixtures that do

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.reconstruction.evaluation import NO_NAME, attack_federation
-from attacks.reconstruction.leakage import Leakage
+from attacks.reconstruction.evaluation import NO_NAME
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
@@ -26,6 +25,7 @@ from fkgsec.federation.messages import Opened, Transcript, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeResult
+from tests.attacks.pairs import Pair, reconstruct
 
 COLLUDER = "hospital-1"
 PROTECTED = "psu,secagg"
@@ -53,10 +53,10 @@ def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> 
     return build_view(result, THREAT_MODELS[threat], colluder=COLLUDER, leak=leak, seed=0)
 
 
-def attack(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> tuple[dict[str, Leakage], pd.DataFrame]:
+def attack(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> tuple[dict[str, Pair], pd.DataFrame]:
     options = AttackOptions(threat=(threat,), leak=(leak,), inference="cosine", unlinked_heads=0)
-    rows, items = attack_federation(result, options)
-    return {row.victim: row for row in rows if row.inference == "cosine"}, items
+    rows, items = reconstruct(result, options)
+    return {row.victim: row for row in rows if row.variant == "cosine"}, items
 
 
 def held_by_name(result: KgeResult, table: Table = "entities") -> dict[str, set[str]]:
@@ -158,10 +158,10 @@ class TestTwoClients:
         rows, _ = attack(result)
         shared = shared_entities(result, "hospital-2")
         row = rows["hospital-2"]
-        assert row.err.value == len(shared) / len(held_by_name(result)["hospital-2"])
-        assert row.sources == {"alone": len(shared)}
+        assert row.err.estimate.value == len(shared) / len(held_by_name(result)["hospital-2"])
+        assert row.counts == {"alone": len(shared)}
         rows, _ = attack(result, "identifiers")
-        assert rows["hospital-2"].err.value == 1
+        assert rows["hospital-2"].err.estimate.value == 1
 
     @pytest.mark.parametrize("leak", [0.3, 0.5])
     def test_a_leak_names_its_share(self, leak: float) -> None:
@@ -169,7 +169,7 @@ class TestTwoClients:
         known = set(view_of(result, leak=leak).colluder.entity_names)
         rows, _ = attack(result, leak=leak)
         held = held_by_name(result)["hospital-2"]
-        assert rows["hospital-2"].err.value == len(known & held) / len(held)
+        assert rows["hospital-2"].err.estimate.value == len(known & held) / len(held)
 
 
 class TestMoreClients:
@@ -210,9 +210,9 @@ class TestMoreClients:
         for clients in (2, 3, 5, 10):
             rows, _ = attack(federate(clients))
             row = rows[ALL if clients > 2 else "hospital-2"]
-            err.append(row.err.value)
-            advantage.append(row.err_advantage)
-            certain.append(1 - row.sources.get("guess", 0) / sum(row.sources.values()))
+            err.append(row.err.estimate.value)
+            advantage.append(row.err.advantage)
+            certain.append(1 - row.counts.get("guess", 0) / sum(row.counts.values()))
         assert max(err) == err[0] > 1.2 * min(err) == 1.2 * err[-1]
         assert advantage[0] == max(advantage)
         assert certain == sorted(certain, reverse=True)
@@ -227,8 +227,8 @@ class TestMoreClients:
         rows, items = attack(federate(clients, defense, rounds=4), threat, leak)
         for victim, row in rows.items():
             right = items[(items["item"] == "entity") & ((items.victim == victim) | (victim == ALL))].right
-            assert sum(row.sources.values()) == right.sum() == round(row.err.value * row.err.n) > 0
-            assert row.err.n == len(right)
+            assert sum(row.counts.values()) == right.sum() == round(row.err.estimate.value * row.err.estimate.n) > 0
+            assert row.err.estimate.n == len(right)
 
     @pytest.mark.parametrize("clients", [2, 3, 5, 10])
     @pytest.mark.parametrize("leak", [0.3, 1.0])
@@ -254,8 +254,8 @@ class TestRounds:
         rows, _ = attack(result)
         for victim, row in rows.items():
             if victim != ALL:
-                assert row.err.value == len(shared_entities(result, victim)) / row.err.n
-                assert row.sources["rounds"] > 10
+                assert row.err.estimate.value == len(shared_entities(result, victim)) / row.err.estimate.n
+                assert row.counts["rounds"] > 10
 
     def test_the_difference_of_two_sums_is_the_missing_client(self) -> None:
         """Without a colluder's help: the server alone differences counts."""
@@ -354,7 +354,7 @@ class TestOnlyWhatItHas:
         rows, _ = attack(result, "server")
         for row in rows.values():
             assert "without a colluder" in row.reason
-            assert (row.err.value, row.trr.value, row.sources, row.err.high) == (0, 0, {}, 1)
+            assert (row.err.estimate.value, row.trr.estimate.value, row.counts, row.err.estimate.high) == (0, 0, {}, 1)
 
     def test_identifiers_name_every_row(self) -> None:
         result = federate(3)
@@ -377,16 +377,16 @@ class TestAlignment:
         rows, _ = attack(result, leak=leak)
         for victim, row in rows.items():
             if victim != ALL:
-                assert row.sources == {"alignment": len(set(view.colluder.entity_names) & held_by_name(result)[victim])}
+                assert row.counts == {"alignment": len(set(view.colluder.entity_names) & held_by_name(result)[victim])}
 
     @pytest.mark.parametrize("leak", [0.5, 1.0])
     def test_a_private_set_union_does_not(self, leak: float) -> None:
         rows, _ = attack(federate(3), leak=leak)
         clear, _ = attack(federate(3, "secagg"), leak=leak)
-        assert "alignment" not in rows[ALL].sources
+        assert "alignment" not in rows[ALL].counts
         # The likeliest rows are the ones that the colluder can name; at half the leak none of them is missed, others are.
-        assert (rows[ALL].err.value < clear[ALL].err.value) == (leak == 1)
-        assert rows[ALL].err_advantage < 0.5 * clear[ALL].err_advantage
+        assert (rows[ALL].err.estimate.value < clear[ALL].err.estimate.value) == (leak == 1)
+        assert rows[ALL].err.advantage < 0.5 * clear[ALL].err.advantage
         assert view_of(federate(3), leak=leak).secure["entities"].holdings == {}
 
 
@@ -396,7 +396,7 @@ class TestShuffled:
         result = federate(3)
         leaked = view_of(result).secure["entities"].leaked
         honest, _ = attack(result)
-        assert honest[ALL].err_advantage > 0.1
+        assert honest[ALL].err.advantage > 0.1
         found, drawn, wrong, certain = [], [], 0, 0
         for seed in range(30):
             order = np.random.default_rng(seed).permutation(len(leaked))
@@ -408,14 +408,14 @@ class TestShuffled:
 
             changed = with_notes(result, permute)
             rows, _ = attack(changed)
-            found.append(rows[ALL].err.value)
-            drawn.append(rows[ALL].err_baseline.value)
+            found.append(rows[ALL].err.estimate.value)
+            drawn.append(rows[ALL].err.baseline.value)
             for victim, claims in entity_claims(view_of(changed)).items():
                 sure = np.isin(claims.rows, leaked) & (claims.certainty == 1)
                 certain += int(sure.sum())
                 wrong += len(set(claims.names[sure]) - held_by_name(result)[victim])
         assert np.mean(found) == pytest.approx(np.mean(drawn), abs=0.01)
-        assert np.mean(drawn) == pytest.approx(honest[ALL].err_baseline.value, abs=0.01)
+        assert np.mean(drawn) == pytest.approx(honest[ALL].err.baseline.value, abs=0.01)
         assert wrong > 0.1 * certain > 100
 
 
@@ -467,9 +467,9 @@ class TestRelations:
                 nameable += known
                 right += known and result.graph.relations[relation] in claimed
             row = rows[client.name]
-            assert row.trr.value == right / len(client.train)
-            assert row.trr.n == len(client.train)
-            assert (row.inference, row.reason) == ("cosine", None)
+            assert row.trr.estimate.value == right / len(client.train)
+            assert row.trr.estimate.n == len(client.train)
+            assert (row.variant, row.reason) == ("cosine", None)
             if leak > 0.1:
                 # Both of two clients' counts are 2: no doubt. With three clients some are guessed, and missed.
                 assert right == nameable > 10 if clients == 2 else 0 < right < nameable
@@ -495,8 +495,8 @@ class TestRelations:
             return msgspec.structs.replace(opened, total=total.astype("<f8").tobytes())
 
         before, after = (attack(run, "collusion+entities")[0] for run in (result, with_notes(result, scramble)))
-        assert before["hospital-2"].trr == after["hospital-2"].trr
-        assert after["hospital-2"].trr.value > 0.1
+        assert before["hospital-2"].trr.estimate == after["hospital-2"].trr.estimate
+        assert after["hospital-2"].trr.estimate.value > 0.1
 
     def test_with_three_clients_some_relations_are_guessed(self) -> None:
         result = self.planted(3)
@@ -528,19 +528,19 @@ class TestFigures:
             held = held_by_name(result)[client.name]
             right = chosen[:, [place for name, place in place_of.items() if name in held]].sum(axis=1) / len(held)
             row = rows[client.name]
-            assert row.err_baseline.value == pytest.approx(right.mean(), abs=5 * right.std() / np.sqrt(draws))
+            assert row.err.baseline.value == pytest.approx(right.mean(), abs=5 * right.std() / np.sqrt(draws))
             expected, majority = 0.0, view.colluder.majority_relation
             for head, relation, tail in client.to_global(client.train):
                 ends = [result.graph.entities[head], result.graph.entities[tail]]
                 if result.graph.relations[relation] == majority and all(name in place_of for name in ends):
                     expected += chosen[:, [place_of[name] for name in ends]].all(axis=1).mean() / len(client.train)
-            assert row.trr_baseline.value == pytest.approx(expected, rel=0.03)
-            assert (row.trr_baseline.value > 0) == (expected > 0)
+            assert row.trr.guesses["majority"].value == pytest.approx(expected, rel=0.03)
+            assert (row.trr.guesses["majority"].value > 0) == (expected > 0)
         assert threat == "collusion" or expected > 0
 
     def test_published_counts_are_refused(self) -> None:
         with pytest.raises(ThreatModelError, match="metric published counts uploads in clear"):
-            attack_federation(federate(2), AttackOptions(threat=("collusion",), metric="published"))
+            reconstruct(federate(2), AttackOptions(threat=("collusion",), metric="published"))
 
     @pytest.mark.parametrize("threat", ["collusion", "identifiers"])
     @pytest.mark.parametrize("defense", [PROTECTED, SUPPRESSING])
@@ -561,11 +561,11 @@ class TestFigures:
             guessed = triples[["guessed_head", "guessed_relation", "guessed_tail"]].to_numpy()
             assert (triples.right == (guessed == triples[["head", "relation", "tail"]].to_numpy()).all(axis=1)).all()
             row = rows[victim]
-            assert (entities.right.mean(), triples.right.mean()) == (row.err.value, row.trr.value)
+            assert (entities.right.mean(), triples.right.mean()) == (row.err.estimate.value, row.trr.estimate.value)
 
     def test_ranking_pairs_is_left_to_clear_uploads(self) -> None:
-        rows, _ = attack_federation(federate(2), AttackOptions(threat=("collusion",), unlinked_heads=5))
-        assert rows[0].unlinked is None
+        rows, _ = reconstruct(federate(2), AttackOptions(threat=("collusion",), unlinked_heads=5))
+        assert not rows[0].unlinked
 
 
 class TestSuppression:
@@ -596,9 +596,9 @@ class TestSuppression:
         """Rows that both hold are sent, and these are all that the colluder can name."""
         result = federate(2, SUPPRESSING)
         rows, _ = attack(result)
-        assert rows["hospital-2"].err.value == attack(federate(2))[0]["hospital-2"].err.value
+        assert rows["hospital-2"].err.estimate.value == attack(federate(2))[0]["hospital-2"].err.estimate.value
         named, _ = attack(result, "identifiers")
-        assert named["hospital-2"].err.value == rows["hospital-2"].err.value < 1
+        assert named["hospital-2"].err.estimate.value == rows["hospital-2"].err.estimate.value < 1
 
 
 class TestVoidRounds:
@@ -612,9 +612,11 @@ class TestVoidRounds:
         assert assert_nothing_certain_is_wrong(result, view) > 50
         rows, _ = attack(result)
         assert rows[ALL].reason is None
-        assert set(rows[ALL].sources) == {"all hold it", "guess"}
+        assert set(rows[ALL].counts) == {"all hold it", "guess"}
         whole, _ = attack(federate(3, rounds=4))
-        assert rows[ALL].err.value == pytest.approx(whole[ALL].err.value, abs=0.05)  # counts tell as much as ever
+        assert rows[ALL].err.estimate.value == pytest.approx(
+            whole[ALL].err.estimate.value, abs=0.05
+        )  # counts tell as much as ever
 
     def test_counts_alone_are_not_taken_for_rows(self) -> None:
         """Rounds 2 and 3 counted holders; only round 2 went on to sum rows."""
@@ -635,15 +637,15 @@ class TestVoidRounds:
             rows, _ = attack(result, threat)
             for row in rows.values():
                 assert row.reason == "no sum that this client is in was opened"
-                assert (row.err.value, row.err.low, row.err.high) == (0, 0, 1)
-                assert (row.err_baseline.value, row.sources) == (0, {})
+                assert (row.err.estimate.value, row.err.estimate.low, row.err.estimate.high) == (0, 0, 1)
+                assert (row.err.baseline.value, row.counts) == (0, {})
             assert rows[ALL].num_attacked == 0
 
     def test_names_that_crossed_in_clear_are_known_all_the_same(self) -> None:
         rows, _ = attack(federate(3, "secagg:threshold=3,dropout=0.97"), "identifiers")
         for row in rows.values():
             assert row.reason == "no sum that this client is in was opened"
-            assert row.err_baseline.value == 1
+            assert row.err.baseline.value == 1
 
 
 # What an adversary may not get wrong.

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.residual import Claims
@@ -27,6 +26,7 @@ from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
+from tests.attacks.pairs import reconstruct
 
 TABLE: Table = "entities"
 TOLERANCE = 1e-5
@@ -776,10 +776,10 @@ def test_earlier_rounds_fill_in_what_the_last_did_not_open(attacked: Callable[..
 def test_leakage_of_sparse_sums_counts_alignment(attacked: Callable[..., Attacked]) -> None:
     """Names crossed in clear, so ERR is what alignment tells: the share of a victim's entities that the colluder holds."""
     run = attacked()
-    rows, _ = attack_federation(run.result, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
+    rows, _ = reconstruct(run.result, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
     graph = run.result.graph
     known = set(graph.clients[0].entity_ids[: graph.clients[0].num_trained_entities].tolist())
     for client, row in zip(graph.clients[1:], rows, strict=False):
         held = client.entity_ids[: client.num_trained_entities].tolist()
-        assert row.err.value == pytest.approx(len(known & set(held)) / len(held))
+        assert row.err.estimate.value == pytest.approx(len(known & set(held)) / len(held))
         assert row.sources == {"alignment": len(known & set(held))}

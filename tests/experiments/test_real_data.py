@@ -41,8 +41,10 @@ def test_train_and_attack(data: str, options: list[str], algorithm: str, tmp_pat
     assert record.rounds[2].loss < record.rounds[1].loss
     assert record.utility["mrr"].n > 500
     if algorithm == "fede":
-        collusion = [row for row in record.leakage if row.threat_model == "collusion" and row.victim == "all"]
-        assert all(row.err.low > row.err_baseline.value for row in collusion)
+        found = [
+            one for one in record.rebuilt if (one.metric, one.threat_model, one.victim) == ("err", "collusion", "all")
+        ]
+        assert all(one.baseline and one.estimate.low > one.baseline.value for one in found)
 
 
 @pytest.mark.parametrize("data", ["consortium", "DDB14-Fed5", "FB15k-237-C3"])

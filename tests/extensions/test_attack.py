@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from attacks import ATTACKS, headline_rows
+from attacks import ATTACKS
 from attacks.figure import over_victims
 from experiments.cli.main import app
 from experiments.reporting.frames import figure_frame, figures, over_all
@@ -111,8 +111,8 @@ def test_record_table_listing_and_report(folder: Path) -> None:
         assert one.baseline is not None
         assert one.estimate.low > one.baseline.value == 0.5
         assert interval(one.estimate) in shown
-    assert headline_rows(record.leakage)
-    assert {one.attack for one in record.all_figures()} == {"shapes", "reconstruction"}
+    assert record.rebuilt
+    assert {one.attack for one in record.figures} == {"shapes", "reconstruction"}
 
     (worst,) = over_victims(found)
     assert (
@@ -159,7 +159,7 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     shown = fkgsec("compare", *TRAINED, "--attack", "shapes", *cases, "--out", str(folder / "compared"))
     comparison = read_comparison(folder / "compared/comparison.json")
     assert comparison is not None
-    clear, summed = (case.record.all_figures() for case in comparison.cases)
+    clear, summed = (case.record.figures for case in comparison.cases)
     (worst,) = over_victims(clear)
     assert "shapes" in shown
     assert f"server auc {interval(worst.estimate)} .500 1.000 {worst.victim}" in shown

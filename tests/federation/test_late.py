@@ -96,7 +96,7 @@ def test_a_replay_from_the_state_before_the_end_has_the_bits_of_a_whole_one(
 ) -> None:  # fmt: skip
     asked = of_rounds(options, defense)
     run_federation(uneven, asked, tmp_path, make_transport=make_transport)
-    assert stands_at(tmp_path / BEFORE_END).round == ROUNDS - KEPT_BEFORE_END == 3
+    assert stands_at(tmp_path / BEFORE_END)[1] == ROUNDS - KEPT_BEFORE_END == 3
     whole = run_federation(uneven, asked, make_transport=make_transport, adversary=Loud(party, begins))
     trained, train = [], loop.Federation.train
 
@@ -144,7 +144,7 @@ def test_a_run_that_stops_early_has_the_state_too(
     asked = replace(options, rounds=40, eval_every=5, patience=1, learning_rate=1e-9)
     found = run_federation(uneven, asked, tmp_path)
     assert found.rounds[-1].round == 10
-    assert stands_at(tmp_path / BEFORE_END).round == 6
+    assert stands_at(tmp_path / BEFORE_END)[1] == 6
     begun = Loud("large", 30)  # never: the run without it ends before
     assert same(run_federation(uneven, asked, adversary=begun, start=tmp_path / BEFORE_END), found)
     assert begun.asked == []
@@ -169,7 +169,7 @@ def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: FederationOpti
     asked, first, again = of_rounds(options), tmp_path / "whole", tmp_path / "again"
     whole = run_federation(uneven, asked, first, checkpoint_every_s=0, adversary=Loud("large", 4))
     assert not (first / BEFORE_END).exists()  # which is of runs without an adversary
-    assert stands_at(first / CHECKPOINT).round == ROUNDS
+    assert stands_at(first / CHECKPOINT)[1] == ROUNDS
     assert same(run_federation(uneven, asked, first, adversary=Loud("large", 4)), whole)
     with pytest.raises(RunError, match="belongs to a run with other options"):
         run_federation(uneven, asked, first, adversary=Loud("large", 5))

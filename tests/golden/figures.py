@@ -22,8 +22,9 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from typer.testing import CliRunner
 
+from attacks.figure import STRONGEST, headline
 from attacks.figure import Figure as AttackFigure
-from attacks.reconstruction.leakage import rows_of
+from attacks.reconstruction.leakage import PAPER, PUBLISHED, RECONSTRUCTION, UNLINKED, rebuilt
 from experiments.cli.main import app
 from tests.golden.cases import BY_NAME
 
@@ -197,25 +198,30 @@ def record_figures(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def leakage_figures(found: list[dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Of reconstruction: ERR and TRR with their baselines and ceilings, and the attack without linked pairs."""
-    figures = {}
-    rows = msgspec.to_builtins(rows_of(msgspec.convert(found, list[AttackFigure])))
-    for row in rows:
-        leak = row["leak"] or asked["leak"][0]  # which stood in the rows of before where nobody colludes, too
-        place = f"{row['threat_model']}/{leak:g}/{row['inference']}/{row['victim']}"
-        for name in ("err", "trr"):
-            figures[f"leakage/{place}/{name}"] = _estimate(row[name])
-            figures[f"leakage/{place}/{name} reference"] = [
-                _number(row[f"{name}_baseline"]["value"]),
-                _number(row[f"{name}_advantage"]),
-                _number(row[f"{name}_attainable"]),
-            ]
-        figures[f"leakage/{place}/prior"] = _number(row["trr_prior"]["value"])
-        figures[f"leakage/{place}/by"] = [row["err_by"], row["trr_by"], row["trr_compared"], row["num_attacked"]]
-        if row["sources"]:
-            figures[f"leakage/{place}/sources"] = [*sorted(row["sources"].values())]
-        if row["unlinked"]:
-            for name in ("precision", "recall", "average_precision"):
-                figures[f"leakage/{place}/unlinked {name}"] = _estimate(row["unlinked"][name])
+    figures: dict[str, Any] = {}
+    listed = msgspec.convert([one for one in found if one["attack"] == RECONSTRUCTION], list[AttackFigure])
+
+    def place(one: AttackFigure, inference: str) -> str:
+        leak = one.leak or asked["leak"][0]  # which stood in the rows of before where nobody colludes, too
+        return f"leakage/{one.threat_model}/{leak:g}/{inference}/{one.victim}"
+
+    for one in rebuilt(listed):
+        where = place(one, PAPER if one.variant == PUBLISHED else one.variant)
+        base = one.guesses.get("majority", one.baseline)
+        figures[f"{where}/{one.metric}"] = _estimate(msgspec.to_builtins(one.estimate))
+        figures[f"{where}/{one.metric} reference"] = [
+            _number(value) for value in (base and base.value, one.advantage, one.attainable)
+        ]
+        if one.metric == "err":
+            figures[f"{where}/by"] = [one.by]
+            if one.counts:
+                figures[f"{where}/sources"] = [*sorted(one.counts.values())]
+        else:
+            figures[f"{where}/prior"] = _number(one.guesses["prior"].value)
+            figures[f"{where}/by"] += [one.by, one.compared, one.num_attacked]
+    for one in headline(listed):
+        if one.metric in UNLINKED:
+            figures[f"{place(one, STRONGEST)}/unlinked {one.metric}"] = _estimate(msgspec.to_builtins(one.estimate))
     return figures
 
 

@@ -105,7 +105,7 @@ def _of_figures(record: Made) -> str:
     """Why its figures cannot be what they are called; empty if they can."""
     run = run_of(record)
     groups = [run.utility, run.utility_shared, *run.utility_by_client.values(), *run.utility_by_leak.values()]
-    groups += [{"err": row.err, "trr": row.trr} for row in run.leakage if not row.reason]
+    groups += [{one.metric: one.estimate} for one in run.rebuilt if not one.reason]
     groups += [row.figures for row in record.quality] if isinstance(record, Forgotten) else []
     for group in groups:
         reached = {name: figure.value for name, figure in group.items() if figure.n}

@@ -129,7 +129,7 @@ def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.Da
         candidates = candidates_of(scores)
     except (KeyError, ValueError) as error:
         raise RunError(f"{path}: not the scores of an attack ({error})") from error
-    if not record.leakage:  # nothing to attack, counts only, or nothing rebuilt
+    if not record.rebuilt:  # nothing to attack, counts only, or nothing rebuilt
         return None, candidates
     if missing := [name for name in _COLUMNS if name not in scores]:
         raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")

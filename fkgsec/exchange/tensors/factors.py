@@ -1,7 +1,7 @@
 """Matrices of low rank as the rows of two factors, where these are fewer.
 
-    factors = factorise(matrix)                      # None where both factors have as many rows as the matrix, or more
-    joined(factors.left, factors.right, len(matrix)) # the matrix, to rounding
+    left, right = factorise(matrix)                  # None where both factors have as many rows as the matrix, or more
+    joined(left, right, len(matrix))                 # the matrix, to rounding
 
 A matrix `[n, W]` of rank k is the product of `[n, k]` and `[k, W]`. The first crosses column by column in rows of W numbers, the
 last one filled up with zeros: k + ceil(n k / W) rows in place of n. Both have the root of the singular values, so that neither is
@@ -14,7 +14,6 @@ Source: cefgl.txt 4.2, "the model after server aggregation is low-rank, reducing
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,19 +21,12 @@ from torch import Tensor
 from fkgsec.errors import RunError
 
 
-class Factors(NamedTuple):
-    """Rows of the left factor `[ceil(n k / W), W]` and of the right one `[k, W]`."""
-
-    left: Tensor
-    right: Tensor
-
-
 def num_left_rows(num_rows: int, rank: int, width: int) -> int:
     """Rows that the left factor takes."""
     return -(-num_rows * rank // width)
 
 
-def factorise(matrix: Tensor) -> Factors | None:
+def factorise(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
     """The factors of a matrix `[n, W]`; its rank is that of single precision. None where they are no smaller."""
     num_rows, width = matrix.shape
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -44,7 +36,7 @@ def factorise(matrix: Tensor) -> Factors | None:
         return None
     flat = (left[:, :rank] * values[:rank].sqrt()).T.reshape(-1)
     padded = torch.cat([flat, flat.new_zeros(left_rows * width - len(flat))]).reshape(left_rows, width)
-    return Factors(padded.float(), (values[:rank, None].sqrt() * right[:rank]).float())
+    return padded.float(), (values[:rank, None].sqrt() * right[:rank]).float()
 
 
 def joined(left: Tensor, right: Tensor, num_rows: int) -> Tensor:
@@ -53,30 +45,24 @@ def joined(left: Tensor, right: Tensor, num_rows: int) -> Tensor:
     return (flat.reshape(len(right), num_rows).T.double() @ right.double()).float()
 
 
-class Packed(NamedTuple):
-    """Rows as they cross, `[P, W]`; which of them are one tensor or factor, by name; each tensor's rank, -1 of one as it is."""
+def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], list[int]]:
+    """Each tensor of a table `[N, W]`, given by its places, as its factors where they are smaller.
 
-    rows: Tensor
-    parts: dict[str, Tensor]
-    ranks: list[int]
-
-
-def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> Packed:
-    """Each tensor of a table `[N, W]`, given by its places, as its factors where they are smaller."""
+    Returns: rows as they cross, `[P, W]`; which of them are one tensor or factor, by name; each tensor's rank, -1 of one as
+    it is.
+    """
     sent: list[Tensor] = []
     parts: dict[str, Tensor] = {}
     ranks: list[int] = []
     for name, places in tensors.items():
         factors = factorise(rows[places]) if len(places) > 1 else None
-        ranks.append(-1 if factors is None else len(factors.right))
-        for part, own in (
-            (("", rows[places]),) if factors is None else (("left", factors.left), ("right", factors.right))
-        ):
+        ranks.append(-1 if factors is None else len(factors[1]))
+        for part, own in (("", rows[places]),) if factors is None else zip(("left", "right"), factors, strict=True):
             start = sum(len(one) for one in sent)
             if len(own):
                 parts[f"{name} {part}"] = torch.arange(start, start + len(own))
             sent.append(own)
-    return Packed(torch.cat(sent), parts, ranks)
+    return torch.cat(sent), parts, ranks
 
 
 def unpack(sent: Tensor, ranks: Sequence[int], tensors: Mapping[str, Tensor]) -> Tensor:

@@ -141,9 +141,9 @@ class NogeEncoder(ClientEncoder):
         anchor, relation = np.divmod(known.keys[groups], known.num_relations)
         queries = self._model.query(encoded[torch.from_numpy(anchor)], encoded[torch.from_numpy(N + relation)], side)
         queries, candidates = dropout(queries, self._dropout, rng), encoded[: self._num_candidates]
-        found = one_to_all_loss(queries, candidates, *known.expand(groups), label_smoothing=self._smoothing)
-        torch.autograd.backward([queries, candidates], [found.query_gradient, found.entity_gradient])
-        return found.loss
+        loss, *gradients = one_to_all_loss(queries, candidates, *known.expand(groups), label_smoothing=self._smoothing)
+        torch.autograd.backward([queries, candidates], gradients)
+        return loss
 
     def _clip(self, rows: Rows) -> None:
         """Scale all gradients so that their common norm is at most `MAX_GRADIENT_NORM`."""

@@ -12,8 +12,6 @@ Legend: `B` queries, `N` entities, `W` width, `P` positives.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,24 +20,18 @@ from torch.nn.functional import softplus
 BLOCK_BYTES = 4 * 2**20  # bound on scores held at once, so that they stay in the cache
 
 
-class OneToAllLoss(NamedTuple):
-    """The mean loss over all `B N` scores, and its gradient to queries `[B, W]` and entities `[N, W]`."""
-
-    loss: float
-    query_gradient: Tensor
-    entity_gradient: Tensor
-
-
 @torch.no_grad()
 def one_to_all_loss(
     queries: Tensor, entities: Tensor, position: np.ndarray, member: np.ndarray, *, label_smoothing: float
-) -> OneToAllLoss:
+) -> tuple[float, Tensor, Tensor]:
     """Binary cross-entropy of sigmoid(queries @ entities.T), mean over all scores.
 
     Args:
         queries: float `[B, W]`. entities: float `[N, W]`.
         position, member: int64 `[P]` both: entity `member` completes query `position`; ascending by position, each pair once.
         label_smoothing: a label y becomes (1 - label_smoothing) y + 1 / N; 0 leaves labels as they are.
+
+    Returns: the loss, and its gradient to queries `[B, W]` and to entities `[N, W]`.
 
     Source: NoGE's code. It smooths by 1 / N, whatever `label_smoothing` is.
     """
@@ -61,4 +53,4 @@ def one_to_all_loss(
         slope[row, column] -= (1 - label_smoothing) * scale
         query_gradient[part] = slope @ entities
         entity_gradient.addmm_(slope.T, queries[part])
-    return OneToAllLoss(total * scale, query_gradient, entity_gradient)
+    return total * scale, query_gradient, entity_gradient

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -112,27 +111,43 @@ class Evaluator:
         for client, graph in enumerate(self._graph.clients):
             model, own = self.predictor(client, tables)
             entities = own.entities[: self._candidates[client]]
-            sample = Sample.drawn(graph, len(entities), self._options, self._key(client))
+            # The same draws wherever the client validates.
+            key = client if self._rows[client] is not None else self._stack.keys[client]
+            triples, candidates = self._sample(graph, len(entities), key)
             columns = [
-                filtered_ranks(model, entities, own.relations, sample.triples, [known], drawn=candidates)
-                for known, candidates in zip(self._known[client], sample.candidates, strict=True)
+                filtered_ranks(model, entities, own.relations, triples, [known], drawn=drawn)
+                for known, drawn in zip(self._known[client], candidates, strict=True)
             ]
             ranks.append(np.concatenate(columns, axis=1))
         return ranks
 
-    def _key(self, client: int) -> int:
-        """What a client's draws derive from: the same wherever it validates."""
-        return client if self._rows[client] is not None else self._stack.keys[client]
+    def _sample(self, graph: ClientGraph, num_candidates: int, key: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
+        """What a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all.
 
-    def reciprocal(self, split: str) -> list[Reciprocal]:
-        """Of each client, the reciprocal ranks of its triples, summed; of validation triples as the options sample them."""
+        Both are drawn without replacement, uniformly, from the run's seed and the client's key.
+        """
+        options, triples, sides = self._options, graph.valid, sides_of(self._options.eval_sides)
+        if options.eval_sample is not None and options.eval_sample < len(triples):
+            rng = generator(options.seed, "validation triples", key)
+            triples = triples[np.sort(rng.choice(len(triples), options.eval_sample, replace=False))]
+        count = options.eval_candidates
+        if count is None or count >= num_candidates:
+            return triples, [None] * len(sides)
+        draws = (generator(options.seed, "validation candidates", key, side) for side in sides)
+        return triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws]
+
+    def reciprocal(self, split: str) -> list[tuple[float, int]]:
+        """Of each client, the sum of its reciprocal ranks, all sides, and how many these are.
+
+        Validation triples are sampled as the options say.
+        """
         if split == "valid" and self._options.samples_validation:
             scaled = []
             for graph, ranks in zip(self._graph.clients, self._sampled_or_raise(), strict=True):
                 share = len(graph.valid) / max(1, len(ranks))
-                scaled.append(Reciprocal(float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
+                scaled.append((float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
             return scaled
-        return [Reciprocal(float((1 / ranks).sum()), ranks.size) for ranks in self.ranks(split)]
+        return [(float((1 / ranks).sum()), ranks.size) for ranks in self.ranks(split)]
 
     def _sampled_or_raise(self) -> list[np.ndarray]:
         try:
@@ -145,38 +160,11 @@ class Evaluator:
         return mean_reciprocal(self.reciprocal(split))
 
 
-class Sample(NamedTuple):
-    """What a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all."""
-
-    triples: np.ndarray
-    candidates: list[np.ndarray | None]
-
-    @classmethod
-    def drawn(cls, graph: ClientGraph, num_candidates: int, options: KgeOptions, key: int) -> Sample:
-        """Without replacement, uniformly, from the run's seed and the client's key."""
-        triples, sides = graph.valid, sides_of(options.eval_sides)
-        if options.eval_sample is not None and options.eval_sample < len(triples):
-            rng = generator(options.seed, "validation triples", key)
-            triples = triples[np.sort(rng.choice(len(triples), options.eval_sample, replace=False))]
-        count = options.eval_candidates
-        if count is None or count >= num_candidates:
-            return cls(triples, [None] * len(sides))
-        draws = (generator(options.seed, "validation candidates", key, side) for side in sides)
-        return cls(triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws])
-
-
-class Reciprocal(NamedTuple):
-    """The sum of a client's reciprocal ranks, all sides, and how many these are."""
-
-    total: float
-    num_ranks: int
-
-
-def mean_reciprocal(parts: Iterable[Reciprocal]) -> float | None:
+def mean_reciprocal(parts: Iterable[tuple[float, int]]) -> float | None:
     """The mean over the clients' ranks, their sums added in the order of the clients; None without ranks."""
     total, count = 0.0, 0
-    for part in parts:
-        total, count = total + part.total, count + part.num_ranks
+    for part, num_ranks in parts:
+        total, count = total + part, count + num_ranks
     return total / count if count else None
 
 

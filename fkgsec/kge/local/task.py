@@ -27,7 +27,7 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.task import TASKS
 from fkgsec.kge.encoders.trainer import NETWORK, EncoderTrainer
-from fkgsec.kge.local.evaluation import Evaluator, Reciprocal, mean_reciprocal
+from fkgsec.kge.local.evaluation import Evaluator, mean_reciprocal
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
 from fkgsec.kge.models import ClientTables, KgeModel
@@ -160,15 +160,14 @@ class KgeTask:
         if not self.options.keeps_by_client:
             return self.evaluator.mrr("valid")
         parts = self.evaluator.reciprocal("valid")
-        for place, part in enumerate(parts):
-            if part.num_ranks and part.total <= self._best[place]:
+        for place, (total, num_ranks) in enumerate(parts):
+            if num_ranks and total <= self._best[place]:
                 continue
-            self._best[place] = part.total
+            self._best[place] = total
             for prefix, stack in (("", self.stack), *([(PRIVATE, self.private)] if self.private else [])):
                 for table in TABLES:
                     self._kept[f"{prefix}{table}"][stack.span(table, place)] = stack.rows(table, place).detach()
-        kept = [Reciprocal(total, part.num_ranks) for total, part in zip(self._best.tolist(), parts, strict=True)]
-        return mean_reciprocal(kept)
+        return mean_reciprocal((best, count) for best, (_, count) in zip(self._best.tolist(), parts, strict=True))
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
         kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
-from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
@@ -16,6 +15,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.options import KgeResult
+from tests.attacks.pairs import reconstruct
 
 Runs = dict[str, KgeResult]
 
@@ -25,9 +25,9 @@ DRAWS = 20
 def figures(result: KgeResult, leak: float, seed: int, leak_draws: int = LEAK_DRAWS) -> dict[str, Estimate]:
     """ERR and TRR of all victims together under collusion."""
     options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
-    rows, _ = attack_federation(result, options, leak_draws=leak_draws)
+    rows, _ = reconstruct(result, options, leak_draws=leak_draws)
     row = [row for row in rows if row.victim == ALL][-1]
-    return {"err": row.err, "trr": row.trr}
+    return {"err": row.err.estimate, "trr": row.trr.estimate}
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ def test_halves_of_members_and_of_controls(graph: FederatedGraph, knowledge: Sha
     made = [shadow_federation(graph, audits, number, seed=0, knowledge=knowledge) for number in range(4)]
     for audit in audits:
         asked, client = audit.triples, graph.clients[audit.place]
-        for shadow in made:
-            inside, trained = shadow.member[audit.name], shadow.graph.clients[audit.place].train
+        for shadow, member in made:
+            inside, trained = member[audit.name], shadow.clients[audit.place].train
             assert contains(trained, asked).tolist() == inside.tolist()  # and of those that are out none
             for group in np.split(inside, [len(audit.members)]):
                 assert abs(group.sum() - len(group) / 2) <= 0.5
@@ -34,9 +34,9 @@ def test_halves_of_members_and_of_controls(graph: FederatedGraph, knowledge: Sha
             kept = contains(trained, others).mean()
             assert kept == 1.0 if knowledge == "same-graph" else 0.4 < kept < 0.75
         for first, second in ((0, 1), (2, 3)):
-            assert (made[first].member[audit.name] != made[second].member[audit.name]).all()
-        assert (made[0].member[audit.name] != made[2].member[audit.name]).any()
-    assert len({shadow.graph.hash for shadow in made}) == 4
+            assert (made[first][1][audit.name] != made[second][1][audit.name]).all()
+        assert (made[0][1][audit.name] != made[2][1][audit.name]).any()
+    assert len({shadow.hash for shadow, _ in made}) == 4
 
 
 def test_a_similar_client_has_the_same_heads_tails_and_relations(graph: FederatedGraph) -> None:

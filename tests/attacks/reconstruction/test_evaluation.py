@@ -13,10 +13,7 @@ from sklearn.metrics import average_precision_score
 
 from attacks.kge.view import VictimView
 from attacks.reconstruction import unlinked
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
-from attacks.reconstruction.unlinked import Unlinked
 from attacks.registry import build_view, default_threats
 from attacks.view import ALL, THREAT_MODELS, View
 from fkgsec import ClientGraph, FederatedGraph
@@ -25,6 +22,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeResult
 from fkgsec.randomness import generator
+from tests.attacks.pairs import Pair, reconstruct
 
 EVERY_HEAD = 10**6
 LEAKS = (0.5, 1.0)
@@ -70,18 +68,16 @@ def most_frequent_relation(result: KgeResult, pool: set[str]) -> str:
     return max(ordered, key=touching.count)
 
 
-def by(inference: str, rows: list[Leakage]) -> list[Leakage]:
-    return [row for row in rows if row.inference == inference]
+def by(inference: str, rows: list[Pair]) -> list[Pair]:
+    return [row for row in rows if row.variant == inference]
 
 
 @pytest.fixture(scope="module")
-def attacked(trained_runs) -> dict[tuple[str, str], tuple[list[Leakage], object]]:
+def attacked(trained_runs) -> dict[tuple[str, str], tuple[list[Pair], object]]:
     """By the papers' inference alone, so that every figure can be recounted by a few loops."""
     options = AttackOptions(leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
     return {
-        (algorithm, threat): attack_federation(
-            trained_runs[algorithm], msgspec.structs.replace(options, threat=(threat,))
-        )
+        (algorithm, threat): reconstruct(trained_runs[algorithm], msgspec.structs.replace(options, threat=(threat,)))
         for algorithm, threat in CASES
     }
 
@@ -95,9 +91,9 @@ class TestAgainstLoops:
             row = rows[view.leak, victim.name]
             names = [result.graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]]
             guesses = entity_guesses(view, victim)
-            assert row.err.n == len(names)
-            assert row.err.value == sum(a == b for a, b in zip(guesses, names, strict=True)) / len(names)
-            assert row.err_baseline.value == pytest.approx(np.mean([chance_of(view, victim, name) for name in names]))
+            assert row.err.estimate.n == len(names)
+            assert row.err.estimate.value == sum(a == b for a, b in zip(guesses, names, strict=True)) / len(names)
+            assert row.err.baseline.value == pytest.approx(np.mean([chance_of(view, victim, name) for name in names]))
 
             right, by_chance = 0, 0.0
             majority = most_frequent_relation(result, set(known.entity_names))
@@ -109,17 +105,17 @@ class TestAgainstLoops:
                     guess = nearest_name(difference, known.relations, known.relation_names)
                 right += guesses[head] == names[head] and guesses[tail] == names[tail] and guess == true
                 by_chance += chance_of(view, victim, names[head], names[tail]) * (majority == true)
-            assert row.trr.n == len(client.train)
-            assert row.trr.value == right / len(client.train)
-            assert row.trr_baseline.value == pytest.approx(by_chance / len(client.train))
-            assert (row.round, row.reason, row.metric) == (result.best_round, None, "paper")
+            assert row.trr.estimate.n == len(client.train)
+            assert row.trr.estimate.value == right / len(client.train)
+            assert row.trr.guesses["majority"].value == pytest.approx(by_chance / len(client.train))
+            assert (row.round, row.reason) == (result.best_round, None)
 
     @pytest.mark.parametrize("case", CASES)
     def test_items_recount_to_the_figures(self, attacked, case: tuple[str, str]) -> None:
         rows, items = attacked[case]
         for row in by("cosine", rows):
             chosen = items[(items.leak == row.leak) & ((items.victim == row.victim) | (row.victim == ALL))]
-            for item, figure in (("entity", row.err), ("triple", row.trr)):
+            for item, figure in (("entity", row.err.estimate), ("triple", row.trr.estimate)):
                 scores = chosen[chosen["item"] == item]
                 assert len(scores) == figure.n
                 assert scores.right.mean() == pytest.approx(figure.value)
@@ -132,18 +128,20 @@ class TestAgainstLoops:
         rows = by("cosine", attacked["fede", "collusion"][0])
         for leak in LEAKS:
             *victims, pooled = [row for row in rows if row.leak == leak]
-            assert (pooled.victim, len(victims), pooled.unlinked) == (ALL, 2, None)
-            for name in ("err", "err_baseline", "trr", "trr_baseline"):
-                figures = [getattr(row, name) for row in victims]
-                total = sum(figure.n for figure in figures)
-                assert getattr(pooled, name).n == total
-                assert getattr(pooled, name).value == pytest.approx(sum(f.value * f.n for f in figures) / total)
+            assert (pooled.victim, len(victims), pooled.unlinked) == (ALL, 2, {})
+            for metric, name in itertools.product(("err", "trr"), ("estimate", "baseline")):
+                figures = [getattr(getattr(row, metric), name) for row in victims]
+                total, together = sum(figure.n for figure in figures), getattr(getattr(pooled, metric), name)
+                assert together.n == total
+                assert together.value == pytest.approx(sum(f.value * f.n for f in figures) / total)
 
     @pytest.mark.parametrize("case", CASES)
     def test_advantage_is_figure_minus_baseline(self, attacked, case: tuple[str, str]) -> None:
         for row in attacked[case][0]:
-            assert row.err_advantage == row.err.value - row.err_baseline.value
-            assert row.trr_advantage == row.trr.value - max(row.trr_baseline.value, row.trr_prior.value)
+            assert row.err.advantage == row.err.estimate.value - row.err.baseline.value
+            assert row.trr.advantage == row.trr.estimate.value - max(
+                row.trr.guesses["majority"].value, row.trr.guesses["prior"].value
+            )
 
     @pytest.mark.parametrize("case", CASES[:2])
     def test_without_linked_pairs_from_view_and_truth(self, trained_runs, attacked, case: tuple[str, str]) -> None:
@@ -163,25 +161,36 @@ class TestAgainstLoops:
                 ranked.append((distances.min(), right))
             hits = [right for _, right in sorted(ranked)]
             claims = max(1, round(known.pair_density * len(hits)))
-            assert (figures.num_heads, figures.num_pairs) == (len(names), len(hits))
-            assert (figures.precision.n, figures.recall.n) == (claims, len(truth))
-            found, chance = sum(hits[:claims]), figures.precision_baseline.value  # which the adversary may take instead
-            assert figures.precision.value == pytest.approx(max(found / claims, chance))
-            assert figures.recall.value == pytest.approx(max(found / len(truth), figures.recall_baseline.value))
+            assert (figures["precision"].counts["heads"], figures["precision"].counts["pairs"]) == (
+                len(names),
+                len(hits),
+            )
+            assert (figures["precision"].estimate.n, figures["recall"].estimate.n) == (claims, len(truth))
+            found, chance = (
+                sum(hits[:claims]),
+                figures["precision"].baseline.value,
+            )  # which the adversary may take instead
+            assert figures["precision"].estimate.value == pytest.approx(max(found / claims, chance))
+            assert figures["recall"].estimate.value == pytest.approx(
+                max(found / len(truth), figures["recall"].baseline.value)
+            )
             reached = sum(sum(hits[:rank]) / rank for rank, right in enumerate(hits, 1) if right)
-            chance = figures.average_precision_baseline.value
-            assert figures.average_precision.value == pytest.approx(max(reached / len(truth), chance))
+            chance = figures["average_precision"].baseline.value
+            assert figures["average_precision"].estimate.value == pytest.approx(max(reached / len(truth), chance))
 
     def test_heads_are_sampled(self, trained_runs) -> None:
         result = trained_runs["fede"]
-        rows, _ = attack_federation(result, AttackOptions(threat=("collusion",), unlinked_heads=5))
-        assert {row.inference for row in rows if row.unlinked} == {"strongest"}
+        rows, _ = reconstruct(result, AttackOptions(threat=("collusion",), unlinked_heads=5))
+        assert {row.variant for row in rows if row.unlinked} == {"strongest"}
         first = by("strongest", rows)[0]
-        assert first.unlinked.inference == "score"
-        assert (first.unlinked.num_heads, first.unlinked.num_pairs) == (5, 5 * (first.err.n - 1))
-        heads = generator(0, "unlinked heads", first.victim).choice(first.err.n, size=5, replace=False)
+        assert first.unlinked["average_precision"].by == "score"
+        assert (first.unlinked["precision"].counts["heads"], first.unlinked["precision"].counts["pairs"]) == (
+            5,
+            5 * (first.err.estimate.n - 1),
+        )
+        heads = generator(0, "unlinked heads", first.victim).choice(first.err.estimate.n, size=5, replace=False)
         client = result.graph.clients[1]
-        assert first.unlinked.recall.n == sum(triple[0] in heads for triple in client.train)
+        assert first.unlinked["recall"].estimate.n == sum(triple[0] in heads for triple in client.train)
 
 
 class TestAveragePrecision:
@@ -246,7 +255,7 @@ class TestBaselines:
         graph, tables = toy_tables(self_loops=self_loops)
         result = fabricate(graph, tables, tables, dim=4)
         options = AttackOptions(threat=(threat,), leak=(0.75,), unlinked_heads=5)
-        (row,) = by("strongest", attack_federation(result, options, leak_draws=0)[0])
+        (row,) = by("strongest", reconstruct(result, options, leak_draws=0)[0])
         known = build_view(result, THREAT_MODELS[threat], colluder="colluder", leak=0.75, seed=0).colluder
         rng = np.random.default_rng(5)
         client = graph.clients[1]
@@ -256,7 +265,7 @@ class TestBaselines:
         truth = set(map(tuple, client.train.tolist()))
         linked = {(h, t) for h, r, t in truth if r == majority}
         asked = sum(h in heads for h, _, _ in truth)
-        claims = row.unlinked.precision.n
+        claims = row.unlinked["precision"].estimate.n
         played = []
         for _ in range(self.ROUNDS):
             guessed = list("abcdefgh") if threat == "identifiers" else rng.choice(known.entity_names, 8)
@@ -275,8 +284,8 @@ class TestBaselines:
             )
         figures = row.unlinked
         baselines = (
-            row.err_baseline, row.trr_baseline, figures.precision_baseline, figures.recall_baseline,
-            figures.average_precision_baseline,
+            row.err.baseline, row.trr.guesses["majority"], figures["precision"].baseline, figures["recall"].baseline,
+            figures["average_precision"].baseline,
         )  # fmt: skip
         means, errors = np.mean(played, axis=0), np.std(played, axis=0) / self.ROUNDS**0.5
         for baseline, mean, error in zip(baselines, means, errors, strict=True):
@@ -301,7 +310,7 @@ class TestBaselines:
 
     def test_a_single_victim_needs_no_pooled_row(self, fabricate) -> None:
         graph, tables = toy_tables(self_loops=True)
-        rows, _ = attack_federation(fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",)))
+        rows, _ = reconstruct(fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",)))
         assert {row.victim for row in rows} == {"victim"}
 
     def test_a_victim_with_one_entity_has_no_candidate_pair(self, fabricate) -> None:
@@ -310,13 +319,17 @@ class TestBaselines:
         clients = tuple(ClientGraph.from_global(name, np.array(part), none, none) for name, part in parts.items())
         graph = FederatedGraph("loop", ("a", "b"), ("r",), clients)
         tables = [ClientTables(torch.eye(4)[:count], torch.ones(1, 4)) for count in (2, 1)]
-        rows, _ = attack_federation(
+        rows, _ = reconstruct(
             fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",), leak=(1.0,))
         )
         (row,) = by("strongest", rows)
-        assert (row.err.value, row.trr.value, row.unlinked.num_pairs) == (1, 1, 0)
-        assert (row.unlinked.recall.value, row.unlinked.recall.n, row.unlinked.precision_baseline.value) == (0, 1, 0)
-        assert (row.err_baseline.value, row.trr_baseline.value) == (0.5, 0.5)
+        assert (row.err.estimate.value, row.trr.estimate.value, row.unlinked["precision"].counts["pairs"]) == (1, 1, 0)
+        assert (
+            row.unlinked["recall"].estimate.value,
+            row.unlinked["recall"].estimate.n,
+            row.unlinked["precision"].baseline.value,
+        ) == (0, 1, 0)
+        assert (row.err.baseline.value, row.trr.guesses["majority"].value) == (0.5, 0.5)
 
 
 class TestNothingToAttack:
@@ -333,26 +346,33 @@ class TestNothingToAttack:
         ],
     )
     def test_says_why_and_gives_zero(self, planted, algorithm: str, threat: str, reason: str) -> None:
-        rows, items = attack_federation(planted(algorithm=algorithm), AttackOptions(threat=(threat,)))
+        rows, items = reconstruct(planted(algorithm=algorithm), AttackOptions(threat=(threat,)))
         assert len(items) == 0
         assert [row.victim for row in by("strongest", rows)] == ["victim a", "victim b", ALL]
         for row in rows:
             assert row.reason == reason
-            assert (row.err.value, row.trr.value, row.err_baseline.value, row.trr_baseline.value) == (0, 0, 0, 0)
-            assert (row.err.low, row.err.high, row.err.method) == (0, 1, "not attacked")
-            assert (row.unlinked, row.err_attainable, row.trr_attainable, row.remark) == (None, None, None, None)
+            assert (
+                row.err.estimate.value,
+                row.trr.estimate.value,
+                row.err.baseline.value,
+                row.trr.guesses["majority"].value,
+            ) == (0, 0, 0, 0)
+            assert (row.err.estimate.low, row.err.estimate.high, row.err.estimate.method) == (0, 1, "not attacked")
+            assert (row.unlinked, row.err.attainable, row.trr.attainable, row.trr.remark) == ({}, None, None, None)
             assert row.colluder == (None if threat == "server" else "colluder")
 
     def test_all_has_a_reason_only_if_nobody_could_be_attacked(self, planted, fabricate) -> None:
         whole = planted()
         result = fabricate(whole.graph, whole.trained, whole.tables, participants=["colluder", "victim a"])
-        seen, unseen, pooled = by("cosine", attack_federation(result, AttackOptions(threat=("collusion",)))[0])
+        seen, unseen, pooled = by("cosine", reconstruct(result, AttackOptions(threat=("collusion",)))[0])
         assert (seen.reason, unseen.reason) == (None, "no embedding of this client crossed")
         assert pooled.reason is None
-        assert pooled.err.value == pytest.approx(seen.err.value * seen.err.n / (seen.err.n + unseen.err.n))
+        assert pooled.err.estimate.value == pytest.approx(
+            seen.err.estimate.value * seen.err.estimate.n / (seen.err.estimate.n + unseen.err.estimate.n)
+        )
 
     def test_threats_with_and_without_anything_to_attack_share_a_table(self, planted) -> None:
-        rows, items = attack_federation(
+        rows, items = reconstruct(
             planted(algorithm="fedr"), AttackOptions(threat=("collusion", "collusion+entities"), leak=LEAKS)
         )
         assert {row.threat_model for row in rows if row.reason} == {"collusion"}
@@ -362,37 +382,34 @@ class TestNothingToAttack:
 class TestFigures:
     def test_intervals_contain_their_value(self, attacked) -> None:
         figures = [
-            getattr(part, name)
+            estimate
             for rows, _ in attacked.values()
             for row in rows
-            for part in (row, row.unlinked)
-            if part
-            for name in part.__struct_fields__
-            if isinstance(getattr(part, name), Estimate)
+            for figure in (row.err, row.trr, *row.unlinked.values())
+            for estimate in (figure.estimate, figure.baseline, *figure.guesses.values())
         ]
         assert len(figures) > 100
         assert {figure.method for figure in figures} >= {"wilson", "exact", "bootstrap over heads"}
         for figure in figures:
             assert 0 <= figure.low <= figure.value <= figure.high <= 1
 
-    def test_survive_json(self, attacked) -> None:
-        for rows, _ in attacked.values():
-            assert msgspec.json.decode(msgspec.json.encode(rows), type=list[Leakage]) == rows
-        assert isinstance(by("strongest", attacked["fede", "collusion"][0])[0].unlinked, Unlinked)
-
     def test_depend_on_nothing_but_run_options_and_seed(self, trained_runs, attacked) -> None:
         options = AttackOptions(threat=("collusion",), leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
-        rows, items = attack_federation(trained_runs["fede"], options)
+        rows, items = reconstruct(trained_runs["fede"], options)
         before, items_before = attacked["fede", "collusion"]
         assert rows == before
         assert items.equals(items_before)
-        others, _ = attack_federation(trained_runs["fede"], msgspec.structs.replace(options, seed=1))
-        assert [row.err for row in others if row.leak == 0.5] != [row.err for row in rows if row.leak == 0.5]
-        assert [row.err for row in others if row.leak == 1] == [row.err for row in rows if row.leak == 1]
+        others, _ = reconstruct(trained_runs["fede"], msgspec.structs.replace(options, seed=1))
+        assert [row.err.estimate for row in others if row.leak == 0.5] != [
+            row.err.estimate for row in rows if row.leak == 0.5
+        ]
+        assert [row.err.estimate for row in others if row.leak == 1] == [
+            row.err.estimate for row in rows if row.leak == 1
+        ]
 
     def test_the_colluder_can_be_any_client(self, trained_runs) -> None:
         options = AttackOptions(threat=("collusion",), colluder="hospital-2", unlinked_heads=0)
-        rows, _ = attack_federation(trained_runs["fede"], options)
+        rows, _ = reconstruct(trained_runs["fede"], options)
         assert [row.victim for row in by("strongest", rows)] == ["hospital-1", "hospital-3", ALL]
         assert {row.colluder for row in rows} == {"hospital-2"}
 
@@ -419,5 +436,5 @@ class TestOptions:
         assert default_threats("fede") == ("collusion", "identifiers")
         assert default_threats("fedr") == ("collusion", "collusion+entities")
         assert default_threats("single") == ("collusion",)
-        rows, _ = attack_federation(planted(), AttackOptions(unlinked_heads=0))
+        rows, _ = reconstruct(planted(), AttackOptions(unlinked_heads=0))
         assert {row.threat_model for row in rows} == {"collusion", "identifiers"}

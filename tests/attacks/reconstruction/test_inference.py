@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.inference import (
     best_relations,
     expected_pairs,
@@ -25,6 +24,7 @@ from attacks.registry import build_view
 from attacks.view import ALL, THREAT_MODELS, View
 from fkgsec import KgeModel
 from fkgsec.kge.models import MODELS, ModelName
+from tests.attacks.pairs import reconstruct
 
 NUM_RELATIONS = 5  # of `conftest._planted`
 HALF_RANGE = 12 / 8  # gamma + epsilon over the dimension of `view_with`
@@ -212,56 +212,66 @@ class TestPlanted:
     def test_is_found_from_shared_entities(self, planted, model: ModelName, inference, leak: float) -> None:
         result = planted(model)
         expected = self.expected(result, leak)
-        rows, _ = attack_federation(
+        rows, _ = reconstruct(
             result, AttackOptions(threat=("collusion",), leak=(leak,), inference=inference, unlinked_heads=0)
         )
         assert 0 < min(err for err, _ in expected.values()) < max(err for err, _ in expected.values()) < 1
         for row in rows:
             if row.victim != ALL:
-                assert row.inference in (inference, "strongest")
-                assert (row.err.value, row.trr.value) == pytest.approx(expected[row.victim])
-                assert row.err_advantage > 0.15
+                assert row.variant in (inference, "strongest")
+                assert (row.err.estimate.value, row.trr.estimate.value) == pytest.approx(expected[row.victim])
+                assert row.err.advantage > 0.15
 
     @pytest.mark.parametrize("model", MODELS)
     def test_is_found_from_shared_relations_and_assumed_entities(self, planted, model: ModelName) -> None:
         result = planted(model, "fedr")
         expected = self.expected(result, 1.0)
-        rows, _ = attack_federation(result, AttackOptions(threat=("collusion+entities",), leak=(1.0,)))
+        rows, _ = reconstruct(result, AttackOptions(threat=("collusion+entities",), leak=(1.0,)))
         for row in rows:
-            if row.victim != ALL and row.inference == "cosine":
-                assert (row.err.value, row.trr.value) == pytest.approx(expected[row.victim])
+            if row.victim != ALL and row.variant == "cosine":
+                assert (row.err.estimate.value, row.trr.estimate.value) == pytest.approx(expected[row.victim])
 
     @pytest.mark.parametrize("model", ["transe", "rotate", "complex"])
     def test_linked_pairs_are_found_without_being_told(self, planted, model: ModelName) -> None:
         """Names given, triples of known relations rank first. (DistMult cannot tell a triple from its reverse.)"""
         options = AttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=10**6)
-        rows, _ = attack_federation(planted(model), options)
+        rows, _ = reconstruct(planted(model), options)
         for row in rows:
             if row.unlinked:
-                assert row.unlinked.num_heads == row.err.n
-                assert row.unlinked.num_pairs == row.err.n * (row.err.n - 1)
-                assert row.unlinked.average_precision.value == pytest.approx((NUM_RELATIONS - 1) / NUM_RELATIONS)
-                assert row.unlinked.average_precision.low > 0.7
-                reachable = row.trr.n * (NUM_RELATIONS - 1) // NUM_RELATIONS
-                found = min(reachable, row.unlinked.precision.n)
-                assert row.unlinked.precision.value == pytest.approx(found / row.unlinked.precision.n)
-                assert row.unlinked.recall.value == pytest.approx(found / row.trr.n)
-                assert row.unlinked.precision_baseline.value < 0.01
-                assert row.unlinked.recall_baseline.value < 0.01
+                assert row.unlinked["precision"].counts["heads"] == row.err.estimate.n
+                assert row.unlinked["precision"].counts["pairs"] == row.err.estimate.n * (row.err.estimate.n - 1)
+                assert row.unlinked["average_precision"].estimate.value == pytest.approx(
+                    (NUM_RELATIONS - 1) / NUM_RELATIONS
+                )
+                assert row.unlinked["average_precision"].estimate.low > 0.7
+                reachable = row.trr.estimate.n * (NUM_RELATIONS - 1) // NUM_RELATIONS
+                found = min(reachable, row.unlinked["precision"].estimate.n)
+                assert row.unlinked["precision"].estimate.value == pytest.approx(
+                    found / row.unlinked["precision"].estimate.n
+                )
+                assert row.unlinked["recall"].estimate.value == pytest.approx(found / row.trr.estimate.n)
+                assert row.unlinked["precision"].baseline.value < 0.01
+                assert row.unlinked["recall"].baseline.value < 0.01
 
     @pytest.mark.parametrize("model", MODELS)
     def test_shuffled_rows_give_chance(self, planted, model: ModelName) -> None:
         """Over many shuffles the number of right entities is that of the baseline, and so it is for triples."""
         options = AttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
         runs = (planted(model, shuffled=True, clusters=18, seed=seed) for seed in range(15))
-        pooled = [attack_federation(run, options)[0][2] for run in runs]
-        assert {(row.victim, row.inference) for row in pooled} == {(ALL, "cosine")}
+        pooled = [reconstruct(run, options)[0][2] for run in runs]
+        assert {(row.victim, row.variant) for row in pooled} == {(ALL, "cosine")}
         right, chance = (
-            sum(getattr(row, name).value * row.err.n for row in pooled) for name in ("err", "err_baseline")
+            sum(getattr(row.err, name).value * row.err.estimate.n for row in pooled)
+            for name in ("estimate", "baseline")
         )
         assert abs(right - chance) < 3.5 * chance**0.5
         assert chance > 10  # else the test could not fail
-        assert np.mean([row.trr.low <= row.trr_baseline.value <= row.trr.high for row in pooled]) >= 0.9
+        assert (
+            np.mean(
+                [row.trr.estimate.low <= row.trr.guesses["majority"].value <= row.trr.estimate.high for row in pooled]
+            )
+            >= 0.9
+        )
 
     def test_the_relation_must_be_right_too(self, planted) -> None:
         """With the colluder's relation rows turned round, entities are still right and triples are not."""
@@ -269,7 +279,7 @@ class TestPlanted:
         colluder, *victims = result.trained
         turned = replace(result, trained=[replace(colluder, relations=colluder.relations.roll(1, 0)), *victims])
         options = AttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
-        before, after = (attack_federation(run, options)[0][2] for run in (result, turned))
+        before, after = (reconstruct(run, options)[0][2] for run in (result, turned))
         assert (after.victim, after.inference) == (ALL, "cosine")
-        assert (after.err, after.trr.value) == (before.err, 0)
-        assert before.trr.value > 0.4
+        assert (after.err.estimate, after.trr.estimate.value) == (before.err.estimate, 0)
+        assert before.trr.estimate.value > 0.4

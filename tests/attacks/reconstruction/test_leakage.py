@@ -11,15 +11,7 @@ import pytest
 
 from attacks import run_attacks
 from attacks.figure import Figure, headline, over_victims
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import (
-    Leakage,
-    headline_rows,
-    items_of,
-    leakage_figures,
-    paper_rows,
-    rows_of,
-)
+from attacks.reconstruction.leakage import items_behind
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.scoring import strongest
 from attacks.registry import build_view
@@ -29,17 +21,10 @@ from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_cons
 from fkgsec.estimate import exact, proportion
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
+from tests.attacks.pairs import Pair, reconstruct
+from tests.attacks.pairs import strongest as strongest_of
 
 NONE = np.zeros((0, 3), dtype=np.int64)
-
-
-def row(inference: str, right: int, n: int = 300) -> Leakage:
-    """A row by hand: `right` of `n` triples; half of the entities named, a tenth by chance."""
-    none = exact(0.0, n)
-    return Leakage(
-        "reconstruction", "collusion", "paper", inference, "a", "b", 1.0, 9, proportion(n // 2, n), exact(0.1, n), 0.4,
-        proportion(right, n), none, none, right / n,
-    )  # fmt: skip
 
 
 def trr(inference: str, right: int, n: int = 300, base: float = 0.0, reason: str | None = None) -> Figure:
@@ -57,31 +42,17 @@ def err(inference: str, right: int, n: int = 300) -> Figure:
 
 
 @pytest.fixture(scope="module")
-def attacked(trained_runs) -> tuple[list[Leakage], pd.DataFrame]:
-    return attack_federation(trained_runs["fede"], AttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
+def attacked(trained_runs) -> tuple[list[Pair], pd.DataFrame]:
+    return reconstruct(trained_runs["fede"], AttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
 
 
 class TestFigures:
-    @pytest.mark.parametrize("options", [AttackOptions(leak=(0.4, 1.0)), AttackOptions(metric="published")])
-    def test_tables_rows_come_back_from_them(self, trained_runs, options: AttackOptions) -> None:
-        rows, _ = attack_federation(trained_runs["fede"], options, leak_draws=1)
-        again = rows_of(figure for row in rows for figure in leakage_figures(row))
-        assert len(again) == len(rows) > 3
-        for row, other in zip(rows, again, strict=True):
-            assert other.err_advantage == pytest.approx(row.err_advantage)
-            assert other.trr_advantage == pytest.approx(row.trr_advantage)
-            same = {"err_advantage": row.err_advantage, "trr_advantage": row.trr_advantage}
-            assert msgspec.structs.replace(other, **same) == row
-
     def test_headline_are_the_strongest_and_what_has_no_variants(self, attacked) -> None:
         rows, _ = attacked
-        figures = [figure for row in rows for figure in leakage_figures(row)]
+        figures = [figure for row in rows for figure in (row.err, row.trr)]
         other = Figure("shapes", "auc", "server", "b", exact(0.7, 9))
         shown = headline([*figures, other])
-        assert shown[-1] == other
-        assert [(one.metric, one.estimate) for one in shown[:-1]] == [
-            (name, getattr(row, name)) for row in headline_rows(rows) for name in ("err", "trr")
-        ]
+        assert shown == [*(figure for row in strongest_of(rows) for figure in (row.err, row.trr)), other]
 
     def test_of_errors_less_is_worse(self) -> None:
         mild, bad = (
@@ -101,7 +72,7 @@ class TestAttainable:
             view = build_view(result, THREAT_MODELS[threat], colluder=graph.clients[0].name, leak=leak, seed=0)
             known, relations = set(view.colluder.entity_names), set(view.colluder.relation_names)
             options = AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0)
-            rows, _ = attack_federation(result, options, leak_draws=0)
+            rows, _ = reconstruct(result, options, leak_draws=0)
             for client in graph.clients[1:]:
                 held = [graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]]
                 named = [name in known or threat == "identifiers" for name in held]
@@ -112,9 +83,9 @@ class TestAttainable:
                 rebuilt = [r in relations and (threat == "identifiers" or {h, t} <= known) for h, r, t in triples]
                 for row in rows:
                     if row.victim == client.name:
-                        assert row.err_attainable == pytest.approx(np.mean(named))
-                        assert row.trr_attainable == pytest.approx(np.mean(rebuilt))
-                        shares[leak, client.name] = (row.err_attainable, row.trr_attainable)
+                        assert row.err.attainable == pytest.approx(np.mean(named))
+                        assert row.trr.attainable == pytest.approx(np.mean(rebuilt))
+                        shares[leak, client.name] = (row.err.attainable, row.trr.attainable)
         if threat == "collusion":
             for client in graph.clients[1:]:
                 assert 0 < shares[0.3, client.name][1] < shares[0.3, client.name][0] < shares[1.0, client.name][0] < 1
@@ -122,13 +93,16 @@ class TestAttainable:
     @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
     def test_no_figure_and_no_baseline_is_above_it(self, trained_runs, algorithm: str) -> None:
         threats = ("collusion", "identifiers" if algorithm == "fede" else "collusion+entities")
-        rows, _ = attack_federation(trained_runs[algorithm], AttackOptions(threat=threats, leak=(0.2, 1.0)))
+        rows, _ = reconstruct(trained_runs[algorithm], AttackOptions(threat=threats, leak=(0.2, 1.0)))
         reached = 0
         for row in rows:
             if not row.reason:
-                reached += row.err_attainable > 0
-                assert max(row.err.value, row.err_baseline.value) <= row.err_attainable + 1e-12
-                assert max(row.trr.value, row.trr_baseline.value, row.trr_prior.value) <= row.trr_attainable + 1e-12
+                reached += row.err.attainable > 0
+                assert max(row.err.estimate.value, row.err.baseline.value) <= row.err.attainable + 1e-12
+                assert (
+                    max(row.trr.estimate.value, row.trr.guesses["majority"].value, row.trr.guesses["prior"].value)
+                    <= row.trr.attainable + 1e-12
+                )
         assert reached > 10
 
 
@@ -144,23 +118,23 @@ class TestZeroWithAReason:
         options = FederationOptions(
             dim=8, rounds=1, local_epochs=1, eval_every=1, patience=0, num_negatives=4, learning_rate=0.05, device="cpu"
         )
-        rows, _ = attack_federation(run_federation(divided, options), AttackOptions(leak=(1.0,), unlinked_heads=0))
+        rows, _ = reconstruct(run_federation(divided, options), AttackOptions(leak=(1.0,), unlinked_heads=0))
         assert {row.threat_model for row in rows} == {"collusion", "identifiers"}
         for row in rows:
-            assert (row.trr.value, row.trr_attainable, row.reason) == (0, 0, None)
-            assert row.remark.startswith("no relation is shared with the colluder")
-            assert row.err_attainable > 0.2
+            assert (row.trr.estimate.value, row.trr.attainable, row.reason) == (0, 0, None)
+            assert row.trr.remark.startswith("no relation is shared with the colluder")
+            assert row.err.attainable > 0.2
 
     def test_a_leak_too_small_to_know_anything_says_so(self, trained_runs) -> None:
-        rows, _ = attack_federation(trained_runs["fede"], AttackOptions(threat=("collusion",), leak=(1e-6,)))
-        assert {row.trr_attainable for row in rows} == {0}
-        for row in headline_rows(rows):
-            assert "so TRR is 0 by construction" in row.remark
-            assert "no relation is shared" not in row.remark
+        rows, _ = reconstruct(trained_runs["fede"], AttackOptions(threat=("collusion",), leak=(1e-6,)))
+        assert {row.trr.attainable for row in rows} == {0}
+        for row in strongest_of(rows):
+            assert "so TRR is 0 by construction" in row.trr.remark
+            assert "no relation is shared" not in row.trr.remark
 
     def test_no_remark_where_triples_can_be_rebuilt(self, trained_runs) -> None:
-        rows, _ = attack_federation(trained_runs["fede"], AttackOptions(leak=(1.0,), unlinked_heads=0))
-        assert {row.remark for row in rows} == {None}
+        rows, _ = reconstruct(trained_runs["fede"], AttackOptions(leak=(1.0,), unlinked_heads=0))
+        assert {row.trr.remark for row in rows} == {None}
 
 
 class TestStrongest:
@@ -198,41 +172,32 @@ class TestStrongest:
         assert covered / draws >= 0.95
         assert plain / draws < (0.91 if alike == 0 else 0.945)
 
-    def test_headlines_are_the_strongest_and_older_records_have_their_own(self) -> None:
-        older = [row("cosine", 60)]
-        assert headline_rows(older) == older == paper_rows(older)
-        rows = [*older, row("score", 90)]
-        best = row("strongest", 90)
-        assert headline_rows([*rows, best]) == [best]
-        assert paper_rows([*rows, best]) == older
-        fields = msgspec.to_builtins(older[0])
-        for name in ("err_attainable", "trr_attainable", "remark", "err_by", "trr_by", "trr_compared"):
-            fields.pop(name)
-        assert msgspec.convert(fields, Leakage) == older[0]
-
 
 class TestOnRuns:
     def test_one_row_for_each_inference_and_one_for_the_best(self, attacked) -> None:
         rows, _ = attacked
-        by_attack: dict[tuple, dict[str, Leakage]] = {}
+        by_attack: dict[tuple, dict[str, Pair]] = {}
         for row in rows:
-            by_attack.setdefault((row.threat_model, row.leak, row.victim), {})[row.inference] = row
+            by_attack.setdefault((row.threat_model, row.leak, row.victim), {})[row.variant] = row
         assert len(by_attack) == 2 * 2 * 3
         for group in by_attack.values():
             best = group.pop("strongest")
             assert list(group)[:3] == ["cosine", "score", "names"]
-            most = max(row.trr.value for row in group.values())
-            assert best.trr.value == max(most, best.trr_baseline.value, best.trr_prior.value)
-            assert len({row.err for row in group.values()}) == 1
-            assert best.trr_compared == len(group) + 2
-            assert best.trr_advantage >= 0 <= best.err_advantage
+            most = max(row.trr.estimate.value for row in group.values())
+            assert best.trr.estimate.value == max(
+                most, best.trr.guesses["majority"].value, best.trr.guesses["prior"].value
+            )
+            assert len({row.err.estimate for row in group.values()}) == 1
+            assert best.trr.compared == len(group) + 2
+            assert best.trr.advantage >= 0 <= best.err.advantage
 
     def test_items_are_those_of_each_rows_inference(self, attacked) -> None:
         rows, scores = attacked
         for row, item in itertools.product(rows, ("entity", "triple")):
-            if row.trr_by in ("majority", "prior") and item == "triple":
+            if row.trr.by in ("majority", "prior") and item == "triple":
                 continue
-            items, figure = items_of(scores, row, item), row.err if item == "entity" else row.trr
+            found = row.err if item == "entity" else row.trr
+            items, figure = items_behind(found, scores), found.estimate
             assert len(items) == figure.n
             assert items["right"].mean() == pytest.approx(figure.value)
             assert not [name for name in items if name.startswith(("right_", "guessed_relation_"))]
@@ -244,11 +209,11 @@ class TestOnRuns:
         """Where names are read, naive Bayes on guessed names is the prior itself."""
         rows, _ = attacked
         for row in rows:
-            if row.inference == "names" and row.threat_model == "identifiers":
-                assert row.trr.value == pytest.approx(row.trr_prior.value)
-                assert row.trr.value > 0
-            if row.inference == "names" and row.threat_model == "collusion" and row.victim == ALL and row.leak == 1:
-                assert row.trr.value > row.trr_prior.value
+            if row.variant == "names" and row.threat_model == "identifiers":
+                assert row.trr.estimate.value == pytest.approx(row.trr.guesses["prior"].value)
+                assert row.trr.estimate.value > 0
+            if row.variant == "names" and row.threat_model == "collusion" and row.victim == ALL and row.leak == 1:
+                assert row.trr.estimate.value > row.trr.guesses["prior"].value
 
 
 NULL = FederationOptions(

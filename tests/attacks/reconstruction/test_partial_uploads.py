@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.reconstruction.evaluation import NO_NAME, attack_federation
+from attacks.reconstruction.evaluation import NO_NAME
 from attacks.reconstruction.inference import rank_pairs
-from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.view import ALL, THREAT_MODELS, View
@@ -37,6 +36,7 @@ from fkgsec.federation.messages import (
 )
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.options import KgeResult
+from tests.attacks.pairs import Pair, reconstruct
 
 ROUNDS = 6
 CASES = [(0, 1.0), (2, 1.0), (2, 0.67), (20, 0.67)]
@@ -107,12 +107,12 @@ def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> 
 
 def attack(
     result: KgeResult, threat: str = "collusion", unlinked_heads: int = 0
-) -> tuple[dict[str, Leakage], pd.DataFrame]:
+) -> tuple[dict[str, Pair], pd.DataFrame]:
     options = AttackOptions(threat=(threat,), leak=(0.6,), inference="cosine", unlinked_heads=unlinked_heads)
-    rows, items = attack_federation(result, options)
-    unlinked = {row.victim: row.unlinked for row in rows if row.inference == "strongest"}
-    papers = [row for row in rows if row.inference == "cosine"]
-    return {row.victim: msgspec.structs.replace(row, unlinked=unlinked[row.victim]) for row in papers}, items
+    rows, items = reconstruct(result, options)
+    unlinked = {row.victim: row.unlinked for row in rows if row.variant == "strongest"}
+    papers = [row for row in rows if row.variant == "cosine"]
+    return {row.victim: replace(row, unlinked=unlinked[row.victim]) for row in papers}, items
 
 
 @pytest.mark.parametrize(("sparse_rounds", "participation"), CASES)
@@ -146,7 +146,7 @@ def test_the_cases_are_of_some_kind() -> None:
             later += sum(name not in rows or not torch.equal(rows[name], row) for name, row in last[party].items())
             other += sum(name in before[party] and torch.equal(before[party][name], row) for name, row in rows.items())
         row = attack(result)[0][ALL]
-        rebuilt += round(row.trr.value * row.trr.n)
+        rebuilt += round(row.trr.estimate.value * row.trr.estimate.n)
     assert min(later, other, rebuilt) > 10
 
 
@@ -193,7 +193,10 @@ def test_nothing_hangs_on_the_numbers_that_stand_for_what_never_crossed(threat: 
         }
         other = replace(result, observed={table: changed})
         figures = [
-            {name: (row.err, row.trr, row.unlinked) for name, row in attack(run, threat, 20)[0].items()}
+            {
+                name: (row.err.estimate, row.trr.estimate, row.unlinked)
+                for name, row in attack(run, threat, 20)[0].items()
+            }
             for run in (result, other)
         ]
         assert (figures[0] == figures[1]) == same
@@ -219,8 +222,11 @@ def test_err_and_trr_by_hand(sparse_rounds: int, participation: float) -> None:
                 guessed = most_similar(rows[ends[1]] - rows[ends[0]], colluder.relations, colluder.relation_names)
                 rebuilt += guessed == result.graph.relations[relation]
         row = leakage[client.name]
-        assert (row.err.value, row.err.n) == (right / client.num_trained_entities, client.num_trained_entities)
-        assert (row.trr.value, row.trr.n) == (rebuilt / len(client.train), len(client.train))
+        assert (row.err.estimate.value, row.err.estimate.n) == (
+            right / client.num_trained_entities,
+            client.num_trained_entities,
+        )
+        assert (row.trr.estimate.value, row.trr.estimate.n) == (rebuilt / len(client.train), len(client.train))
         found += right
     assert found > 10
 
@@ -246,8 +252,11 @@ class TestUnlinked:
             expected = crossed[:, None] & crossed[None, :] & ~np.eye(len(crossed), dtype=bool)
             assert (np.isfinite(ranking.scores) == expected).all()
             unlinked = leakage[victim.name].unlinked
-            assert unlinked is not None
-            assert (unlinked.num_heads, unlinked.num_pairs) == (len(crossed), expected.sum())
+            assert unlinked
+            assert (unlinked["precision"].counts["heads"], unlinked["precision"].counts["pairs"]) == (
+                len(crossed),
+                expected.sum(),
+            )
 
     def test_the_baseline_draws_among_the_same_pairs(self) -> None:
         """Names are read: what share of the pairs that crossed has the colluder's most frequent relation."""
@@ -265,8 +274,8 @@ class TestUnlinked:
             }
             lucky = sum(head != tail and crossed >= {head, tail} for head, tail in pairs)
             assert lucky < len(pairs)
-            assert unlinked is not None
-            assert unlinked.precision_baseline.value == pytest.approx(lucky / unlinked.num_pairs)
+            assert unlinked
+            assert unlinked["precision"].baseline.value == pytest.approx(lucky / unlinked["precision"].counts["pairs"])
 
 
 def test_of_a_client_that_never_took_part_nothing_is_seen() -> None:

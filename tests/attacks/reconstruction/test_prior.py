@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from attacks.kge.view import ColluderKnowledge
-from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.prior import SMOOTHINGS, fit_names
+from tests.attacks.pairs import reconstruct
 
 
 def knowledge(triples: list[tuple[int, int, int]]) -> ColluderKnowledge:
@@ -82,9 +82,9 @@ def test_a_relation_that_occurs_once_does_not_stop_it() -> None:
 
 
 def test_it_is_beside_every_figure_and_counts_only_where_names_are_known(trained_runs) -> None:
-    rows, _ = attack_federation(trained_runs["fede"], AttackOptions(threat=("collusion", "identifiers"), leak=(1.0,)))
+    rows, _ = reconstruct(trained_runs["fede"], AttackOptions(threat=("collusion", "identifiers"), leak=(1.0,)))
     for row in rows:
         if row.threat_model == "collusion":
-            assert row.trr_prior == row.trr_baseline
+            assert row.trr.guesses["prior"] == row.trr.guesses["majority"]
         else:
-            assert row.trr_prior.value > row.trr_baseline.value
+            assert row.trr.guesses["prior"].value > row.trr.guesses["majority"].value

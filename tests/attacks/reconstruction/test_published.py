@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.leakage import Leakage
 from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.view import ALL, THREAT_MODELS
 from fkgsec.kge.options import KgeResult
+from tests.attacks.pairs import Pair, reconstruct
 
 
-def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Leakage]:
+def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Pair]:
     options = AttackOptions(threat=(threat,), leak=(leak,), metric="published")
-    rows, items = attack_federation(result, options)
+    rows, items = reconstruct(result, options)
     assert len(items) == 0  # the notebooks' counts are not sums over items
     return {row.victim: row for row in rows if row.victim != ALL}
 
@@ -47,8 +46,8 @@ def test_fede(trained_runs, leak: float) -> None:
     for client in graph.clients[1:]:
         row = published_rows(result, "collusion", leak)[client.name]
         entities = {graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]}
-        assert row.err.value == len(pool & entities) / len(entities)
-        assert row.err_advantage == 0  # no embedding is looked at
+        assert row.err.estimate.value == len(pool & entities) / len(entities)
+        assert row.err.advantage == 0  # no embedding is looked at
         given = right = majority = 0
         for h, r, t in client.to_global(client.train):
             head, relation, tail = graph.entities[h], graph.relations[r], graph.entities[t]
@@ -57,9 +56,9 @@ def test_fede(trained_runs, leak: float) -> None:
                 right += largest(shared[tail] - shared[head], relations) == relation
                 majority += relation == known.majority_relation
         assert len(client.train) > given > right > 0
-        assert row.trr.value == right / len(client.train)
-        assert row.trr_baseline.value == majority / len(client.train)
-        assert row.unlinked is None
+        assert row.trr.estimate.value == right / len(client.train)
+        assert row.trr.guesses["majority"].value == majority / len(client.train)
+        assert not row.unlinked
 
 
 def test_fede_looks_at_shared_rows_not_at_uploads(planted, fabricate) -> None:
@@ -86,15 +85,15 @@ def test_fedr(trained_runs, leak: float) -> None:
         right = {name for name, vector in zip(names, vectors, strict=True) if largest(vector, pool) == name}
         linked = {graph.entities[n] for n in client.to_global(client.train)[:, [0, 2]].ravel()}
         chance = sum(name in pool for name in names) / len(pool)
-        assert row.err.value == pytest.approx(len(right) / len(names))
-        assert row.err_baseline.value == pytest.approx(chance / len(names))
-        assert row.trr.value == pytest.approx(len(right & linked) / len(client.train))
-        assert row.trr_baseline.value == pytest.approx(chance / len(client.train))
+        assert row.err.estimate.value == pytest.approx(len(right) / len(names))
+        assert row.err.baseline.value == pytest.approx(chance / len(names))
+        assert row.trr.estimate.value == pytest.approx(len(right & linked) / len(client.train))
+        assert row.trr.guesses["majority"].value == pytest.approx(chance / len(client.train))
 
 
 def test_fedr_finds_a_planted_signal(planted) -> None:
     rows = published_rows(planted(algorithm="fedr"), "collusion+entities", 1.0)
     for row in rows.values():
-        assert row.err.value > 0.4
+        assert row.err.estimate.value > 0.4
         # The notebook divides entities by triples, so the figure is no share of triples.
-        assert row.trr.value * row.trr.n == pytest.approx(row.err.value * row.err.n)
+        assert row.trr.estimate.value * row.trr.estimate.n == pytest.approx(row.err.estimate.value * row.err.estimate.n)

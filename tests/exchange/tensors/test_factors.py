@@ -28,11 +28,12 @@ def test_a_matrix_of_rank_one_by_hand() -> None:
     """[[2, 4], [1, 2], [0, 0], [2, 4]] = (2, 1, 0, 2) (1, 2), of norms 3 and root 5."""
     factors = factorise(torch.tensor([[2.0, 4.0], [1.0, 2.0], [0.0, 0.0], [2.0, 4.0]]))
     assert factors is not None
-    assert (factors.left.shape, factors.right.shape) == ((2, 2), (1, 2))
-    sign = float(factors.right[0, 0].sign())
+    left, right = factors
+    assert (left.shape, right.shape) == ((2, 2), (1, 2))
+    sign = float(right[0, 0].sign())
     root = (3 * 5**0.5) ** 0.5
-    assert torch.allclose(sign * factors.left.flatten(), torch.tensor([2.0, 1.0, 0.0, 2.0]) * root / 3, atol=1e-6)
-    assert torch.allclose(sign * factors.right[0], torch.tensor([1.0, 2.0]) * root / 5**0.5, atol=1e-6)
+    assert torch.allclose(sign * left.flatten(), torch.tensor([2.0, 1.0, 0.0, 2.0]) * root / 3, atol=1e-6)
+    assert torch.allclose(sign * right[0], torch.tensor([1.0, 2.0]) * root / 5**0.5, atol=1e-6)
     assert torch.allclose(joined(*factors, 4)[3], torch.tensor([2.0, 4.0]), atol=1e-6)
 
 
@@ -49,14 +50,14 @@ def test_factors_cross_where_they_are_smaller(rank: int, rows: int | None) -> No
 
 def test_a_table_goes_and_comes_back() -> None:
     table = rows_of_rank(2)
-    packed = pack(table, TENSORS)
-    assert packed.ranks == [2, -1, -1]
-    assert len(packed.rows) == 6 + 1 + 8
-    assert torch.allclose(unpack(packed.rows, packed.ranks, TENSORS), table, atol=1e-5)
-    assert torch.equal(torch.cat(list(packed.parts.values())), torch.arange(15))
+    rows, parts, ranks = pack(table, TENSORS)
+    assert ranks == [2, -1, -1]
+    assert len(rows) == 6 + 1 + 8
+    assert torch.allclose(unpack(rows, ranks, TENSORS), table, atol=1e-5)
+    assert torch.equal(torch.cat(list(parts.values())), torch.arange(15))
     for ranks in ([2, -1], [1, -1, -1], [-2, -1, -1], [10**9, -1, -1]):
         with pytest.raises(RunError, match="do not hold 3 tensors of ranks"):
-            unpack(packed.rows, ranks, TENSORS)
+            unpack(rows, ranks, TENSORS)
 
 
 def exchanged(factors: str, rank: int, defense: str = "") -> tuple[QuantisedRows, torch.Tensor, torch.Tensor]:
@@ -98,4 +99,4 @@ def test_truncation_gives_the_rank_that_is_sent() -> None:
     matrix = torch.diag(torch.tensor([3.0, 2.0, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1]))
     factors = factorise(truncated(matrix, threshold=1.0))
     assert factors is not None
-    assert len(factors.right) == 2
+    assert len(factors[1]) == 2

@@ -17,7 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from attacks.figure import Figure
-from attacks.reconstruction.leakage import rows_of
+from attacks.reconstruction.leakage import rebuilt
 from attacks.reconstruction.options import AttackOptions
 from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
 from experiments.audit.cli import audit, export
@@ -87,10 +87,9 @@ def fede(finish: Finish) -> tuple[Manifest, Tables, FederatedGraph]:
     return *collect_tables(spec, result), result.graph
 
 
-def leakage_of(path: Path) -> list[dict[str, object]]:
-    """The rows of reconstruction in an audit or a record."""
-    figures = msgspec.convert(json.loads(path.read_text())["figures"], list[Figure])
-    return msgspec.to_builtins(rows_of(figures))
+def rebuilt_in(path: Path) -> list[Figure]:
+    """ERR and TRR in an audit or a record."""
+    return rebuilt(msgspec.convert(json.loads(path.read_text())["figures"], list[Figure]))
 
 
 # What a run exports.
@@ -102,9 +101,9 @@ def test_exported_tables_give_the_figures_of_the_run(run: str, where: str, finis
     assert fkgsec("export", "--run", folder, "--out", tmp_path / where)[0] == 0
     status, out, _ = fkgsec("audit", "--tables", tmp_path / where, "--json", tmp_path / "audit.json", "--quiet")
     assert (status, out) == (0, "")
-    audited, attacked = leakage_of(tmp_path / "audit.json"), leakage_of(folder / "record.json")
+    audited, attacked = rebuilt_in(tmp_path / "audit.json"), rebuilt_in(folder / "record.json")
     if run == "noise":  # exported tables hold no broadcast, by which the adversary of the run also names entities then
-        audited, attacked = ([row for row in rows if row["inference"] == "cosine"] for rows in (audited, attacked))
+        audited, attacked = ([one for one in found if one.variant == "cosine"] for found in (audited, attacked))
         assert audited
     assert audited == attacked
 
@@ -118,12 +117,12 @@ def test_of_every_algorithm(algorithm: str, finish: Finish, tmp_path: Path) -> N
     spec = manifest.spec
     read = read_tables(tmp_path / "tables", spec.model)
     made, _ = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
-    assert msgspec.to_builtins(made.leakage) == leakage_of(folder / "record.json")
+    assert rebuilt(made.figures) == rebuilt_in(folder / "record.json")
 
 
 def test_runs_that_tell_the_figures_apart(finish: Finish) -> None:
     """So that the test above compares something: uploads that are not the client's table, clients that sent nothing."""
-    assert leakage_of(finish() / "record.json")[0]["err_advantage"] > 0.1  # type: ignore[operator]
+    assert rebuilt_in(finish() / "record.json")[0].advantage > 0.1
     manifest, noisy = collect_tables(*load_run(finish(**RUNS["noise"])))
     assert all("uploaded_entities" in own for own in noisy.values())
     manifest, _ = collect_tables(*load_run(finish(**RUNS["absent"])))
@@ -136,7 +135,7 @@ def test_the_audit_is_of_the_tables_it_got(fede: tuple[Manifest, Tables, Federat
 
     def err(changed: Tables) -> float:
         made, _ = audit_tables(changed, graph, manifest.spec.federation_options(), attack, manifest)
-        return made.leakage[-1].err.value
+        return next(one.estimate.value for one in reversed(made.figures) if one.metric == "err")
 
     rolled = {
         client: {key: NamedRows(table.names, table.rows.roll(1, 0) if client != "hospital-1" else table.rows)}
@@ -161,7 +160,7 @@ def test_rows_are_found_by_name(fede: tuple[Manifest, Tables, FederatedGraph]) -
     other = {client: {key: shuffled(table) for key, table in own.items()} for client, own in tables.items()}
     options, attack = manifest.spec.federation_options(), manifest.spec.attack_options()
     made = [audit_tables(each, graph, options, attack, manifest)[0] for each in (tables, other)]
-    assert made[0].leakage == made[1].leakage
+    assert made[0].figures == made[1].figures
     assert made[0].tables_hash != made[1].tables_hash
 
 
@@ -256,7 +255,7 @@ def foreign_audit(path: Path, out: Path, spec: Spec, *more: str) -> list[dict[st
         "--unlinked-heads", "0", "--quiet", "--json", out, *more,
     )  # fmt: skip
     assert (status, err) == (0, "")
-    return leakage_of(out)
+    return rebuilt_in(out)
 
 
 def same_figures(found: list[dict[str, object]], record: Path) -> None:
@@ -264,7 +263,7 @@ def same_figures(found: list[dict[str, object]], record: Path) -> None:
     drop = {"round"}
     ours = [{key: value for key, value in row.items() if key not in drop} for row in found]
     theirs = [
-        {key: value for key, value in row.items() if key not in drop} for row in leakage_of(record / "record.json")
+        {key: value for key, value in row.items() if key not in drop} for row in rebuilt_in(record / "record.json")
     ]
     assert ours == theirs
 
@@ -397,7 +396,7 @@ def test_plain_tensors_and_a_client_without_tables(
             (home / f"{key}.dict").write_text("".join(f"{row}\t{name}\n" for row, name in enumerate(table.names)))
     found = {(row["threat_model"], row["leak"], row["victim"]): row for row in
              foreign_audit(tmp_path / "tables", tmp_path / "audit.json", SPEC)}  # fmt: skip
-    for row in leakage_of(finish() / "record.json"):
+    for row in rebuilt_in(finish() / "record.json"):
         if row["victim"] == "hospital-2":
             assert found[row["threat_model"], row["leak"], "hospital-2"]["err"] == row["err"]
     assert found["collusion", 0.5, "hospital-3"]["reason"] == "no embedding of this client crossed"

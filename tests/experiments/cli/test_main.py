@@ -14,7 +14,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import items_of
+from attacks.reconstruction.leakage import items_behind
 from experiments.cli.main import app
 from experiments.runs.record import SCHEMA, read_record
 from fkgsec.errors import RunError
@@ -73,13 +73,9 @@ def test_the_record_has_what_issue_and_readers_rely_on(run: Path) -> None:
 
 def test_scores_explain_the_figures(run: Path) -> None:
     scores = pd.read_parquet(run / "scores.parquet")
-    for row in read_record(run / "record.json").leakage:
-        if row.victim == "all":
-            continue
-        entities, triples = items_of(scores, row, "entity"), items_of(scores, row, "triple")
-        assert entities.right.mean() == pytest.approx(row.err.value)
-        if row.trr_by not in ("majority", "prior"):
-            assert triples.right.mean() == pytest.approx(row.trr.value)
+    for one in read_record(run / "record.json").rebuilt:
+        if one.victim != "all" and one.by not in ("majority", "prior"):
+            assert items_behind(one, scores).right.mean() == pytest.approx(one.estimate.value)
 
 
 def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: Path) -> None:
@@ -89,8 +85,8 @@ def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: 
     )
     assert status == 0
     assert "identifiers, leak 0.7" in out
-    rows = read_record(tmp_path / "again" / "record.json").leakage
-    assert {(row.threat_model, row.leak) for row in rows} == {("identifiers", 0.7)}
+    found = read_record(tmp_path / "again" / "record.json").rebuilt
+    assert {(one.threat_model, one.leak) for one in found} == {("identifiers", 0.7)}
     assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
 
 
@@ -277,7 +273,7 @@ def test_papers_spellings_attack_a_finished_run(run: Path, tmp_path: Path) -> No
         out,
     )
     assert (status, err) == (0, "")
-    assert {row.threat_model for row in read_record(out / "record.json").leakage} == {"identifiers"}
+    assert {one.threat_model for one in read_record(out / "record.json").rebuilt} == {"identifiers"}
 
 
 def test_training_options_do_not_go_with_a_finished_run(run: Path) -> None:

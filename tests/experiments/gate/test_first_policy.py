@@ -15,7 +15,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import leakage_figures
 from attacks.view import ALL
 from experiments.cli.main import app
 from experiments.gate import first_policy, measures
@@ -100,12 +99,14 @@ def test_the_proposed_policy_fails_without_the_defense(partition: str, tmp_path:
 def run_of(figures: dict[str, Estimate], guess: float = 0.1) -> Finished:
     """A run with these figures of ERR and TRR under collusion."""
     record = read_record(Path(__file__).parents[3] / "results/fb15k237-c3-fede.json")
-    row = next(row for row in record.leakage if row.victim == ALL)
-    changes = {f"{name}_baseline": exact(guess, figure.n) for name, figure in figures.items()}
-    row = msgspec.structs.replace(
-        row, threat_model="collusion", leak=0.5, inference="cosine", trr_prior=exact(0, 1), **figures, **changes
-    )
-    return Finished(msgspec.structs.replace(record, figures=leakage_figures(row)), pd.DataFrame(), Path())
+    made = []
+    for one in [one for one in record.rebuilt if one.victim == ALL][:2]:
+        found = figures.get(one.metric, one.estimate)
+        changes = {"estimate": found, "baseline": exact(guess, found.n), "guesses": {}}
+        made.append(
+            msgspec.structs.replace(one, threat_model="collusion", leak=0.5, colluder="a", variant="cosine", **changes)
+        )
+    return Finished(msgspec.structs.replace(record, figures=made), pd.DataFrame(), Path())
 
 
 CANDIDATES = [(f"reconstruction.{name}", Question("collusion", 0.5)) for name in ("trr", "err")]

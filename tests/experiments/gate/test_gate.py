@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import Leakage, headline_rows, leakage_figures
+from attacks.figure import Figure, headline
 from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import run_attacks
 from attacks.view import ALL
@@ -100,9 +100,7 @@ def test_a_check_that_ends_in_an_error_leaves_no_verdict_beside_the_runs(tmp_pat
 
 
 def changed(run: Finished, **changes: Any) -> Finished:
-    """The run with these fields of its record changed; of leakage the rows."""
-    if "leakage" in changes:
-        changes["figures"] = [figure for row in changes.pop("leakage") for figure in leakage_figures(row)]
+    """The run with these fields of its record changed."""
     return run._replace(record=msgspec.structs.replace(run.record, **changes))
 
 
@@ -110,22 +108,28 @@ def read(name: str, run: Finished, question: Question | None = None) -> Estimate
     return MEASURES[name].read(run, question or Question())
 
 
-def row_of(record: Record, victim: str = ALL) -> Leakage:
-    return next(row for row in headline_rows(record.leakage) if (row.threat_model, row.victim) == ("collusion", victim))
+def figure_of(record: Record, metric: str = "err", victim: str = ALL, threat: str = "collusion") -> Figure:
+    asked = (metric, threat, victim)
+    return next(one for one in headline(record.rebuilt) if (one.metric, one.threat_model, one.victim) == asked)
+
+
+def guess_of(figure: Figure) -> float:
+    assert figure.baseline is not None
+    return figure.baseline.value
 
 
 # Figures.
 
 
 def test_a_figure_is_the_records_own_with_its_interval(finished: Finished) -> None:
-    record, row = finished.record, row_of(finished.record)
-    for name, expected in (("reconstruction.err", row.err), ("reconstruction.trr", row.trr)):
-        assert read(name, finished, COLLUSION) == expected
-        assert expected.method == (
-            "wilson, 6 leaks" if name.endswith("err") else f"wilson, best of {row.trr_compared}, 6 leaks"
-        )
+    record = finished.record
+    err, trr = (figure_of(record, metric) for metric in ("err", "trr"))
+    assert read("reconstruction.err", finished, COLLUSION) == err.estimate
+    assert read("reconstruction.trr", finished, COLLUSION) == trr.estimate
+    assert (err.estimate.method, trr.estimate.method) == ("wilson, 6 leaks", f"wilson, best of {trr.compared}, 6 leaks")
     single = read("reconstruction.err", finished, COLLUSION._replace(victim="hospital-3"))
-    assert (single.value, single.n) == (row_of(record, "hospital-3").err.value, row_of(record, "hospital-3").err.n)
+    expected = figure_of(record, "err", "hospital-3").estimate
+    assert (single.value, single.n) == (expected.value, expected.n)
     assert read("utility.hits@3", finished) == record.utility["hits@3"]
     assert read("bytes.total", finished).value == record.bytes.up + record.bytes.down
     by_round = zip(record.bytes.up_by_round[1:], record.bytes.down_by_round[1:], strict=True)
@@ -134,7 +138,7 @@ def test_a_figure_is_the_records_own_with_its_interval(finished: Finished) -> No
 
 def test_an_advantage_is_the_figure_shifted_by_the_guess(finished: Finished) -> None:
     whole, figure = (read(f"reconstruction.err{name}", finished, COLLUSION) for name in ("", "_advantage"))
-    guess = row_of(finished.record).err_baseline.value
+    guess = guess_of(figure_of(finished.record))
     assert guess > 0
     assert (figure.value, figure.low, figure.high) == pytest.approx(
         (whole.value - guess, whole.low - guess, whole.high - guess)
@@ -143,10 +147,12 @@ def test_an_advantage_is_the_figure_shifted_by_the_guess(finished: Finished) -> 
 
 def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
     """Noise on uploads must not make a federation look better than guessing is; the interval shown is the attack's own."""
+    guess = exact(0.3, 100)
     worse = msgspec.structs.replace(
-        row_of(finished.record), trr=proportion(1, 100), trr_prior=exact(0.3, 100), trr_attainable=0.9
-    )
-    run = changed(finished, leakage=[worse])
+        figure_of(finished.record, "trr"), estimate=proportion(1, 100), baseline=guess, guesses={"prior": guess},
+        attainable=0.9,
+    )  # fmt: skip
+    run = changed(finished, figures=[worse])
     assert read("reconstruction.trr", run, COLLUSION) == proportion(1, 100)
     below, above = (
         judge_limit(Limit("reconstruction.trr", "small", COLLUSION, allowed, 7), Runs({0: run}, None))
@@ -157,20 +163,20 @@ def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
         "0.0100 [0.0018, 0.0545] by the attack, but without embeddings the same adversary guesses 0.3000, which lies above 0.2000"
     )
     assert (above.status, above.measured) == ("pass", proportion(1, 100))
-    assert above.reached_by == worse.trr_by is not None
+    assert above.reached_by == worse.by is not None
 
 
 def test_what_was_not_attacked_is_not_measured(finished: Finished) -> None:
-    rows = finished.record.leakage
+    found = finished.record.rebuilt
     with pytest.raises(NotMeasured, match=r"no attack was run under collusion, leak 0.9"):
         read("reconstruction.trr", finished, Question("collusion", 0.9))
-    nothing = changed(finished, leakage=[msgspec.structs.replace(row, reason="no row crossed") for row in rows])
+    nothing = changed(finished, figures=[msgspec.structs.replace(one, reason="no row crossed") for one in found])
     with pytest.raises(NotMeasured, match="nothing to attack: no row crossed"):
         read("reconstruction.trr", nothing, COLLUSION)
     silent = {"hospital-3": "silent"}
     part = changed(
         finished,
-        leakage=[msgspec.structs.replace(row, num_attacked=1, reason=silent.get(row.victim)) for row in rows],
+        figures=[msgspec.structs.replace(one, num_attacked=1, reason=silent.get(one.victim)) for one in found],
     )
     with pytest.raises(NotMeasured, match=r"only 1 of 2 victims could be attacked \(hospital-3: silent\)"):
         read("reconstruction.trr", part, COLLUSION)
@@ -181,8 +187,9 @@ def test_what_was_not_attacked_is_not_measured(finished: Finished) -> None:
 
 
 def test_the_only_victim_stands_for_all(finished: Finished) -> None:
-    alone = changed(finished, leakage=[row for row in finished.record.leakage if row.victim == "hospital-2"])
-    assert read("reconstruction.err", alone, COLLUSION).value == row_of(finished.record, "hospital-2").err.value
+    alone = changed(finished, figures=[one for one in finished.record.rebuilt if one.victim == "hospital-2"])
+    expected = figure_of(finished.record, "err", "hospital-2").estimate.value
+    assert read("reconstruction.err", alone, COLLUSION).value == expected
 
 
 def test_membership_is_the_attacks_on_the_model_that_gives_more_away(finished: Finished) -> None:
@@ -448,9 +455,11 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
     err = proportion(int(scores.loc[entities, "right"].sum()), count)
     leaky = changed(
         finished,
-        leakage=[
-            msgspec.structs.replace(row, err=err) if (row.threat_model, row.victim) == ("collusion", ALL) else row
-            for row in record.leakage
+        figures=[
+            msgspec.structs.replace(one, estimate=err)
+            if (one.metric, one.threat_model, one.victim) == ("err", "collusion", ALL)
+            else one
+            for one in record.rebuilt
         ],
     )
     found = worse_by(leaky._replace(scores=scores), then, key, "reconstruction.err", COLLUSION)
@@ -475,30 +484,25 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
 
 def with_err(run: Finished, err: Estimate, guess: float, by: str) -> Finished:
     """The run where this is the ERR of all victims together under collusion."""
-    found = {"err": err, "err_by": by, "err_baseline": exact(guess, err.n)}
-    rows = [
-        msgspec.structs.replace(row, **found)
-        if (row.threat_model, row.victim, row.inference) == ("collusion", ALL, "strongest")
-        else row
-        for row in run.record.leakage
-    ]
-    return changed(run, leakage=rows)
+    replaced = figure_of(run.record)
+    found = msgspec.structs.replace(replaced, estimate=err, by=by, baseline=exact(guess, err.n))
+    return changed(run, figures=[found if one is replaced else one for one in run.record.rebuilt])
 
 
 def test_a_guess_that_got_better_is_worse_and_no_count_of_items(project: Path, finished: Finished) -> None:
     """The adversary takes the guess where it beats the attack; which items that gets right is not known."""
-    then, row = then_of(project), row_of(finished.record)
-    guess = proportion(round(0.9 * row.err.n), row.err.n)
+    then, err = then_of(project), figure_of(finished.record).estimate
+    guess = proportion(round(0.9 * err.n), err.n)
     found = worse_by(with_err(finished, guess, guess.value, "baseline"), then, ERR, "reconstruction.err", COLLUSION)
-    assert (found.value, found.method) == (pytest.approx(guess.value - row.err.value), "two samples")
+    assert (found.value, found.method) == (pytest.approx(guess.value - err.value), "two samples")
     assert found.low < found.value - 0.01
 
 
 def test_what_embeddings_add_may_not_grow_where_the_figure_stays(project: Path, finished: Finished) -> None:
     """A defense under which the adversary guesses as much as it finds without: ERR does not tell that it was taken out."""
-    then, row = then_of(project), row_of(finished.record)
-    bare = with_err(finished, row.err, row.err_baseline.value - 0.1, "attack")
-    assert worse_by(bare, then, ERR, "reconstruction.err", COLLUSION) == exact(0.0, row.err.n)
+    then, figure = then_of(project), figure_of(finished.record)
+    bare = with_err(finished, figure.estimate, guess_of(figure) - 0.1, "attack")
+    assert worse_by(bare, then, ERR, "reconstruction.err", COLLUSION) == exact(0.0, figure.estimate.n)
     key = ERR.replace("err", "err_advantage")
     found = worse_by(bare, then, key, "reconstruction.err_advantage", COLLUSION)
     assert (found.value, found.method) == (pytest.approx(0.1), "paired, linked")
@@ -676,11 +680,11 @@ def test_an_advantage_is_what_is_left_above_the_guess(
     defense: str, threat: str, status: str, finished: Finished
 ) -> None:
     """With a private alignment the guess is the defense's own, and a limit must go on to break when it is taken out."""
-    figure = proportion(500, 10_000)
-    row = msgspec.structs.replace(
-        row_of(finished.record), threat_model=threat, err=figure, err_baseline=exact(0.05, 10_000), err_attainable=0.1
-    )
-    run = changed(finished, leakage=[row], spec=finished.record.spec.replace(defense=defense))
+    figure = msgspec.structs.replace(
+        figure_of(finished.record), threat_model=threat, estimate=proportion(500, 10_000), baseline=exact(0.05, 10_000),
+        attainable=0.1,
+    )  # fmt: skip
+    run = changed(finished, figures=[figure], spec=finished.record.spec.replace(defense=defense))
     limit = Limit("reconstruction.err_advantage", "small", Question(threat, 0.5), 0.06, 7)
     verdict = judge_limit(limit, Runs({0: run}, None))
     assert (verdict.status, verdict.attainable) == (status, pytest.approx(0.1 if status == "pass" else 0.05))
@@ -691,13 +695,13 @@ def test_a_limit_below_the_ceiling_fails_where_the_attack_reaches_it(
     right: int, status: str, finished: Finished
 ) -> None:
     """Every leaked entity was named: no larger sample of them would settle a limit of .49."""
-    figure = proportion(right, 200, attainable=0.5)
-    row = msgspec.structs.replace(
-        row_of(finished.record), err=figure, err_baseline=exact(0.01, 200), err_attainable=0.5
+    err = proportion(right, 200, attainable=0.5)
+    figure = msgspec.structs.replace(
+        figure_of(finished.record), estimate=err, baseline=exact(0.01, 200), attainable=0.5
     )
     limit = Limit("reconstruction.err", "small", COLLUSION, 0.49, 7)
-    verdict = judge_limit(limit, Runs({0: changed(finished, leakage=[row])}, None))
-    assert (verdict.status, verdict.measured) == (status, figure)
+    verdict = judge_limit(limit, Runs({0: changed(finished, figures=[figure])}, None))
+    assert (verdict.status, verdict.measured) == (status, err)
     assert bool(verdict.evidence)
 
 
@@ -776,22 +780,21 @@ def test_the_victims_own_data_are_spelt_out_only_when_asked_for(finished: Finish
 
 def test_table_record_report_and_verdict_print_the_same_interval(project: Path, finished: Finished) -> None:
     """Of TRR under identifiers, which the policy limits."""
-    row = next(
-        one for one in headline_rows(finished.record.leakage) if (one.threat_model, one.victim) == ("identifiers", ALL)
-    )
+    figure = figure_of(finished.record, "trr", threat="identifiers")
+    trr = figure.estimate
     _, (verdict,) = judged(project, "  reconstruction.trr: {max: 0.9, threat: identifiers}")
     judged_on = msgspec.convert(verdict["measured"], Estimate)
-    assert judged_on == row.trr
-    assert row.trr.method.endswith(" leaks")
+    assert judged_on == trr
+    assert trr.method.endswith(" leaks")
 
     console = Console(width=200, record=True, file=io.StringIO())
     print_sheets(console, attack_sheets(finished.record.figures))
-    assert interval(row.trr) in console.export_text()
+    assert interval(trr) in console.export_text()
     page = render(assemble([Run("one", finished.record, finished.scores)]))
-    assert interval(row.trr) in page
+    assert interval(trr) in page
     listed = figures({"one": finished.record})
     chosen = (
-        (listed["threat_model"] == "identifiers") & (listed["variant"] == row.inference) & (listed["metric"] == "trr")
+        (listed["threat_model"] == "identifiers") & (listed["variant"] == figure.variant) & (listed["metric"] == "trr")
     )
     (cells,) = listed[chosen & (listed["victim"] == ALL)][["low", "value", "high"]].to_numpy().tolist()
-    assert cells == [row.trr.low, row.trr.value, row.trr.high]
+    assert cells == [trr.low, trr.value, trr.high]

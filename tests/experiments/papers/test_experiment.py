@@ -401,7 +401,7 @@ def test_every_cell_is_a_run_of_its_own_and_the_table_says_what_is_missing(ran: 
         ("TransE FedR two", "done", [0]), ("TransE FedR absent", "not at hand", []), ("TransE FedR three", "not run", []),
     ]  # fmt: skip
     record = read_record(out / "TransE-FedE-two-seed0" / "record.json")
-    assert (record.spec.clients, record.spec.algorithm, record.leakage) == (2, "fede", [])
+    assert (record.spec.clients, record.spec.algorithm, record.figures) == (2, "fede", [])
     mrr = figure_of(table, "TransE FedE two", "mrr")
     assert mrr.ours == record.utility["mrr"]
     assert mrr.difference == pytest.approx(record.utility["mrr"].value - 0.5)
@@ -544,9 +544,9 @@ def test_an_attack_where_the_file_asks_for_one(tmp_path: Path) -> None:
     path = write(tmp_path, re.sub(r"mrr: 0\.5", "err: 0.5, trr: 0.25", text))
     table = run_experiment(path, out=tmp_path / "out", observe=quiet, only="FedE two").table
     record = read_record(tmp_path / "out" / "TransE-FedE-two-seed0" / "record.json")
-    (row,) = (one for one in record.leakage if one.victim in ("all", "hospital-2") and one.inference == "cosine")
-    assert figure_of(table, "TransE FedE two", "err").ours == row.err
-    assert figure_of(table, "TransE FedE two", "trr").difference == row.trr.value - 0.25
+    err, trr = (one for one in record.rebuilt if one.victim in ("all", "hospital-2") and one.variant == "cosine")
+    assert figure_of(table, "TransE FedE two", "err").ours == err.estimate
+    assert figure_of(table, "TransE FedE two", "trr").difference == trr.estimate.value - 0.25
     # A record that was not attacked is no finished cell of this file.
     unattacked = Results(attack=True)
     unattacked.add(msgspec.structs.replace(record, figures=[]))

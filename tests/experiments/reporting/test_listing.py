@@ -288,10 +288,10 @@ def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_figures_and_curves_for_trackers(records: dict[str, Record]) -> None:
     fede = records["fede"]
     attack = ("strongest", "collusion", 0.5, "all")
-    row = next(row for row in fede.leakage if (row.inference, row.threat_model, row.leak, row.victim) == attack)
+    err, trr = (one for one in fede.rebuilt if (one.variant, one.threat_model, one.leak, one.victim) == attack)
     found = final_figures(fede)
-    assert found["err/collusion/leak_0.5"] == row.err.value
-    assert found["trr_advantage/collusion/leak_0.5"] == row.trr_advantage
+    assert found["err/collusion/leak_0.5"] == err.estimate.value
+    assert found["trr_advantage/collusion/leak_0.5"] == trr.advantage
     assert found["hits_at_10"] == fede.utility["hits@10"].value
     assert not any(name.startswith("err") for name in final_figures(records["single"]))
     by_round = dict(curves(fede))

@@ -85,7 +85,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
         case: (out / folder_name(case) / "checkpoint.safetensors").stat().st_mtime_ns for case in written
     }
     again = decode_stored((out / COMPARISON_FILE).read_bytes(), Comparison)
-    assert [case.record.leakage for case in again.cases] == [case.record.leakage for case in comparison.cases]
+    assert [case.record.figures for case in again.cases] == [case.record.figures for case in comparison.cases]
 
 
 @pytest.mark.parametrize(

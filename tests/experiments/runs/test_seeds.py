@@ -50,11 +50,12 @@ def test_the_record_has_every_figure_over_both(several: tuple[Path, str]) -> Non
     assert made.figures["utility.mrr"] == OverSeeds(over_seeds(mrr), [one.value for one in mrr])
     assert made.figures["utility.mrr"].over.value == pytest.approx(sum(one.value for one in mrr) / 2)
     assert made.figures["utility.mrr"].over.method.endswith(", 2 seeds")
-    rows = [
-        row for record in records for row in record.leakage
-        if (row.threat_model, row.victim, row.inference) == ("identifiers", "all", "strongest")
+    asked = ("trr", "identifiers", "all", "strongest")
+    found = [
+        one.estimate.value for record in records for one in record.rebuilt
+        if (one.metric, one.threat_model, one.victim, one.variant) == asked
     ]  # fmt: skip
-    assert made.figures["reconstruction.trr/identifiers/1/all"].values == [row.trr.value for row in rows]
+    assert made.figures["reconstruction.trr/identifiers/1/all"].values == found
     assert made.figures["bytes.total"].values == [record.bytes.up + record.bytes.down for record in records]
     assert made.figures == figures_over(records)
 

@@ -57,7 +57,7 @@ class TestRuns:
             attack_folder(Path(), msgspec.structs.replace(SPEC, leak=(1.0,), threat=("identifiers",))).as_posix()
         }
         (record,) = [read_record(path) for path in (run / ATTACKS).rglob(RECORD_FILE)]
-        assert {(row.threat_model, row.leak) for row in record.leakage} == {("identifiers", 1.0)}
+        assert {(one.threat_model, one.leak) for one in record.rebuilt} == {("identifiers", 1.0)}
 
     def test_the_same_attack_finds_its_record_and_says_so(self, run: Path) -> None:
         for options in ([], ["--leak", "1"]):
@@ -101,7 +101,7 @@ class TestRuns:
         assert (status, err) == (2, f"fkgsec: {tmp_path}/out/record.json: is of another run or attack{ASKS}\n")
         assert contents(tmp_path / "out") == before
         assert fkgsec("attack", "--run", run, "--leak", "0.3", "--out", tmp_path / "out", "--overwrite")[0] == 0
-        assert {row.leak for row in read_record(tmp_path / "out" / RECORD_FILE).leakage} == {0.3}
+        assert {one.leak for one in read_record(tmp_path / "out" / RECORD_FILE).rebuilt} == {0.3}
 
     def test_a_comparison_of_other_cases(self, tmp_path: Path) -> None:
         command = [

@@ -28,8 +28,10 @@ def test_equals_cross_entropy_of_dense_labels(
     expected = binary_cross_entropy(torch.sigmoid(queries @ entities.T), labels)
     expected.backward()
 
-    found = one_to_all_loss(queries, entities, position, member, label_smoothing=label_smoothing)
+    loss, query_gradient, entity_gradient = one_to_all_loss(
+        queries, entities, position, member, label_smoothing=label_smoothing
+    )
 
-    assert found.loss == pytest.approx(expected.item(), rel=1e-12)
-    torch.testing.assert_close(found.query_gradient, queries.grad)
-    torch.testing.assert_close(found.entity_gradient, entities.grad)
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(query_gradient, queries.grad)
+    torch.testing.assert_close(entity_gradient, entities.grad)

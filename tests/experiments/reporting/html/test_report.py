@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.figure import Figure
-from attacks.reconstruction.leakage import Leakage, headline_rows, items_of, leakage_figures
+from attacks.figure import headline
+from attacks.reconstruction.leakage import items_behind
 from experiments.cli.main import app
 from experiments.reporting.frames import each_victim
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
@@ -246,11 +246,6 @@ def test_what_adds_most_to_its_baseline_stands_first_without_any_script(page: Pa
         assert added == pytest.approx(sorted(added, reverse=True))
 
 
-def figures_of(rows: Iterable[Leakage]) -> list[Figure]:
-    """What a record holds of these rows."""
-    return [figure for row in rows for figure in leakage_figures(row)]
-
-
 def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs: list[Run], page: Page) -> None:
     for name in CASES:
         record, scores = by_name(runs, name)
@@ -262,16 +257,13 @@ def test_relations_agree_with_a_naive_count_and_sensitive_ones_stand_first(runs:
         assert {row[0] for row in body} == set(scores["relation"].dropna())
         assert [row[1] == "sensitive" for row in body] == sorted((row[0] in sensitive for row in body), reverse=True)
         counts: Counter[tuple[str, str, bool]] = Counter()
-        for best in (row for row in headline_rows(record.leakage) if row.victim == "all" and not row.reason):
-            for one in items_of(scores, best, "triple").itertuples():
+        found = [one for one in headline(record.rebuilt) if (one.victim, one.metric) == ("all", "trr")]
+        for best in (one for one in found if not one.reason):
+            for one in items_behind(best, scores).itertuples():
                 groups = ["all relations", *(["sensitive relations"] if one.relation in sensitive else [])]
                 for group in (one.relation, *groups):
                     counts[f"{one.threat_model}, leak {one.leak:g}", group, bool(one.right)] += 1
-        whole = {
-            f"{row.threat_model}, leak {row.leak:g}": row.trr
-            for row in headline_rows(record.leakage)
-            if row.victim == "all"
-        }
+        whole = {f"{one.threat_model}, leak {one.leak:g}": one.estimate for one in found}
         for row in rows[1:]:
             for attack in attacks:
                 cell = row[rows[0].index(attack)]
@@ -325,14 +317,9 @@ def test_examples_are_what_the_scores_say_and_follow_the_rule(runs: list[Run]) -
 def test_the_surest_claims_are_chosen_sensitive_ones_first(runs: list[Run]) -> None:
     """Under collusion scores differ: no sensitive claim that was left out is surer than one that is shown."""
     record, scores = by_name(runs, "none")
-    rows = [row for row in record.leakage if row.threat_model == "collusion"]
-    (found,) = (
-        assemble([Run("none", msgspec.structs.replace(record, figures=figures_of(rows)), scores)])
-        .federations[0]
-        .examples
-    )
-    (best,) = (row for row in headline_rows(rows) if row.victim == "all")
-    chosen = pd.concat([items_of(scores, best, "entity"), items_of(scores, best, "triple")])
+    rebuilt = [one for one in record.rebuilt if one.threat_model == "collusion"]
+    (found,) = assemble([Run("none", msgspec.structs.replace(record, figures=rebuilt), scores)]).federations[0].examples
+    chosen = pd.concat([items_behind(one, scores) for one in headline(rebuilt) if one.victim == "all"])
     score = {(one.victim, one.head): one.score for one in chosen.itertuples() if one.item == "entity"}
     wrong = {
         (one.victim, one.guessed_head, one.guessed_relation, one.guessed_tail): min(
@@ -349,7 +336,7 @@ def test_the_surest_claims_are_chosen_sensitive_ones_first(runs: list[Run]) -> N
 def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run]) -> None:
     """Two relations link a pair and the adversary says "owes" for both: one claim, which is right. Sensitive ones lead."""
     record = runs[0].record
-    rows = [row for row in record.leakage if (row.victim, row.threat_model) == ("hospital-2", "collusion")]
+    rebuilt = [one for one in record.rebuilt if (one.victim, one.threat_model) == ("hospital-2", "collusion")]
     data = msgspec.structs.replace(record.data, sensitive=["fears"])
     common = {"victim": "hospital-2", "threat_model": "collusion", "leak": 0.5}
     items: list[dict[str, Any]] = [
@@ -368,7 +355,7 @@ def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run
         )
     ]  # fmt: skip
     scores = pd.DataFrame([item | common for item in items])
-    run = Run("planted", msgspec.structs.replace(record, figures=figures_of(rows), data=data), scores)
+    run = Run("planted", msgspec.structs.replace(record, figures=rebuilt, data=data), scores)
     (found,) = assemble([run]).federations[0].examples
     words = [[(one.claim, one.truth, one.score) for one in group] for group in (found.right, found.wrong)]
     assert words == [
@@ -548,11 +535,11 @@ def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
         record.data, name=NASTY, warnings=[NASTY], sensitive=[NASTY],
         clients={f"{NASTY}{name}": sizes for name, sizes in record.data.clients.items()},
     )  # fmt: skip
-    rows = [
+    rebuilt = [
         msgspec.structs.replace(
-            row, colluder=NASTY, victim=row.victim if row.victim == "all" else f"{NASTY}{row.victim}"
+            one, colluder=NASTY, victim=one.victim if one.victim == "all" else f"{NASTY}{one.victim}"
         )
-        for row in record.leakage
+        for one in record.rebuilt
     ]
     renamed = scores.assign(victim=NASTY + scores["victim"])
     for name in ("head", "tail", "guessed_head", "guessed_tail", "relation", "guessed_relation"):
@@ -560,7 +547,7 @@ def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
     spec = msgspec.structs.replace(record.spec, data=NASTY)
     where = msgspec.structs.replace(record.environment, command=NASTY, device=NASTY)
     record = msgspec.structs.replace(
-        record, data=data, figures=figures_of(rows), spec=spec, environment=where, protection=[NASTY],
+        record, data=data, figures=rebuilt, spec=spec, environment=where, protection=[NASTY],
     )  # fmt: skip
     page = page_of(Run(NASTY, record, renamed))
     assert sum(tag == "script" for tag, _ in page.elements) == 1
