@@ -545,38 +545,6 @@ class StopAfter(Observer):
             raise Stop
 
 
-@pytest.mark.parametrize(
-    "defense",
-    [
-        "psu,secagg",
-        "secagg:bits=64,cipher=chacha20",
-        "psu,secagg:dropout=0.25",
-        "psu,secagg,suppress:t=3",
-        "dp:clip=0.5,epsilon=5,unit=row",
-        "psu,secagg:dropout=0.1,suppress:t=2,dp:clip=0.5,epsilon=5",
-    ],
-)
-@pytest.mark.parametrize(("algorithm", "stop"), [("fede", 1), ("fedr", 3)])
-def test_a_resumed_run_equals_one_that_was_not_stopped(
-    algorithm: str,
-    defense: str,
-    stop: int,
-    graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
-    tmp_path: Path,
-) -> None:
-    options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=2)
-    whole = run_federation(graph(5), options, make_transport=make_transport)
-    with pytest.raises(Stop):
-        run_federation(
-            graph(5), options, tmp_path, StopAfter(stop), checkpoint_every_s=0, make_transport=make_transport
-        )
-    resumed = run_federation(graph(5), options, tmp_path, make_transport=make_transport)
-    assert everything(resumed) == everything(whole)
-    finished = run_federation(graph(5), options, tmp_path, StopAfter(0), make_transport=make_transport)
-    assert everything(finished) == everything(whole)
-
-
 def test_a_round_of_too_few_after_a_resume_is_the_same_round(
     graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
 ) -> None:
