@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from fkgsec.kge.local.result import KgeResult
 from torch import Tensor
 
 from defenses import KINDS, make_transport
@@ -29,7 +30,6 @@ from fkgsec.federation.settings import SettingField, fields_of
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
-from fkgsec.kge.local.result import KgeResult
 from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.kge.options import NUM_NEGATIVES
 from protocols.noise.accounting import Guarantee
