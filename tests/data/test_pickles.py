@@ -244,7 +244,7 @@ def test_truncated(tmp_path: Path, keep: float) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.pkl: cannot be read \(No such file or directory\)$"):
+    with pytest.raises(DataError, match=r"none\.pkl: cannot be read"):
         read_fede_pickle(tmp_path / "none.pkl")
 
 

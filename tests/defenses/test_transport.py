@@ -82,9 +82,7 @@ def weighted_alike(defense: str, options: FederationOptions) -> Transport:
 
 def test_noise_in_the_ring_is_for_weights_of_one(options: FederationOptions) -> None:
     rows = {party: torch.zeros(len(names), 4) for party, names in HELD.items()}
-    with pytest.raises(
-        SpecError, match=r"noise discrete is for weights of 1; entities has clients of weight 11; take noi"
-    ):
+    with pytest.raises(SpecError, match=r"noise discrete is for weights of 1"):
         weighted("secagg,dp:clip=1,epsilon=8", options, rows)
     weighted("secagg,dp:clip=1,epsilon=8,noise=gaussian", options, rows)
 

@@ -199,14 +199,12 @@ class TestBestRelation:
 
 class TestBadArguments:
     def test_unknown_model(self) -> None:
-        with pytest.raises(
-            SpecError, match=r"^model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'$"
-        ):
+        with pytest.raises(SpecError, match=r"^model must .*got 'transh'"):
             KgeModel("transh")  # pyright: ignore[reportArgumentType]
 
     @pytest.mark.parametrize("dim", [0, -3])
     def test_no_dimension(self, dim: int) -> None:
-        with pytest.raises(SpecError, match=rf"^dim must be at least 1; got {dim}$"):
+        with pytest.raises(SpecError, match=rf"^dim must .*got {dim}"):
             KgeModel(dim=dim)
 
     @pytest.mark.parametrize(
