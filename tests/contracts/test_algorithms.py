@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from fkgsec.kge.local.result import KgeResult
 from torch import Tensor
 
 from defenses import KINDS, make_transport
@@ -31,7 +30,7 @@ from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
 from fkgsec.kge.models import ENCODERS, MODELS
-from fkgsec.kge.options import NUM_NEGATIVES
+from fkgsec.kge.options import NUM_NEGATIVES, KgeResult
 from protocols.noise.accounting import Guarantee
 from tests.contracts.test_defenses import ALONE
 
