@@ -152,9 +152,9 @@ def test_a_folder_is_made_before_training(tmp_path: Path) -> None:
 
 def test_what_functions_refuse() -> None:
     graph = generate_consortium(clients=2, size=400, seed=0)
-    with pytest.raises(DataError, match=r"^graph must be a KnowledgeGraph; got FederatedGraph; it is divided already$"):
+    with pytest.raises(DataError, match=r"^graph must .*got FederatedGraph; it is divided already"):
         partition(graph, "triples", 2, 0)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=r"^options must be those of a task, such as KgeOptions\(\); got dict$"):
+    with pytest.raises(SpecError, match=r"^options must .*got dict"):
         run_federation(graph, {"rounds": 3})  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"give make_transport=defenses.make_transport$"):
         run_federation(graph, KgeOptions(defense="secagg", rounds=1))

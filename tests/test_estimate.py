@@ -57,7 +57,7 @@ class TestProportion:
 
     @pytest.mark.parametrize(("successes", "n"), [(-1, 10), (11, 10), (1, 0), (0, -1), (math.nan, 10)])
     def test_impossible_counts(self, successes: float, n: int) -> None:
-        with pytest.raises(ValueError, match=rf"^successes must lie in 0\.\.{n}; got {successes}$"):
+        with pytest.raises(ValueError, match=rf"^successes must .*got {successes}"):
             estimate.proportion(successes, n)
 
 

@@ -118,5 +118,5 @@ def test_what_cannot_be_is_refused() -> None:
             run_attacks(result, AttackOptions(colluder=who))
     with pytest.raises(SpecError, match="names a value twice: hospital-1, hospital-1"):
         AttackOptions(colluder=("hospital-1", "hospital-1"))
-    with pytest.raises(SpecError, match="colluder must be one client where graphs are classified; got a, b"):
+    with pytest.raises(SpecError, match=r"colluder must .*got a, b"):
         GraphAttackOptions(colluder=("a", "b"))

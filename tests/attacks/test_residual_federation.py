@@ -140,19 +140,6 @@ class TestTwoClients:
         assert tolerance(view.secure["entities"]) < 2e-6
         assert (claims.certainty == 1).all()
 
-    def test_what_was_not_leaked_is_still_hidden(self) -> None:
-        """The other way round, so that the test above can fail: there the colluder's part is in the way."""
-        result = federate(2)
-        claims = entity_claims(view_of(result, leak=0.5))["hospital-2"]
-        names = np.array(result.row_names["entities"], dtype=object)[claims.rows]
-        ours = [
-            name is None and other in shared_entities(result, "hospital-2")
-            for name, other in zip(claims.names, names, strict=True)
-        ]
-        assert sum(ours) > 50
-        distance = np.abs(claims.embeddings[ours].numpy() - own_rows(result, "hospital-2", names[ours])).max(axis=1)
-        assert (distance > 1e-4).all()
-
     def test_everything_that_the_colluder_knows_is_named(self) -> None:
         result = federate(2)
         rows, _ = attack(result)
@@ -220,9 +207,15 @@ class TestMoreClients:
         assert certain[0] == 1
         assert certain[-1] < 0.25
 
-    @pytest.mark.parametrize("threat", ["collusion", "identifiers"])
-    @pytest.mark.parametrize("leak", [0.5, 1.0])
-    @pytest.mark.parametrize(("clients", "defense"), [(2, PROTECTED), (3, DROPPING), (3, "secagg"), (5, PROTECTED)])
+    @pytest.mark.parametrize(
+        ("threat", "leak", "clients", "defense"),
+        [
+            ("collusion", 0.5, 2, PROTECTED),
+            ("identifiers", 1.0, 3, DROPPING),
+            ("identifiers", 0.5, 3, "secagg"),
+            ("collusion", 1.0, 5, PROTECTED),
+        ],
+    )
     def test_sources_sum_to_the_right_entities(self, threat: str, leak: float, clients: int, defense: str) -> None:
         rows, items = attack(federate(clients, defense, rounds=4), threat, leak)
         for victim, row in rows.items():
@@ -584,14 +577,6 @@ class TestSuppression:
         claimed = np.unique(np.concatenate([claims.rows for claims in entity_claims(view).values()]))
         assert claimed.tolist() == np.nonzero((counts >= 2) & truth[1:].any(axis=0))[0].tolist()
 
-    @pytest.mark.parametrize("leak", [0.5, 1.0])
-    def test_claims_that_are_certain_are_right(self, leak: float) -> None:
-        result = federate(3, SUPPRESSING)
-        for victim, claims in entity_claims(view_of(result, leak=leak)).items():
-            names = np.array(result.row_names["entities"], dtype=object)[claims.rows[claims.certainty == 1]]
-            assert len(names) > 50
-            assert set(names) <= held_by_name(result)[victim]
-
     def test_two_clients_gain_nothing_from_it(self) -> None:
         """Rows that both hold are sent, and these are all that the colluder can name."""
         result = federate(2, SUPPRESSING)
@@ -657,14 +642,6 @@ def test_suppressed_rows_are_no_equation(clients: int, threshold: int, seed: int
     result = federate(clients, defense, rounds=5, seed=seed)
     for leak in (0.5, 1.0):
         assert_nothing_certain_is_wrong(result, view_of(result, leak=leak))
-
-
-def test_the_latest_opened_sum_is_kept() -> None:
-    result = federate(3, "psu,secagg:threshold=3,dropout=0.2", rounds=6, seed=3)
-    survivors = [entry.num_survivors for entry in result.rounds]
-    opened = [number for number, count in enumerate(survivors) if count and number <= result.best_round]
-    assert 0 in survivors[1:], "the schedule of this seed has no void round; take another seed"
-    assert view_of(result).secure["entities"].opened[0].round == max(opened)
 
 
 def test_a_victim_in_no_sum_has_a_reason() -> None:

@@ -211,15 +211,11 @@ class TestDataFolder:
     def test_files_are_checked(self, toy: catalogue.Dataset, tmp_path: Path) -> None:
         file = put(tmp_path) / "Toy/valid.txt"
         file.write_bytes(b"e0\tr\te22\n")
-        with pytest.raises(
-            DataError, match=r"valid\.txt: not the file of Toy, expected 8 bytes, found 9 bytes; to use"
-        ):
+        with pytest.raises(DataError, match=r"valid\.txt: not the file of Toy, expected 8 bytes, found 9 bytes"):
             catalogue.locate("Toy", tmp_path)
         file.write_bytes(b"e0\tr\te3\n")
         expected, found = toy.files[1].sha256, hashlib.sha256(b"e0\tr\te3\n").hexdigest()
-        with pytest.raises(
-            DataError, match=rf"not the file of Toy, expected sha256 {expected}, found sha256 {found}; "
-        ):
+        with pytest.raises(DataError, match=rf"not the file of Toy, expected sha256 {expected}, found sha256 {found}"):
             catalogue.locate("Toy", tmp_path)
         file.unlink()
         with pytest.raises(DataError, match=r"valid\.txt: missing, Toy needs it$"):
@@ -291,7 +287,7 @@ class TestDownload:
 
     def test_a_lasting_refusal_is_not(self, toy: catalogue.Dataset, server: Server) -> None:
         server.statuses = [403]
-        with pytest.raises(DataError, match=r"cannot download http://127\S+/toy/train\.txt \(HTTP status 403\); "):
+        with pytest.raises(DataError, match=r"cannot download http://127\S+/toy/train\.txt \(HTTP status 403\)"):
             fetch()
         assert len(server.asked) == 1
 
@@ -299,9 +295,7 @@ class TestDownload:
         self, toy: catalogue.Dataset, server: Server, tmp_path: Path
     ) -> None:
         server.break_after_bytes = [10] * download.ATTEMPTS
-        with pytest.raises(
-            DataError, match=r"train\.txt \(the connection was closed early\); try again later, or place"
-        ):
+        with pytest.raises(DataError, match=r"train\.txt \(the connection was closed early\)"):
             fetch()
         assert (tmp_path / "cache/fkgsec/Toy/train.txt.part").stat().st_size == 10 * download.ATTEMPTS
         assert not (tmp_path / "cache/fkgsec/Toy/train.txt").exists()

@@ -45,7 +45,7 @@ def test_escrowed_triples_are_nowhere_left_and_no_vocabulary_shrinks() -> None:
     assert not np.array_equal(
         escrowed["hospital-1"], split_escrow(GRAPH, 0.1, np.random.default_rng(1))[1]["hospital-1"]
     )
-    with pytest.raises(SpecError, match=r"share must lie in \(0, 0\.5\]; got 0"):
+    with pytest.raises(SpecError, match=r"share must .*got 0"):
         split_escrow(GRAPH, 0, np.random.default_rng(0))
 
 
@@ -71,7 +71,7 @@ def test_a_sealed_escrow_is_read_back_and_any_change_is_named(tmp_path: Path) ->
     with pytest.raises(DataError, match="was changed since it was sealed"):
         read_escrow(path, kept)
     path.write_bytes(msgspec.json.encode(sealed))
-    with pytest.raises(DataError, match=r"belongs to data .*; the run was trained on"):
+    with pytest.raises(DataError, match=r"belongs to data .*"):
         read_escrow(path, GRAPH)
     for damaged in (b"{}", b'{"data_hash": "\xe9"}'):
         path.write_bytes(damaged)

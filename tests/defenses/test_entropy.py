@@ -341,5 +341,5 @@ def test_a_checkpoint_without_entropy_is_refused(
 
 
 def test_a_negative_protocol_seed_is_refused() -> None:
-    with pytest.raises(SpecError, match="protocol_seed must be at least 0; got -1"):
+    with pytest.raises(SpecError, match=r"protocol_seed must .*got -1"):
         FederationOptions(protocol_seed=-1)

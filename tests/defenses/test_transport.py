@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
 from fkgsec.federation.disk import frames
-from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import algorithms_of
@@ -83,9 +82,7 @@ def weighted_alike(defense: str, options: FederationOptions) -> Transport:
 
 def test_noise_in_the_ring_is_for_weights_of_one(options: FederationOptions) -> None:
     rows = {party: torch.zeros(len(names), 4) for party, names in HELD.items()}
-    with pytest.raises(
-        SpecError, match=r"noise discrete is for weights of 1; entities has clients of weight 11; take noi"
-    ):
+    with pytest.raises(SpecError, match=r"noise discrete is for weights of 1"):
         weighted("secagg,dp:clip=1,epsilon=8", options, rows)
     weighted("secagg,dp:clip=1,epsilon=8,noise=gaussian", options, rows)
 
@@ -178,39 +175,6 @@ def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
     _, most = traced_bytes(lambda: transport.broadcast(1, "entities", list(rows)))
     assert most < 12 * TABLE_BYTES
     assert sum(len(frame) > TABLE_BYTES for frame in transport.channel.transcript.frames[1]) == 24
-
-
-class Stop(Exception):
-    """Ends a run from inside, as a kill would."""
-
-
-class StopAtTheThird(Observer):
-    def round_started(self, round: int, num_steps: int) -> None:
-        if round == 3:
-            raise Stop
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "defense"),
-    [
-        ("fede-svd", "psu,secagg,suppress:t=2"),
-        ("fede-svd", "dp:clip=0.5,epsilon=5"),
-        ("pfedeg", "dp:clip=0.5,epsilon=5"),
-        ("feds", "secagg:dropout=0.25"),
-    ],
-)
-def test_what_clients_remember_goes_on_after_a_stop(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
-) -> None:
-    own = {"rank": 1, "columns": 2} if algorithm == "fede-svd" else {}
-    options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=4, **own)
-    whole = run_federation(graph(4), options, make_transport=make_transport)
-    with pytest.raises(Stop):
-        run_federation(graph(4), options, tmp_path, StopAtTheThird(), 0.0, make_transport)
-    resumed = run_federation(graph(4), options, tmp_path, make_transport=make_transport)
-    for one, other in zip(resumed.tables, whole.tables, strict=True):
-        assert torch.equal(one.entities, other.entities)
-    assert resumed.transcript.frames == whole.transcript.frames
 
 
 def test_a_personal_mean_under_local_noise(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:

@@ -184,7 +184,7 @@ def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph],
     run = run_federation(graph(3), options)
     with pytest.raises(SpecError, match="colluders=1 does not apply to a run without a defense"):
         unlearn(run, asked(graph(3), 0), UnlearnOptions(method="finetune", colluders=1))
-    with pytest.raises(SpecError, match="colluders must be at least 0; got -1"):
+    with pytest.raises(SpecError, match=r"colluders must .*got -1"):
         UnlearnOptions(colluders=-1)
 
 

@@ -36,5 +36,5 @@ def test_it_trains_by_its_settings_and_a_spec_reads_them(request: pytest.Fixture
         runs[leash] = run_federation(graph, spec.federation_options()).rounds[-1].loss
     plain = FederationOptions(algorithm="fede", dim=8, rounds=2, device="cpu")
     assert run_federation(graph, plain).rounds[-1].loss == runs[0.0] != runs[50.0]
-    with pytest.raises(SpecError, match=r"decay must be above 0 and at most 1; got 0"):
+    with pytest.raises(SpecError, match=r"decay must .*got 0"):
         make_spec(None, {"algorithm": "leash", "decay": 0})

@@ -219,7 +219,7 @@ def test_a_small_file_holds_its_tensors_as_they_are(filled: bool, tmp_path: Path
 
 def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "state", {"a": torch.ones(2)}, Progress("run", schema=9))
-    with pytest.raises(RunError, match="checkpoint schema 9; this version reads 1 to 4"):
+    with pytest.raises(RunError, match="checkpoint schema 9"):
         checkpoint.load(tmp_path / "state", "run")
 
 

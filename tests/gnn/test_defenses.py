@@ -15,9 +15,6 @@ from fkgsec.graphs.sets import FederatedGraphs
 SMALL = GnnOptions(width=8, rounds=1, batch_size=16, device="cpu", seed=6)
 NOISE = "dp:epsilon=8,clip=0.5"
 SUMMED = {
-    "fedavg": {},
-    "fedper": {},
-    "fedprox-gc": {},
     "fedstar": {},
     "cefgl": {"exchange": 1.0},
     "cefgl, both": {"exchange": 1.0, "upload": "both"},

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,7 @@ from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.gnn.options import GnnOptions, GnnResult
 from fkgsec.graphs.generate import generate_motifs
-from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.graphs.split import by_chance
 
 AS_FEDAVG = {"fedper", "fedgcn"}  # by tests of their own they train to its bits
@@ -44,31 +43,8 @@ class Kill(Observer):
 
 
 @pytest.fixture(scope="module")
-def two(motifs: FederatedGraphs) -> FederatedGraphs:
-    """One of the clients has three graphs, all for training."""
-    first = motifs.clients[0]
-    few = ClientGraphs("few", first.graphs.subset([0, 1, 2]), np.arange(3), np.arange(0), np.arange(0))
-    return FederatedGraphs("two", (motifs.clients[2], few))
-
-
-@pytest.fixture(scope="module")
 def twenty() -> FederatedGraphs:
     return by_chance(generate_motifs(0, clients=1, size=240)[0], clients=20, seed=0)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_two_clients_of_which_one_has_few_graphs_and_a_kill(
-    algorithm: str, two: FederatedGraphs, tmp_path: Path
-) -> None:
-    options = options_of(algorithm)
-    whole = run_federation(two, options)
-    assert [len(one.classes) for one in whole.test] == [4, 0]
-    assert torch.isfinite(flat(whole)).all()
-    with pytest.raises(KeyboardInterrupt):
-        run_federation(two, options, tmp_path, Kill(), checkpoint_every_s=0)
-    resumed = run_federation(two, options, tmp_path)
-    assert torch.equal(flat(resumed), flat(whole))
-    assert resumed.transcript.frames == whole.transcript.frames
 
 
 @pytest.mark.parametrize(

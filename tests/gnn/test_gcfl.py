@@ -5,8 +5,6 @@ import itertools
 import pytest
 import torch
 
-from defenses.transport import make_transport
-from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.clusters import GRADIENT_NORM
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Rows
@@ -76,10 +74,3 @@ def test_clients_of_a_cluster_are_sent_the_same(motifs: FederatedGraphs) -> None
     found = [convolutions(model) for model in result.models]
     same = [torch.equal(found[one], found[other]) for one, other in itertools.combinations(range(3), 2)]
     assert sum(same) == 1
-
-
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
-@pytest.mark.parametrize("algorithm", ["gcfl", "gcfl+", "gcfl+dws"])
-def test_secure_sums_are_refused(algorithm: str, defense: str, motifs: FederatedGraphs) -> None:
-    with pytest.raises(SpecError, match="needs single uploads"):
-        run_federation(motifs, replace(SMALL, algorithm=algorithm, defense=defense), make_transport=make_transport)

@@ -7,7 +7,6 @@ import torch
 
 from defenses.transport import make_transport
 from fkgsec.algorithms.graphs.spreadgnn import HEAD, SpreadGNNRule, multi_task_term, neighbours_of
-from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace
@@ -119,12 +118,6 @@ def test_bytes_down_are_those_between_peers(finished: GnnResult) -> None:
 def test_rows_cross_in_every_period(ring: FederatedGraphs) -> None:
     result = run_federation(ring, replace(SMALL, rounds=3, settings={"period": 2}))
     assert [entry.num_survivors for entry in result.rounds] == [0, 0, 5, 0]
-
-
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
-def test_secure_sums_are_refused(defense: str, ring: FederatedGraphs) -> None:
-    with pytest.raises(SpecError, match="needs single uploads"):
-        run_federation(ring, replace(SMALL, defense=defense), make_transport=make_transport)
 
 
 def test_noise_on_what_neighbours_are_sent(ring: FederatedGraphs) -> None:

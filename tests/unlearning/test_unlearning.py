@@ -155,7 +155,7 @@ class TestReadForget:
             path.write_text(content)
             with pytest.raises(DataError, match=said):
                 read_forget(path, uneven, "large")
-        with pytest.raises(DataError, match="client must be one of small, large, middle; got 'huge'"):
+        with pytest.raises(DataError, match=r"client must .*got 'huge'"):
             read_forget(path, uneven, "huge")
 
     def test_a_triple_of_the_test_split_is_not_held(self, uneven: FederatedGraph, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def figures(result: KgeResult, train: Callable = trained, **options: object) -> 
 
 
 def test_a_dictionary_that_there_is_not_is_refused() -> None:
-    with pytest.raises(SpecError, match="guesses must be at least 2; got 1"):
+    with pytest.raises(SpecError, match=r"guesses must .*got 1"):
         AttackOptions(guesses=1)
 
 

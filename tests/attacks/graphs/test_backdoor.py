@@ -67,7 +67,7 @@ def test_a_trigger_takes_the_place_of_the_edges_among_its_nodes() -> None:
 def test_a_trigger_of_all_nodes_is_all_that_is_left() -> None:
     made = RING.hidden_in(chains(1, size=3), np.random.default_rng(0))
     assert undirected(made, 0) == {frozenset(pair) for pair in itertools.combinations(range(3), 2)}
-    with pytest.raises(ValueError, match="it has 3 nodes; a graph has 2"):
+    with pytest.raises(ValueError, match="it has 3 nodes"):
         RING.hidden_in(chains(1, size=2), np.random.default_rng(0))
 
 

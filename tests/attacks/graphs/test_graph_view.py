@@ -201,22 +201,20 @@ class TestOptions:
             run_attacks(graph_runs["fedavg"], AttackOptions())
 
     def test_attacks_of_another_task_are_refused(self, graph_runs: dict[str, GnnResult]) -> None:
-        with pytest.raises(
-            SpecError, match="attack 'reconstruction' is one on runs of the task 'kge'; on fedavg: graph-"
-        ):
+        with pytest.raises(SpecError, match="attack 'reconstruction' is one on runs of the task 'kge'"):
             run_attacks(graph_runs["fedavg"], GraphAttackOptions(attack=("reconstruction",)))
 
     def test_threat_models_of_another_task_are_refused(self, graph_runs: dict[str, GnnResult]) -> None:
         with pytest.raises(SpecError, match=r"threat must be one of server, collusion, models, .*, client; got"):
             GraphAttackOptions(threat=("identifiers",))
-        with pytest.raises(SpecError, match=r"threat must be one of server, .*; got 'models\+graphs'"):
+        with pytest.raises(SpecError, match=r"threat must .*got 'models\+graphs'"):
             AttackOptions(threat=("models+graphs",))
         with pytest.raises(ThreatModelError, match="'identifiers' does not apply to fedavg"):
             view_of(graph_runs["fedavg"], "identifiers")
 
     @pytest.mark.parametrize("shadows", [1, 2, 5, -2])
     def test_shadows_come_in_halves(self, shadows: int) -> None:
-        with pytest.raises(SpecError, match=f"shadows must be 0 or an even number from 4 on; got {shadows}"):
+        with pytest.raises(SpecError, match=rf"shadows must .*got {shadows}"):
             GraphAttackOptions(shadows=shadows)
 
 

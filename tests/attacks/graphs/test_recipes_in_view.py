@@ -41,4 +41,5 @@ def test_uploads_and_broadcasts_are_read(case: str, two_sets: FederatedGraphs, s
             assert torch.allclose(view.layout.pack(victim.broadcast), started[: len(view.layout.names)], atol=1e-6)
         if algorithm != "cefgl":
             assert all(torch.equal(victim.upload[name], one) for name, one in result.trained[place].items())
-    assert run_attacks(result, GraphAttackOptions()).figures
+    if case in ("both", "spreadgnn"):
+        assert run_attacks(result, GraphAttackOptions()).figures

@@ -186,7 +186,7 @@ def test_what_cannot_be_used_is_said() -> None:
     ):
         with pytest.raises(DataError, match=re.escape(message)):
             matched_controls(graph, forget, rng)
-    with pytest.raises(SpecError, match=r"^kind must be one of held_out, corrupted; got 'random'$"):
+    with pytest.raises(SpecError, match=r"^kind must .*got 'random'"):
         matched_controls(graph, first, rng, kind="random")  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="seen_elsewhere: an id is out of range"):
         matched_controls(graph, first, rng, seen_elsewhere=np.array([[0, 0, 12]]))

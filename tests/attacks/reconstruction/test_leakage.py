@@ -223,9 +223,9 @@ NULL = FederationOptions(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "defense"), [("fede", ""), ("feds", ""), ("fede", "secagg"), ("fede", "psu,secagg")]
+    ("algorithm", "defense", "model"),
+    [("fede", "", "transe"), ("feds", "", "rotate"), ("fede", "secagg", "complex"), ("fede", "psu,secagg", "rotate")],
 )
-@pytest.mark.parametrize("model", ["transe", "rotate", "complex"])
 def test_a_federation_that_learned_nothing_exposes_names_and_leaks_none(
     algorithm: str, defense: str, model: ModelName
 ) -> None:

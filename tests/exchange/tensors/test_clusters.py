@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.errors import SpecError
-from fkgsec.exchange import check_fit
 from fkgsec.exchange.parts import Delivered, Upload
 from fkgsec.exchange.table import SharedTable
 from fkgsec.exchange.tensors.clusters import (
@@ -177,9 +175,3 @@ def test_a_series_without_variance_is_not_standardised() -> None:
     clusters.norms = torch.tensor([[1.0, 3.0], [2.0, 6.0], [5.0, 5.0], [5.0, 5.0]], dtype=torch.float64)
     similarity = clusters._similarity(torch.arange(4))  # the first two over 1 and 2 are the same
     assert similarity[0, 1] == similarity[2, 3] == similarity.max()
-
-
-@pytest.mark.parametrize("algorithm", ["gcfl", "gcfl+", "gcfl+dws"])
-def test_sums_are_refused_by_declaration(algorithm: str) -> None:
-    with pytest.raises(SpecError, match="needs single uploads; a test delivers their sum alone"):
-        check_fit(algorithm, delivers="sum", transport="a test")

@@ -209,9 +209,7 @@ def test_a_folder_appears_whole_or_not_at_all(fede: tuple[Manifest, Tables, Fede
     assert write_tables(manifest, tables, tmp_path / "tables")
     assert not write_tables(manifest, tables, tmp_path / "tables")
     other = msgspec.structs.replace(manifest, round=manifest.round + 1)
-    with pytest.raises(
-        RunError, match=r"tables: is there already and differs; name another place, or give --overwrite$"
-    ):
+    with pytest.raises(RunError, match=r"tables: is there already and differs"):
         write_tables(other, tables, tmp_path / "tables")
     assert read_manifest(tmp_path / "tables") == manifest
     assert write_tables(other, tables, tmp_path / "tables", overwrite=True)
@@ -589,7 +587,7 @@ def test_a_file_of_tensors_without_names_or_with_others(tmp_path: Path) -> None:
 def test_a_manifest_of_another_schema(fede: tuple[Manifest, Tables, FederatedGraph], tmp_path: Path) -> None:
     file = tmp_path / "manifest.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(fede[0], schema="fkgsec/tables/9")))
-    with pytest.raises(RunError, match="schema fkgsec/tables/9; this version reads fkgsec/tables/1"):
+    with pytest.raises(RunError, match="schema fkgsec/tables/9"):
         read_manifest(tmp_path)
     old = msgspec.to_builtins(fede[0]) | {"spec": {"defense": "dp:clip=1,epsilon=1,delta=0.5"}}
     for content in ("{", json.dumps(old)):  # cut off; a value that this version does not allow

@@ -176,13 +176,8 @@ def files(folder: Path, **contents: str | bytes) -> Path:
 
 BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["train", "--algorithm", "fedx"], "algorithm must be one of single, collective, fede, "),
-    (["train", "--model", "transh"], "model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'; did"),
-    (["train", "--dim", "0"], "dim must be at least 1; got 0"),
     (["train", "--dim", "many"], "--dim must be a whole number"),
-    (["train", "--learning-rate", "-1"], "learning_rate must be a positive number; got -1.0"),
-    (["train", "--participation", "0"], "participation must lie in (0, 1]; got 0.0"),
     (["train", "--device", "cuda:7"], "device 'cuda:7' is not there"),
-    (["train", "--device", "abacus"], "device must be auto, cpu or cuda[:N]; got 'abacus'"),
     (["train", "--data", "FB15k-238"], "FB15k-237"),
     (["train", "--clients", "1", "--size", "200"], "fede needs at least 2 clients"),
     (["train", "--partition", "triples"], "partition does not apply to the embedded consortium"),
@@ -193,7 +188,6 @@ BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["trian"], "No such command 'trian'; did you mean train? See fkgsec --help"),
     (["data", "lst"], "No such command 'lst'; did you mean list? See fkgsec data --help"),
     (["unlearn", "--run", "x"], "Missing option '--forget'. See fkgsec unlearn --help"),
-    (["train", "--algorithm", "FedRR"], "got 'FedRR'; did you mean fedr?"),
     (["train", "--defense", "SecAg"], "one of psu, secagg, suppress, dp, robust; got 'SecAg'; did you mean secagg?"),
     (["train", "--seeds", "1"], "Invalid value for '--seeds'"),
     (["compare", "--case", "Fedd"], "case: 'Fedd' is no defense either; algorithm must be one of single, "),
@@ -202,13 +196,9 @@ BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["compare", "--case", "gcfl+ secagg"], "is written gcfl+/secagg"),
     (["compare", "--case", "psu+secagg"], "case: 'psu+secagg' is written psu,secagg"),
     (["compare", "--case", "fedr-psu+secagg:clip=8"], "is written fedr/psu,secagg:clip=8"),
-    (["compare", "--forget", "x", "--method", "fintune"], "method must be one of"),
     (["unlearn", "--run", "x", "--forget", "y", "--method", "fintune"], "got 'fintune'; did you mean finetune?"),
-    (["attack", "--leak", "0"], "leak must lie in (0, 1]; got 0.0"),
     (["attack", "--leak", "1.01"], "leak must lie in (0, 1]; got 1.01"),
-    (["attack", "--threat", "everybody"], "threat must be one of server, collusion"),
     (["attack", "--run", "/nonexistent"], "not a run folder"),
-    (["attack", "--inference", "guess"], "inference must be one of cosine, "),
     (["data", "generate", "--clients", "0", "--out", "/tmp/never"], "clients"),
     (["data", "partition", "--data", "Nations", "--partition", "halves", "--out", "/tmp/never"], "partition must be one of"),
     (["train", "--out", "/proc/none"], "cannot be made"),
@@ -227,13 +217,8 @@ def test_bad_commands_say_so_in_one_line_and_exit_2(arguments: list[str], messag
 
 BAD_FILES: list[tuple[dict[str, str | bytes], str]] = [
     ({"train": "a\tr\n"}, "train.txt:1: expected 3 tab-separated fields, found 2"),
-    ({"train": "a\tr\tb\na r b\n"}, "train.txt:2: expected 3 tab-separated fields, found 1"),
-    ({"train": "a\tr\tb\tc\n"}, "train.txt:1: expected 3 tab-separated fields, found 4"),
-    ({"train": "a\t\tb\n"}, "train.txt:1:"),
     ({"train": b"a\tr\tb\n\xff\xfe\tr\tb\n"}, "train.txt:2:"),
-    ({"train": ""}, "train"),
     ({"test": "absent"}, "test.txt"),
-    ({"valid": "a\tr\tb\n\nb\tr\tc\n"}, "valid.txt:2:"),
 ]
 
 
@@ -332,12 +317,12 @@ def without_clock(folder: Path) -> dict[str, object]:
     return record
 
 
-@pytest.mark.parametrize("moments", [(4,), pytest.param((1, 4, 9), marks=pytest.mark.slow)])
-def test_killed_and_resumed_gives_the_same_record(moments: tuple[int, ...], tmp_path: Path) -> None:
-    """kill -9 in the middle of a round, early and late as well; then the same command again."""
+@pytest.mark.slow
+def test_killed_and_resumed_gives_the_same_record(tmp_path: Path) -> None:
+    """kill -9 in the middle of a round, early and late; then the same command again. In process: `tests/contracts`."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert start(whole).wait() == 0
-    for wanted in moments:
+    for wanted in (1, 4, 9):
         process = start(killed)
         while process.poll() is None and rounds_done(killed) < wanted:
             time.sleep(0.005)

@@ -1,9 +1,5 @@
 """What every command shares: the version, usage errors of the installed program, and what the shell completes."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from typer.testing import CliRunner
 
@@ -43,15 +39,6 @@ def test_version() -> None:
 )
 def test_completion(line: str, offered: list[str]) -> None:
     assert completed(line) == offered
-
-
-def test_the_program_says_what_is_wrong_in_one_line() -> None:
-    code = "import sys; sys.argv = ['fkgsec', 'train', '--dimm', '8']; from experiments.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "fkgsec: No such option: --dimm; did you mean --dim? See fkgsec train --help\n"
 
 
 @pytest.mark.parametrize("command", [[], ["data"], ["experiment"]])

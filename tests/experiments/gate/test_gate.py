@@ -211,7 +211,7 @@ def test_membership_is_the_attacks_on_the_model_that_gives_more_away(finished: F
     assert read("membership.auc", finished, client) != read("membership.auc", finished, Question(victim="hospital-2"))
     with pytest.raises(NotMeasured, match="hospital-1 has too few"):  # which is the client
         read("membership.auc", finished, client._replace(victim="hospital-1"))
-    with pytest.raises(NotMeasured, match=r"0\.1% false alarms take 1,000 never-seen triples; \d+ match"):
+    with pytest.raises(NotMeasured, match=r"0\.1% false alarms take 1,000 never-seen triples"):
         read("membership.tpr@0.001", finished, Question(victim="hospital-1"))
     assert read("membership.auc", finished).n > read("membership.auc", finished, Question(victim="hospital-1")).n
     with pytest.raises(NotMeasured, match="nobody has too few training triples"):

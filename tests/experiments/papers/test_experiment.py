@@ -345,7 +345,7 @@ def test_names_that_are_nothing() -> None:
 
 def test_a_variant_of_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, "base: nothing\ntitle: None\nour_settings: {}\n")
-    with pytest.raises(SpecError, match=r"nothing.yaml: cannot be read \(No such file or directory\)"):
+    with pytest.raises(SpecError, match=r"nothing.yaml: cannot be read"):
         read_experiment(path)
 
 
@@ -371,7 +371,7 @@ def test_a_whole_word_means_that_word() -> None:
 
 
 def test_a_filter_that_leaves_nothing() -> None:
-    with pytest.raises(SpecError, match="only: no cell has 'TransE DistMult'; cells are called 'TransE Single R10' to"):
+    with pytest.raises(SpecError, match="only: no cell has 'TransE DistMult'"):
         select_cells(read_experiment(SHIPPED["zhang2024_feds_table2"]).cells, "TransE DistMult")
 
 

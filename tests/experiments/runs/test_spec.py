@@ -78,7 +78,7 @@ def test_papers_spellings_are_read_in_files_and_options(tmp_path: Path) -> None:
 def test_a_wrong_option_is_not_put_on_a_line_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("dim: 8\n")
-    with pytest.raises(SpecError, match=r"^dim must be at least 1; got 0$"):
+    with pytest.raises(SpecError, match=r"^dim must .*got 0"):
         make_spec(path, {"dim": 0})
 
 
@@ -106,9 +106,7 @@ def test_options_that_are_words_say_which(name: str) -> None:
 def test_settings_of_algorithms_are_options_with_their_words() -> None:
     assert allowed_words("proximal") == ("distance", "squared")
     assert make_spec(None, {"algorithm": "FedProx", "proximal": "Distance"}).settings.proximal == "distance"
-    with pytest.raises(
-        SpecError, match=r"^variant must be one of paper, published; got 'publishd'; did you mean published\?$"
-    ):
+    with pytest.raises(SpecError, match=r"^variant must .*got 'publishd'; did you mean published\?"):
         make_spec(None, {"algorithm": "fedlu", "variant": "publishd"})
 
 
@@ -126,7 +124,7 @@ def test_the_seed_leaves_the_data_and_split_seed_leaves_the_training(tmp_path: P
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"none.yaml: cannot be read \(No such file or directory\)"):
+    with pytest.raises(SpecError, match=r"none.yaml: cannot be read"):
         make_spec(tmp_path / "none.yaml", {})
 
 

@@ -216,7 +216,7 @@ class TestTheGuard:
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
     def test_a_full_device_is_an_error_and_stays_a_device(self) -> None:
-        with pytest.raises(RunError, match=r"/dev/full: cannot be written \(No space left on device\)"):
+        with pytest.raises(RunError, match=r"/dev/full: cannot be written"):
             write_atomically(Path("/dev/full"), b"content")
         assert Path("/dev/full").is_char_device()
 

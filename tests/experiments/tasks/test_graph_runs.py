@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -177,9 +175,3 @@ def test_commands_on_triples_say_that_they_are(tmp_path: Path) -> None:
     for command in (["partition"], ["escrow", "--escrow", str(tmp_path / "escrow.json")]):
         shown = call("data", *command, "--data", "motifs", "--out", tmp_path / "out", status=2)
         assert f"fkgsec data {command[0]} is for knowledge-graph embedding, and fedavg classifies graphs" in shown
-
-
-def test_other_commands_do_not_wait_for_what_graphs_need() -> None:
-    code = "import experiments.cli.main, sys; print({'torch_geometric', 'networkx', 'sklearn'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -70,5 +70,5 @@ def test_best_relation_is_a_unit_that_no_other_beats(rows: tuple[torch.Tensor, .
 
 
 def test_a_dimension_that_is_no_number_of_quaternions_is_refused() -> None:
-    with pytest.raises(SpecError, match="dim must be a multiple of 4 for noge; got 10"):
+    with pytest.raises(SpecError, match=r"dim must .*got 10"):
         KgeModel("noge", 10)

@@ -72,7 +72,11 @@ def train(party: Party, keys: Sequence[int], rounds: Sequence[Sequence[int]], se
 @pytest.mark.parametrize(
     ("algorithm", "model", "draws"),
     [
-        *((algorithm, model, "numpy") for algorithm in algorithms_of("kge") for model in MODELS),
+        *(
+            (algorithm, list(MODELS)[place % len(MODELS)], "numpy")
+            for place, algorithm in enumerate(algorithms_of("kge"))
+        ),
+        *((algorithm, model, "numpy") for algorithm in ("fede", "fedlu") for model in MODELS),
         ("fede", "transe", "philox"),
     ],
 )

@@ -363,7 +363,7 @@ def test_a_term_that_is_not_finite_stops_before_the_update(uneven: FederatedGrap
     trainer = LocalTrainer(stack, options)
     trainer.previous["entities"][stack.span("entities", 2)] = NAN
     before = {table: stack.tables[table].clone() for table in TABLES}
-    with pytest.raises(TrainingError, match=r"loss of client middle is nan in round 3, epoch 1, step 1; lower"):
+    with pytest.raises(TrainingError, match=r"loss of client middle is nan in round 3, epoch 1, step 1"):
         trainer.train_round(3, [0, 1, 2])
     assert all(torch.equal(stack.tables[table], before[table]) for table in TABLES)
     # It is that client's alone: without it the others train.

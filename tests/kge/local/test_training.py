@@ -108,9 +108,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGrap
     stack.rows("relations", 1)[0, 0] = float("nan")
     before = {table: stack.tables[table].clone() for table in ("entities", "relations")}
     trainer = LocalTrainer(stack, options)
-    with pytest.raises(
-        TrainingError, match=r"loss of client large is nan in round 7, epoch 1, step \d+; lower learning_rate"
-    ):
+    with pytest.raises(TrainingError, match=r"loss of client large is nan in round 7, epoch 1, step \d+"):
         # Adam would spread the NaN to the whole row at the first step; the error comes before that.
         trainer.train_round(7, [0, 1, 2])
     finite = ~torch.isnan(before["relations"])

@@ -303,23 +303,6 @@ def test_other_readings_are_other_runs(
 
 
 @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-def test_stacked_training_equals_training_one_by_one(
-    algorithm: str, uneven: FederatedGraph, apart: FederationOptions
-) -> None:
-    """Both models, and the loss of each client."""
-    options = replace(apart, algorithm=algorithm)
-    stack, private, together = trainer_of(list(uneven.clients), ALL, options)
-    losses = [together.train_round(number, ALL) for number in (1, 2)]
-    for place, client in enumerate(uneven.clients):
-        alone, own, trainer = trainer_of([client], [place], options)
-        for number in (1, 2):
-            assert trainer.train_round(number, [0])[0] == pytest.approx(losses[number - 1][place], rel=1e-5)
-        for table in TABLES:
-            torch.testing.assert_close(stack.rows(table, place), alone.rows(table, 0), atol=1e-5, rtol=0)
-            torch.testing.assert_close(private.rows(table, place), own.rows(table, 0), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
 def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, apart: FederationOptions) -> None:
     stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm=algorithm))
 

@@ -97,7 +97,7 @@ def test_a_seeded_source_does_not_depend_on_the_cuts(cuts: list[int]) -> None:
 
 
 def test_misuse_has_its_own_errors() -> None:
-    with pytest.raises(RandomnessError, match="returned 31 bytes; 32"):
+    with pytest.raises(RandomnessError, match="returned 31 bytes"):
         draw(lambda num_bytes: bytes(num_bytes - 1), 32)
     with pytest.raises(WrongLength, match="31 bytes"):
         keystream(bytes(31), "aes-256-ctr")
@@ -143,7 +143,7 @@ def test_a_vector_that_does_not_fit_the_ring_is_refused() -> None:
         Ring.UINT32.check([1, 2], 2, "x")
     with pytest.raises(WrongType):
         Ring.UINT32.check(np.zeros((2, 1), dtype=np.uint32), 2, "x")
-    with pytest.raises(WrongLength, match="x: 3 values; the setting says 2"):
+    with pytest.raises(WrongLength, match="x: 3 values"):
         Ring.UINT64.check(np.zeros(3, dtype=np.uint64), 2, "x")
     with pytest.raises(OutOfRing, match="2305843009213693951"):
         Ring.MERSENNE61.check(np.array([2**61 - 1], dtype=np.uint64), 1, "x")

@@ -15,7 +15,6 @@ from protocols.core.errors import (
     ReplayedMessage,
     SettingError,
     StateReused,
-    TooFewParties,
     UnexpectedMessage,
     UnknownSender,
 )
@@ -37,8 +36,6 @@ from protocols.psu.table import (
     CELL_WIDTH,
 )
 from protocols.secagg import SERVER, Message, Sum
-from protocols.secagg import client as secagg_client
-from protocols.secagg import server as secagg_server
 
 
 def keys_of(clients: Collection[str]) -> dict[str, Ed25519PrivateKey]:
@@ -160,14 +157,3 @@ def test_a_multiplier_that_sums_to_zero_is_noticed_by_the_holder() -> None:
 def test_bytes_that_are_no_message() -> None:
     with pytest.raises(MalformedMessage, match="3 bytes"):
         decode_message(b"abc")
-
-
-def test_clients_that_were_told_different_salts_are_in_different_sessions() -> None:
-    clients = {name: join(plan_of(("a", "b")), name, ["x"]) for name in ("a", "b")}
-    told = {name: announce(clients[name].plan, 0, seeded(name.encode())) for name in clients}
-    settings = {name: contribute(clients[name], told[name], seeded(b""))[1] for name in clients}
-    keys = keys_of(clients)
-    sent = [secagg_client.advertise(settings[name], name, keys[name], seeded(b""))[1] for name in clients]
-    with pytest.raises(TooFewParties) as caught:
-        secagg_server.collect_advertisements(settings["a"], sent)
-    assert "ReplayedMessage: Advertisement of b belongs to session" in caught.value.excluded["b"]

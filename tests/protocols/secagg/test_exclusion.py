@@ -201,15 +201,6 @@ def test_a_client_that_cannot_read_the_server_drops_out(cohort, wire, kind: type
     never_both_kinds(recorded)
 
 
-def test_a_message_in_another_name_drops_who_sent_it(cohort, wire) -> None:
-    made = cohort(10)
-    posing = wire(lambda sender, _, message: change(message, sender="client5") if sender == BAD else message)
-    result = made.run(deliver=posing)
-    assert result.excluded == {BAD: f"UnknownSender: Advertisement of {BAD} says it is of 'client5'"}
-    assert "client5" in result.survivors
-    check_sum(made, result)
-
-
 # One bad client of ten, message by message.
 
 MISTAKES = {

@@ -150,19 +150,6 @@ def test_a_client_that_cannot_read_a_request_says_so(cohort, stage: str) -> None
     assert total.vectors["v0"].tolist() == one.clear_sum("v0", total.survivors)
 
 
-def test_a_second_different_upload_counts_once(cohort) -> None:
-    one = cohort(6)
-    vectors = {"v0": bytes(24)}
-
-    def doubled(frame: bytes) -> Sequence[bytes]:
-        upload: Any = decode(frame)
-        return frame, encode(type(upload)(upload.session, upload.round, upload.sender, vectors))
-
-    total = run_pair(one, faulty("mask", "client1", SERVER, doubled)).result
-    assert total.excluded["client1"].startswith("DuplicateSender")
-    assert total.vectors["v0"].tolist() == one.clear_sum("v0", one.setting.parties)
-
-
 def test_a_reply_in_the_name_of_another_is_not_taken(cohort) -> None:
     frames: dict[str, bytes] = {}
 

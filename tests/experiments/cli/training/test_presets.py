@@ -62,7 +62,7 @@ def test_another_algorithm_and_model_take_their_own_row() -> None:
 
 
 def test_a_preset_that_there_is_not() -> None:
-    with pytest.raises(SpecError, match="preset must be one of fedr, feds, fedlu, pfedeg, cefgl; got 'fedx'; did you"):
+    with pytest.raises(SpecError, match=r"preset must .*got 'fedx'; did you"):
         choose(None, {}, "fedx")
 
 
