@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import typer
 
+from attacks.options import AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage, headline_rows
-from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.console import expected_errors
 from experiments.runs.spec import CONSORTIUM, Spec
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 DRAWS = 20
 NAMES: tuple[Literal["err", "trr"], ...] = ("err", "trr")

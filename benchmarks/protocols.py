@@ -19,9 +19,9 @@ from benchmarks.rounds import bench_graph, best_of, time_round
 from defenses.transport import make_transport
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.options import FederationOptions
-from protocols import psu, secagg
+from protocols import CipherName, psu, secagg
 from protocols.core.masking import mask_vector
-from protocols.core.prg import CipherName, Ring, keystream, seeded
+from protocols.core.prg import Ring, keystream, seeded
 from protocols.noise import DiscreteGaussian, Skellam, gaussian
 from protocols.secagg import Setting, Stage, Vector
 

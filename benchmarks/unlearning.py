@@ -15,7 +15,7 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from fkgsec.federation.options import RunOptions
     from fkgsec.federation.result import RunResult
     from fkgsec.kge.models import KgeModel
-    from fkgsec.kge.options import KgeOptions, KgeResult
+    from fkgsec.kge.options import KgeOptions
+    from fkgsec.kge.result import KgeResult
 
     FederationOptions = KgeOptions  # its name when knowledge graphs were the only task
 
@@ -63,7 +64,7 @@ _WHERE = {
     "FkgsecError": "fkgsec.errors",
     "KgeModel": "fkgsec.kge.models",
     "KgeOptions": "fkgsec.kge.options",
-    "KgeResult": "fkgsec.kge.options",
+    "KgeResult": "fkgsec.kge.result",
     "KnowledgeGraph": "fkgsec.data.graph",
     "RunOptions": "fkgsec.federation.options",
     "RunResult": "fkgsec.federation.result",

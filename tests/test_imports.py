@@ -117,15 +117,27 @@ def test_the_check_would_notice(tmp_path: Path) -> None:
     assert "experiments" in imported_packages(bad)
 
 
+def test_options_load_nothing_heavy() -> None:
+    modules = (
+        "fkgsec.algorithms.settings, fkgsec.algorithms.graphs.settings, fkgsec.kge.options, fkgsec.gnn.options, attacks.options, "
+        "defenses.options, fkgsec.unlearning.options, experiments.unlearning.options, experiments.tasks.kge, "
+        "experiments.tasks.graph"
+    )
+    heavy = ("torch", "numpy", "numba", "pandas", "scipy", "sklearn", "matplotlib", "cryptography", "typer")
+    code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("given", "spins"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
-@pytest.mark.parametrize("module", ["fkgsec.kge.models", "experiments.cli.main"])
+@pytest.mark.parametrize("module", ["fkgsec.kge.kernels", "experiments.runs.run"])
 def test_torch_is_loaded_when_it_is_settled_how_long_threads_spin(
     module: str, given: dict[str, str], spins: str
 ) -> None:
-    """`experiments.cli.main` is what a command imports once its line is known to be one."""
+    """`experiments.runs.run` is what commands import when they run."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     code = f"""
 import os, sys

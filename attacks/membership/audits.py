@@ -25,8 +25,8 @@ from fkgsec.errors import DataError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import sides_of
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 

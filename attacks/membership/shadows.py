@@ -21,19 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from attacks.membership.audits import Audited, contains, replace_train
+from attacks.options import ShadowKnowledge
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.options import FederationOptions
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import retaining
 
-ShadowKnowledge = Literal["same-graph", "similar-graph"]
-MIN_SHADOWS = 4
 LINKED_ANEW = 0.5  # share of a client's triples that a similar graph does not have
 
 

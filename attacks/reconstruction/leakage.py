@@ -15,16 +15,15 @@ import msgspec
 import pandas as pd
 
 from attacks.figure import STRONGEST, Figure
-from attacks.reconstruction.inference import Inference
+from attacks.options import PAPER, RECONSTRUCTION, Inference
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.view import ALL
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
-RECONSTRUCTION, PUBLISHED = "reconstruction", "published"
+PUBLISHED = "published"
 UNLINKED = ("precision", "recall", "average_precision")
-PAPER: Inference = "cosine"  # fedr.txt's own
 Item = Literal["entity", "triple"]
 
 

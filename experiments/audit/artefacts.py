@@ -17,10 +17,10 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
+from attacks.options import RECONSTRUCTION, THREAT_MODELS, AttackOptions
 from attacks.reconstruction.leakage import Leakage, rows_of
-from attacks.reconstruction.options import AttackOptions
-from attacks.registry import RECONSTRUCTION, build_view, default_threats, run_attacks
-from attacks.view import THREAT_MODELS, check_attackable
+from attacks.registry import build_view, default_threats, run_attacks
+from attacks.view import check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
 from experiments.runs.spec import Spec
@@ -33,7 +33,7 @@ from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import block
 from fkgsec.kge.models import ClientTables, KgeModel, ModelName, function_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 AUDIT_SCHEMA = "fkgsec/audit/2"
 

@@ -22,9 +22,9 @@ from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S, run_federation, run_identity
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.federation.loop import run_federation, run_identity
+from fkgsec.federation.options import CHECKPOINT_EVERY_S, FederationOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import unlearn

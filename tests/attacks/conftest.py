@@ -23,7 +23,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables, ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 BEST_ROUND, LAST_ROUND = 2, 3
 NUM_RELATIONS = 5

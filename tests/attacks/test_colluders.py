@@ -11,13 +11,13 @@ import torch
 from attacks import AttackOptions, GraphAttackOptions, build_view, run_attacks
 from attacks.figure import headline
 from attacks.kge.view import pool
-from attacks.view import THREAT_MODELS
+from attacks.options import THREAT_MODELS
 from defenses import make_transport
 from experiments.tasks.kge import Spec
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 BOTH = ("hospital-1", "hospital-2")
 trained = functools.partial(run_federation, make_transport=make_transport)

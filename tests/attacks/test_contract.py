@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attacks.shipped import ATTACKS as SHIPPED
 
 from attacks import ATTACKS, Attack, Figure, registry, update_recovery
-from attacks.graphs.options import GraphAttackOptions
 from attacks.kge.task import cases as kge_cases
 from attacks.laboratory import Laboratory
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
 from attacks.registry import ATTACKED, Truth
-from attacks.shipped import ATTACKS as SHIPPED
-from attacks.view import GRAPH, View
+from attacks.view import View
 from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.estimate import exact

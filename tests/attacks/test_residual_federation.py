@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.leakage import Leakage
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
-from attacks.view import ALL, THREAT_MODELS, View
+from attacks.view import ALL, View
 from defenses.transport import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.errors import ThreatModelError
@@ -25,7 +25,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened, Transcript, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 COLLUDER = "hospital-1"
 PROTECTED = "psu,secagg"

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.options import KGE, THREAT_MODELS, threat_models
 from attacks.registry import build_view
-from attacks.view import KGE, THREAT_MODELS, View, threat_models
+from attacks.view import View
 from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 LEAK = 0.3
 

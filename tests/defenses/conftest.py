@@ -20,7 +20,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, Opened
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 class Upload(NamedTuple):

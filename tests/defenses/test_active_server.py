@@ -26,7 +26,7 @@ from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, Table, algorithms_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from protocols.core.errors import ProtocolError
 
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.

@@ -17,7 +17,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols import psu, secagg
 

@@ -17,8 +17,8 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from attacks.options import KGE, threat_models
 from attacks.registry import build_view
-from attacks.view import KGE, threat_models
 from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record
@@ -32,7 +32,7 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, encode
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.core.keys import generate

@@ -20,7 +20,7 @@ from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
 

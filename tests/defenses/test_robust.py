@@ -14,7 +14,7 @@ from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Rows
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 def screened(options: RobustOptions, uploads: Mapping[str, Upload], previous: Tensor) -> Mapping[str, Tensor]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.residual import Claims
-from attacks.view import THREAT_MODELS, View
+from attacks.view import View
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError

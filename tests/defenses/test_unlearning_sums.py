@@ -20,7 +20,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.algorithms.pfedeg import Affinity
+from fkgsec.algorithms.settings import Affinity
 from fkgsec.exchange import Holding, Transport
 from fkgsec.exchange.affinity import (
     embedding_affinity,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.algorithms.costs import equal_cost_dim, transmitted_ratio
+from fkgsec.algorithms.settings import equal_cost_dim, transmitted_ratio
 from fkgsec.exchange import Delivered, Holding, Transport, Upload
 from fkgsec.exchange.top_k import (
     changes,

@@ -18,7 +18,7 @@ from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 class Stop(Exception):

@@ -19,7 +19,7 @@ from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, run_
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 ROUNDS = 7
 SUMS, CLIP = "psu,secagg", "robust:rule=clip"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
@@ -15,7 +15,7 @@ from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
 from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 class Stop(Exception):

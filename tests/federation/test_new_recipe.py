@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fkgsec.algorithms.fedlu import FedLURule, FedLUSettings
+from fkgsec.algorithms.fedlu import FedLURule
+from fkgsec.algorithms.settings import FedLUSettings
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation

@@ -15,7 +15,7 @@ from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 ROUNDS = 5
 

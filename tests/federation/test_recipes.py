@@ -16,7 +16,7 @@ from fkgsec.federation.messages import Opened, ProtocolMessage
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 NEW = ["fedep", "fedprox", "fedec"]
 WHEN = ("before", "after")

@@ -12,12 +12,11 @@ from safetensors.torch import save_file
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
-from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint, loop
 from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 def same(one: KgeResult, other: KgeResult) -> bool:
@@ -66,17 +65,6 @@ def test_ranking_leaves_live_models_as_they_are(
     assert not torch.equal(live["entities"], first["entities"])
     task.outcome({table: first[table] for table in ("entities", "relations")}, first)
     assert all(torch.equal(rows, live[name]) for name, rows in task.snapshot().items())
-
-
-def test_the_keyword_of_before_is_accepted_with_a_warning(uneven: FederatedGraph, options: FederationOptions) -> None:
-    secure = replace(options, defense="secagg", rounds=1)
-    with pytest.warns(DeprecationWarning, match="make_exchange is called make_transport now"):
-        old = run_federation(uneven, secure, make_exchange=make_transport)  # type: ignore[call-arg]
-    new = run_federation(uneven, secure, make_transport=make_transport)
-    for one, other in zip(old.tables, new.tables, strict=True):  # messages and seconds are another run's
-        assert torch.equal(one.entities, other.entities)
-    with pytest.raises(TypeError, match="make_exchange is the old name of make_transport; give one of them"):
-        run_federation(uneven, secure, make_exchange=Transport, make_transport=make_transport)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])

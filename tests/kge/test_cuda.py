@@ -11,7 +11,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.federation.recipes import algorithms_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 pytestmark = pytest.mark.gpu
 MODELS = ("transe", "rotate", "distmult", "complex")

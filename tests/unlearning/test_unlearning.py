@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from defenses.transport import make_transport
-from fkgsec.algorithms.alone import Variant
+from fkgsec.algorithms.settings import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Transport
@@ -25,7 +25,7 @@ from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.models import ClientTables, KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.interference import (

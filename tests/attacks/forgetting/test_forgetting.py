@@ -18,7 +18,7 @@ from fkgsec import ClientGraph, FederatedGraph, FederationOptions, KgeModel, gen
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 

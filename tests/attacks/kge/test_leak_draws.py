@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
+from attacks.options import AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.options import AttackOptions
 from attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 Runs = dict[str, KgeResult]
 

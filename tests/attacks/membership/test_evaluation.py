@@ -19,8 +19,8 @@ from attacks.membership.audits import contains, to_local
 from attacks.membership.evaluation import Group, group_figures
 from attacks.membership.figures import placements
 from attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from attacks.options import THREAT_MODELS
 from attacks.registry import Truth
-from attacks.view import THREAT_MODELS
 from fkgsec import FederatedGraph, FederationOptions, KgeModel, generate_consortium
 from fkgsec.estimate import critical_value
 

@@ -20,7 +20,7 @@ from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 MEMORISED = FederationOptions(
     algorithm="fedlu", dim=24, gamma=4, rounds=30, local_epochs=2, eval_every=30, batch_size=64, num_negatives=16,

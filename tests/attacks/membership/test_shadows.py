@@ -9,7 +9,8 @@ import pytest
 
 from attacks.membership.audits import contains
 from attacks.membership.candidates import draw_candidates
-from attacks.membership.shadows import ShadowKnowledge, shadow_federation, shadow_options, similar
+from attacks.membership.shadows import shadow_federation, shadow_options, similar
+from attacks.options import ShadowKnowledge
 from fkgsec import FederatedGraph, FederationOptions, generate_consortium
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from attacks import run_attacks
 from attacks.figure import Figure, headline, over_victims
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import (
     Leakage,
@@ -20,10 +21,9 @@ from attacks.reconstruction.leakage import (
     paper_rows,
     rows_of,
 )
-from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.scoring import strongest
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
 from fkgsec.estimate import exact, proportion

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction import learned
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import INFERENCES, Leakage
 from attacks.reconstruction.learned import learn_relations
-from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from fkgsec import FederationOptions, KgeModel, generate_consortium, load_dataset, partition
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 MODELS: tuple[ModelName, ...] = ("transe", "rotate", "distmult", "complex")
 

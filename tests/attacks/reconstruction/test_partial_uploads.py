@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import NO_NAME, attack_federation
 from attacks.reconstruction.inference import rank_pairs
 from attacks.reconstruction.leakage import Leakage
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS, View
+from attacks.view import ALL, View
 from fkgsec import ClientGraph, FederationOptions, generate_consortium
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
@@ -36,7 +36,7 @@ from fkgsec.federation.messages import (
     decode,
 )
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 ROUNDS = 6
 CASES = [(0, 1.0), (2, 1.0), (2, 0.67), (20, 0.67)]

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from attacks.kge.view import ColluderKnowledge
+from attacks.options import AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
-from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.prior import SMOOTHINGS, fit_names
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import attack_federation
 from attacks.reconstruction.leakage import Leakage
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
-from fkgsec.kge.options import KgeResult
+from attacks.view import ALL
+from fkgsec.kge.result import KgeResult
 
 
 def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Leakage]:

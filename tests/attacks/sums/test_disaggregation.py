@@ -14,7 +14,7 @@ from defenses import make_transport
 from fkgsec import FederationOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 trained = functools.partial(run_federation, make_transport=make_transport)
 PARTIES = [f"client/{letter}" for letter in "abcde"]

@@ -8,7 +8,7 @@ import torch
 
 from attacks import ATTACKS, AttackOptions, run_attacks
 from attacks.kge.task import default_attacks
-from attacks.view import THREAT_MODELS
+from attacks.options import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.models import ClientTables

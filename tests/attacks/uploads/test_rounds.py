@@ -21,7 +21,7 @@ from defenses import make_transport
 from fkgsec import FederatedGraph, FederationOptions, KgeModel
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 COUNT, ROUNDS, DIM = 60, 12, 16
 MODEL = KgeModel("transe", DIM)

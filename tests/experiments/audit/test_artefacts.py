@@ -17,8 +17,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from attacks.figure import Figure
+from attacks.options import AttackOptions
 from attacks.reconstruction.leakage import rows_of
-from attacks.reconstruction.options import AttackOptions
 from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
 from experiments.audit.cli import audit, export
 from experiments.audit.table_files import (
@@ -37,7 +37,7 @@ from fkgsec import FederatedGraph, FederationOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 SPEC = Spec(
     size=300, dim=8, gamma=4.0, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64, num_negatives=8,

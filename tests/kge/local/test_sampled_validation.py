@@ -14,8 +14,8 @@ from fkgsec.estimate import critical_value
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import FederationOptions, replace
 from fkgsec.kge.models import KgeModel
-from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import filtered_ranks, sampled_mrr
+from fkgsec.kge.result import KgeResult
 from tests.kge.test_ranking import NUM_ENTITIES, index, random_triples, tied_rows
 
 SIX = 6
