@@ -347,7 +347,7 @@ class AttackedTask:
 
 
 ATTACKED: Registry[AttackedTask] = Registry(
-    "task", "fkgsec.attacked", shipped=("attacks.kge.task", "attacks.graphs.task")
+    "task", "fkgsec.attacked", {"kge": "attacks.kge.task:ATTACKED_TASK", "graph": "attacks.graphs.task:ATTACKED_TASK"}
 )
 
 

@@ -248,10 +248,18 @@ class Defense(msgspec.Struct, frozen=True):
         return None if noise == "gaussian" else noise
 
 
-KINDS: Registry[type[DefenseOptions]] = Registry("defense", "fkgsec.defenses", modules=("defenses.robust",))
-SHIPPED = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
-for _name, _options in SHIPPED.items():
-    KINDS.register(_name, _options)
+KINDS: Registry[type[DefenseOptions]] = Registry(
+    "defense",
+    "fkgsec.defenses",
+    {
+        "psu": "defenses.options:PsuOptions",
+        "secagg": "defenses.options:SecaggOptions",
+        "suppress": "defenses.options:SuppressOptions",
+        "dp": "defenses.options:DpOptions",
+        "robust": "defenses.robust:RobustOptions",
+    },
+)
+_OF_PROTOCOLS = ("psu", "secagg", "suppress", "dp")
 
 
 def words_of(name: str) -> str:
@@ -304,9 +312,9 @@ def parse_defense(text: str) -> Defense:
             raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
-    others = {name: options for name, options in made.items() if name not in SHIPPED}
+    others = {name: options for name, options in made.items() if name not in _OF_PROTOCOLS}
     try:
-        return Defense(**{name: options for name, options in made.items() if name in SHIPPED}, others=others)
+        return Defense(**{name: options for name, options in made.items() if name in _OF_PROTOCOLS}, others=others)
     except SpecError as error:
         raise SpecError(f"defense: {error}") from error
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from defenses.options import KINDS, MOST, DefenseOptions
+from defenses.options import MOST, DefenseOptions
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, Table
 
@@ -179,6 +179,3 @@ def _takes_whole_rows(algorithm: str) -> bool:
 
     recipe = RECIPES[algorithm]
     return CODECS[recipe.codec].whole and AGGREGATIONS[recipe.aggregation].answers == "rows"
-
-
-KINDS.register("robust", RobustOptions)

@@ -33,15 +33,12 @@ if TYPE_CHECKING:
     from fkgsec.kge.options import KgeOptions
     from fkgsec.kge.result import KgeResult
 
-    FederationOptions = KgeOptions  # its name when knowledge graphs were the only task
-
 __version__ = "0.2.0"
 
 __all__ = [
     "ClientGraph",
     "Estimate",
     "FederatedGraph",
-    "FederationOptions",
     "FkgsecError",
     "KgeModel",
     "KgeOptions",
@@ -75,12 +72,10 @@ _WHERE = {
     "read_path": "fkgsec.data.formats.readers",
     "run_federation": "fkgsec.federation.loop",
 }
-_FORMERLY = {"FederationOptions": "KgeOptions"}
 
 
 def __getattr__(name: str) -> Any:
     """Load a name of the public surface when it is first asked for: torch takes seconds, and `fkgsec --help` needs none of it."""
-    name = _FORMERLY.get(name, name)
     if name not in _WHERE:
         raise AttributeError(f"module 'fkgsec' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

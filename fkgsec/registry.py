@@ -9,9 +9,8 @@ Names are known at once; what a name stands for is imported when it is first use
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -33,7 +32,6 @@ class Registry(Mapping[str, Part]):
     Args:
         kind: what errors call a part, such as "aggregation". group: of the entry points.
         shipped: where the shipped parts are, as "module:attribute" by name.
-        modules: modules that register shipped parts, imported when the registry is first read.
         families: by prefix the function, as "module:name", that makes the part of a name that begins with it and a colon. It
             returns the same part whenever it is asked, None for the name of another registry's part, and raises `SpecError` for
             a name that means nothing. Such parts are not listed.
@@ -45,10 +43,9 @@ class Registry(Mapping[str, Part]):
         group: str,
         shipped: Mapping[str, str] | None = None,
         *,
-        modules: Sequence[str] = (),
         families: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.group, self._modules = kind, group, modules
+        self.kind, self.group = kind, group
         self._parts: dict[str, Part | _Later[Part]] = {
             name: _Later(EntryPoint(name, where, group).load) for name, where in (shipped or {}).items()
         }
@@ -112,8 +109,6 @@ class Registry(Mapping[str, Part]):
     def _all(self) -> dict[str, Part | _Later[Part]]:
         if not self._loaded:
             self._loaded = True
-            for module in self._modules:
-                importlib.import_module(module)
             for point in entry_points(group=self.group):
                 self._add(point.name, _Later(lambda point=point: self._load(point)))
         return self._parts

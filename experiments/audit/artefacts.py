@@ -29,10 +29,10 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import block
 from fkgsec.kge.models import ClientTables, KgeModel, ModelName, function_of
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
 AUDIT_SCHEMA = "fkgsec/audit/2"
@@ -116,7 +116,7 @@ def _chosen(names: list[str], mask: Tensor) -> list[str]:
 def audit_tables(
     tables: Tables,
     graph: FederatedGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     attack: AttackOptions,
     manifest: Manifest | None = None,
 ) -> tuple[Audit, pd.DataFrame]:
@@ -174,7 +174,7 @@ def _shared(tables: Tables, algorithm: str) -> dict[str, list[Table]]:
 def federation_of(
     tables: Tables,
     graph: FederatedGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     colluders: Sequence[str],
     *,
     crossed: Mapping[str, Collection[Table]],

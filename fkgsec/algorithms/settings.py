@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe, register
+from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.settings import KgeSettings
 
@@ -328,8 +328,3 @@ FEDE_SVD_PLUS = Recipe(
     codec="low-rank",
     local="fkgsec.algorithms.fede_svd:FedESVDPlusRule",
 )
-
-for _recipe in (
-    SINGLE, COLLECTIVE, FEDE, FEDEP, FEDEPL, FEDPROX, FEDEC, FEDR, FEDS, FEDLU, PFEDEG, FEDE_KD, FEDE_SVD, FEDE_SVD_PLUS,
-):  # fmt: skip
-    register(_recipe)

@@ -28,9 +28,6 @@ from fkgsec.randomness import generator
 if TYPE_CHECKING:
     import torch
 
-    from fkgsec.kge.options import KgeOptions as FederationOptions  # see `__getattr__` below
-
-__all__ = ["RENAMED", "FederationOptions", "RunOptions", "flat", "nested", "replace", "run_identities", "run_identity"]
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
 """Settings of algorithms that have got another name, by the old one, which stored runs and their identities go by."""
@@ -247,12 +244,3 @@ def run_identities(graph: Any, options: RunOptions, adversary: Identified | None
     names = [one.name for one in fields_of(type(options.settings)) if old and one.name not in given]
     choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
     return tuple(run_identity(graph, options, adversary, spelled) for spelled in choices)
-
-
-def __getattr__(name: str) -> Any:
-    """`FederationOptions`, as `KgeOptions` is called by scripts that were written when there was one task."""
-    if name == "FederationOptions":
-        from fkgsec.kge.options import KgeOptions
-
-        return KgeOptions
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

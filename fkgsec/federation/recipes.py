@@ -83,7 +83,35 @@ class Recipe:
 
 
 RECIPES: Registry[Recipe] = Registry(
-    "algorithm", ENTRY_POINTS, modules=("fkgsec.algorithms.settings", "fkgsec.algorithms.graphs.settings")
+    "algorithm",
+    ENTRY_POINTS,
+    {
+        "single": "fkgsec.algorithms.settings:SINGLE",
+        "collective": "fkgsec.algorithms.settings:COLLECTIVE",
+        "fede": "fkgsec.algorithms.settings:FEDE",
+        "fedep": "fkgsec.algorithms.settings:FEDEP",
+        "fedepl": "fkgsec.algorithms.settings:FEDEPL",
+        "fedprox": "fkgsec.algorithms.settings:FEDPROX",
+        "fedec": "fkgsec.algorithms.settings:FEDEC",
+        "fedr": "fkgsec.algorithms.settings:FEDR",
+        "feds": "fkgsec.algorithms.settings:FEDS",
+        "fedlu": "fkgsec.algorithms.settings:FEDLU",
+        "pfedeg": "fkgsec.algorithms.settings:PFEDEG",
+        "fede-kd": "fkgsec.algorithms.settings:FEDE_KD",
+        "fede-svd": "fkgsec.algorithms.settings:FEDE_SVD",
+        "fede-svd+": "fkgsec.algorithms.settings:FEDE_SVD_PLUS",
+        "local-gc": "fkgsec.algorithms.graphs.settings:LOCAL",
+        "fedavg": "fkgsec.algorithms.graphs.settings:FEDAVG",
+        "fedper": "fkgsec.algorithms.graphs.settings:FEDPER",
+        "fedgcn": "fkgsec.algorithms.graphs.settings:FEDGCN",
+        "fedprox-gc": "fkgsec.algorithms.graphs.settings:FEDPROX",
+        "gcfl": "fkgsec.algorithms.graphs.settings:GCFL",
+        "gcfl+": "fkgsec.algorithms.graphs.settings:GCFL_PLUS",
+        "gcfl+dws": "fkgsec.algorithms.graphs.settings:GCFL_PLUS_DWS",
+        "fedstar": "fkgsec.algorithms.graphs.settings:FEDSTAR",
+        "spreadgnn": "fkgsec.algorithms.graphs.settings:SPREADGNN",
+        "cefgl": "fkgsec.algorithms.graphs.settings:CEFGL",
+    },
 )
 
 

@@ -14,7 +14,7 @@ from attacks.kge.view import pool
 from attacks.options import THREAT_MODELS
 from defenses import make_transport
 from experiments.tasks.kge import Spec
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
@@ -26,7 +26,7 @@ trained = functools.partial(run_federation, make_transport=make_transport)
 @functools.cache
 def federation(defense: str = "", clients: int = 4) -> KgeResult:
     graph = generate_consortium(clients=clients, size=700, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         defense=defense, dim=16, rounds=4, eval_every=4, patience=0, batch_size=64, num_negatives=8,
         learning_rate=0.02, device="cpu", protocol_seed=3 if defense else None,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
 from attacks.registry import ATTACKED, Truth
 from attacks.view import View
 from defenses import make_transport
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.estimate import exact
 from fkgsec.federation.loop import run_federation
 from fkgsec.gnn.options import GnnOptions
@@ -60,7 +60,7 @@ def federation(task: str, rate: float, settings: tuple[tuple[str, Any], ...]) ->
         changes = {"width": 8, "rounds": 3, "batch_size": 16, "device": "cpu", "algorithm": algorithm, **given}
         return train(whole, GnnOptions(**changes, learning_rate=rate))
     graph = generate_consortium(clients=given.pop("clients", 3), size=900, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         dim=8, rounds=6, eval_every=6, patience=0, batch_size=64, num_negatives=8, device="cpu", learning_rate=rate,
         protocol_seed=3 if given.get("defense") else None, **given,
     )  # fmt: skip

@@ -18,8 +18,8 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Holding, Transport, Uploaded
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
@@ -120,7 +120,7 @@ def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
     clients: int,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> None:
     options = replace(options, algorithm=algorithm)
     reference = run_federation(graph(clients), options, make_transport=SumsInClear)
@@ -138,7 +138,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
     clients: int,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(clients), replace(options, algorithm=algorithm, defense=defense))
@@ -163,7 +163,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
 
 
 def test_inputs_of_the_survivors_add_up_to_what_was_opened(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Exactly, noise and suppression included: `KgeResult.inputs` is what an attack with a colluder subtracts."""
     for defense in ("psu,secagg", "secagg,suppress:t=2", "secagg,dp:clip=0.5,epsilon=5", "secagg:dropout=0.1"):
@@ -199,7 +199,7 @@ def crossing(result: KgeResult, direction: str, round: int) -> list[bytes]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_name_crosses_before_the_union_is_told(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """With private set union. With secure aggregation alone the alignment says everything in clear."""
     (table,) = RECIPES[algorithm].shared
@@ -237,7 +237,7 @@ def test_no_row_goes_up_in_clear(
     algorithm: str,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense or "secagg"))
@@ -267,7 +267,7 @@ def test_no_row_goes_up_in_clear(
 @pytest.mark.parametrize("defense", ["psu,secagg", "secagg:dropout=0.3,suppress:t=2", "secagg,dp:clip=1,epsilon=5"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_bytes_are_those_of_the_messages(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """Keys, shares, masks and all; and what is counted can be read again."""
     result = run_federation(
@@ -298,7 +298,7 @@ def test_bytes_are_those_of_the_messages(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_seed_decides_everything_and_another_one_other_masks(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
     options = replace(options, algorithm=algorithm, defense=defense)
@@ -401,7 +401,7 @@ def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing
 
 
 def test_the_schedule_of_dropouts_comes_from_the_seed(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
 
@@ -415,7 +415,7 @@ def test_the_schedule_of_dropouts_comes_from_the_seed(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Rounds that too few survived included."""
     options = replace(options, algorithm=algorithm, rounds=6, seed=3)
@@ -458,7 +458,7 @@ def test_clients_keep_what_was_suppressed_and_take_the_rest(
     algorithm: str,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
@@ -562,7 +562,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
     defense: str,
     stop: int,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     tmp_path: Path,
 ) -> None:
     options = replace(options, algorithm=algorithm, defense=defense, rounds=4, eval_every=2)
@@ -578,7 +578,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
 
 
 def test_a_round_of_too_few_after_a_resume_is_the_same_round(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
 ) -> None:
     """With suppression, what clients take over depends on the round alone, not on one before the stop."""
     options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
@@ -599,7 +599,7 @@ def test_a_round_of_too_few_after_a_resume_is_the_same_round(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Without secure aggregation: what crosses is the last broadcast, the clipped change, and the claimed noise."""
     defense = "dp:clip=0.01,noise_multiplier=2,unit=row"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from defenses import make_transport, parse_defense
 from defenses.robust import RobustOptions
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary
@@ -181,7 +181,7 @@ def trained(defense: str, adversary: Adversary | None = None, **changes: object)
         "device": "cpu",
         "defense": defense,
     } | changes
-    return run_federation(graph, FederationOptions(**options), make_transport=make_transport, adversary=adversary)
+    return run_federation(graph, KgeOptions(**options), make_transport=make_transport, adversary=adversary)
 
 
 def off(result: KgeResult, honest: KgeResult) -> float:

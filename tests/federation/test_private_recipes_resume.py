@@ -12,9 +12,10 @@ from torch import Tensor
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
 ROUNDS = 5
@@ -75,7 +76,7 @@ def plain(value: object) -> object:
     return [plain(part) for part in value]
 
 
-def assert_it_goes_on(graph: FederatedGraph, options: FederationOptions, folder: Path) -> KgeResult:
+def assert_it_goes_on(graph: FederatedGraph, options: KgeOptions, folder: Path) -> KgeResult:
     """A run without a folder, one with a checkpoint after each round, and one from each of these: all the same."""
     options = replace(options, rounds=ROUNDS, eval_every=2)
     result = run_federation(graph, options, make_transport=make_transport)
@@ -98,7 +99,7 @@ def assert_it_goes_on(graph: FederatedGraph, options: FederationOptions, folder:
 
 
 @pytest.fixture
-def learning(options: FederationOptions) -> FederationOptions:
+def learning(options: KgeOptions) -> KgeOptions:
     """Steps large enough that validation goes up and down, so that the best round is not always the last."""
     return replace(options, learning_rate=0.05, local_epochs=1)
 
@@ -117,7 +118,7 @@ EACH = [
 
 @pytest.mark.parametrize(("algorithm", "participation"), EACH)
 def test_every_recipe(
-    algorithm: str, participation: float, uneven: FederatedGraph, learning: FederationOptions, tmp_path: Path
+    algorithm: str, participation: float, uneven: FederatedGraph, learning: KgeOptions, tmp_path: Path
 ) -> None:
     options = replace(learning, algorithm=algorithm, participation=participation, **SMALL.get(algorithm, {}))
     result = assert_it_goes_on(uneven, options, tmp_path)
@@ -144,7 +145,7 @@ def test_every_setting_that_has_a_state(
     settings: dict[str, object],
     participation: float,
     uneven: FederatedGraph,
-    learning: FederationOptions,
+    learning: KgeOptions,
     tmp_path: Path,
 ) -> None:
     """Of FedS: kills before, in and after synchronised rounds, which are none, rounds 2 and 4, and round 3."""
@@ -176,7 +177,7 @@ def test_under_a_defense(
     settings: dict[str, object],
     participation: float,
     uneven: FederatedGraph,
-    learning: FederationOptions,
+    learning: KgeOptions,
     tmp_path: Path,
 ) -> None:
     learning = replace(learning, defense=defense, protocol_seed=0)  # two runs are compared bit for bit

@@ -13,9 +13,10 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Opened, ProtocolMessage
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of, all_settings
 from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
 NEW = ["fedep", "fedprox", "fedec"]
@@ -52,7 +53,7 @@ def figures(result: KgeResult) -> tuple[object, ...]:
     )
 
 
-def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: FederationOptions) -> np.ndarray:
+def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: KgeOptions) -> np.ndarray:
     """Filtered realistic ranks `[n, 2]`, tails then heads: one triple, one candidate at a time."""
     model, known = options.kge_model(), {tuple(triple) for triple in client.triples.tolist()}
     ranks = []
@@ -73,15 +74,15 @@ def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: 
     return np.array(ranks)
 
 
-def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: FederationOptions) -> float:
+def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: KgeOptions) -> float:
     pairs = zip(tables, graph.clients, strict=True)
     return float(np.mean(1 / np.concatenate([naive_ranks(own, client, split, options) for own, client in pairs])))
 
 
 @pytest.fixture(scope="module")
-def learning() -> FederationOptions:
+def learning() -> KgeOptions:
     """Steps large enough that validation goes up and down, and that training and broadcast differ in it."""
-    return FederationOptions(
+    return KgeOptions(
         algorithm="fedep",
         dim=8,
         batch_size=32,
@@ -97,13 +98,13 @@ def learning() -> FederationOptions:
 
 
 @pytest.fixture(scope="module")
-def round_by_round(uneven: FederatedGraph, learning: FederationOptions) -> list[KgeResult]:
+def round_by_round(uneven: FederatedGraph, learning: KgeOptions) -> list[KgeResult]:
     """FedE, whose recipe is not in question, kept after 1, 2, 3 and 4 rounds."""
     fede = replace(learning, algorithm="fede")
     return [run_federation(uneven, replace(fede, rounds=number, eval_every=number)) for number in range(1, 5)]
 
 
-def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: KgeOptions) -> None:
     """Kept at the same round, all that was trained and sent is FedE's; the figures alone differ."""
     fedep = run_federation(uneven, replace(learning, eval_every=4))
     fede = run_federation(uneven, replace(learning, eval_every=4, algorithm="fede"))
@@ -118,7 +119,7 @@ def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationO
 
 
 def test_fedep_validates_and_tests_what_training_left(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
+    uneven: FederatedGraph, learning: KgeOptions, round_by_round: list[KgeResult]
 ) -> None:
     result = run_federation(uneven, learning)
     local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
@@ -134,7 +135,7 @@ def test_fedep_validates_and_tests_what_training_left(
         assert np.array_equal(result.test_ranks[place], naive_ranks(best.trained[place], client, "test", learning))
 
 
-def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: KgeOptions) -> None:
     """FedLU's code validates, keeps and tests FedE as local training left it: the best round is another than after."""
     fedep = run_federation(uneven, learning)
     before, after = (run_federation(uneven, replace(learning, algorithm="fede", evaluate=when)) for when in WHEN)
@@ -145,7 +146,7 @@ def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: Fe
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
 def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
-    algorithm: str, uneven: FederatedGraph, learning: FederationOptions
+    algorithm: str, uneven: FederatedGraph, learning: KgeOptions
 ) -> None:
     options = replace(learning, algorithm=algorithm, rounds=2, eval_every=2)
     runs = [run_federation(uneven, replace(options, evaluate=when)) for when in WHEN]
@@ -158,7 +159,7 @@ def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
 
 
 def test_who_sits_out_receives_although_what_training_left_is_judged(
-    uneven: FederatedGraph, learning: FederationOptions
+    uneven: FederatedGraph, learning: KgeOptions
 ) -> None:
     """FedLU's code sends to all clients; FedEP to those alone that train next."""
     options = replace(learning, participation=0.34, rounds=3, eval_every=3)
@@ -171,7 +172,7 @@ def test_who_sits_out_receives_although_what_training_left_is_judged(
 
 
 def test_patience_of_fedep_counts_local_figures(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
+    uneven: FederatedGraph, learning: KgeOptions, round_by_round: list[KgeResult]
 ) -> None:
     def last_round(figures: list[float]) -> int:
         """The first round that is no better than an earlier one; patience 1."""
@@ -188,7 +189,7 @@ def test_patience_of_fedep_counts_local_figures(
     assert stopped == [last_round(local), last_round(shared)]
 
 
-def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, learning: KgeOptions) -> None:
     options = replace(learning, participation=0.34, rounds=2, eval_every=2)
     result, before = run_federation(uneven, options), run_federation(uneven, replace(options, rounds=1, eval_every=1))
     (sender,) = {
@@ -209,7 +210,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
     participation: float,
     stop: int,
     uneven: FederatedGraph,
-    learning: FederationOptions,
+    learning: KgeOptions,
     tmp_path: Path,
 ) -> None:
     options = replace(learning, algorithm=algorithm, participation=participation, rounds=5, eval_every=2)
@@ -223,7 +224,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
 
 @pytest.mark.parametrize("algorithm", NEW)
 def test_protected_runs_train_as_those_in_clear(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    algorithm: str, uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     options = replace(options, algorithm=algorithm, eval_every=2)
     clear = run_federation(uneven, options)
@@ -245,7 +246,7 @@ def test_protected_runs_train_as_those_in_clear(
     assert figures(resumed) == figures(hidden)
 
 
-def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: KgeOptions) -> None:
     """fedlu.txt 5.2: mu 0.1 for FedProx, half its squared distance as its code has it; tau 0.2 and mu 0.3 for FedEC."""
     options = replace(options, eval_every=2)
     assert asdict(RECIPES["fedprox"].settings()) == {
@@ -261,7 +262,7 @@ def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: Federa
         assert numbers(run_federation(uneven, twice).tables) != numbers(unsaid.tables)
 
 
-def test_tau_matters_to_fedec(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_tau_matters_to_fedec(uneven: FederatedGraph, options: KgeOptions) -> None:
     one, other = (
         run_federation(uneven, replace(options, algorithm="fedec", eval_every=2, tau=tau)) for tau in (0.2, 1.0)
     )
@@ -293,20 +294,20 @@ def test_a_setting_is_taken_where_there_is_one_and_refused_elsewhere(algorithm: 
     assert set(all_settings("kge")) == set(GIVEN)
     if RECIPES[algorithm].has(name):
         given = {name: GIVEN[name], **({"rank": 4} if name == "columns" else {})}
-        assert getattr(FederationOptions(algorithm=algorithm, settings=given).settings, name) == GIVEN[name]
+        assert getattr(KgeOptions(algorithm=algorithm, settings=given).settings, name) == GIVEN[name]
         return
     with pytest.raises(SpecError, match=f"^{name} does not apply to {re.escape(algorithm)},"):
-        FederationOptions(algorithm=algorithm, settings={name: GIVEN[name]})
+        KgeOptions(algorithm=algorithm, settings={name: GIVEN[name]})
 
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
 @pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf"), float("-inf")])
-def test_mu_out_of_range(algorithm: str, mu: float, options: FederationOptions) -> None:
+def test_mu_out_of_range(algorithm: str, mu: float, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match=f"mu must lie in 0..1,000,000; got {mu}"):
         replace(options, algorithm=algorithm, mu=mu)
 
 
 @pytest.mark.parametrize("tau", [0.0, -0.2, float("nan"), float("inf")])
-def test_tau_out_of_range(tau: float, options: FederationOptions) -> None:
+def test_tau_out_of_range(tau: float, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match=f"tau must be a positive number; got {tau}"):
         replace(options, algorithm="fedec", tau=tau)

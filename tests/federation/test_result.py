@@ -14,8 +14,9 @@ from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
 from fkgsec.federation import checkpoint, loop
 from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.task import KgeTask
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
 
@@ -29,7 +30,7 @@ def same(one: KgeResult, other: KgeResult) -> bool:
 
 @pytest.mark.parametrize("changes", [{}, {"algorithm": "fedlu"}, {"algorithm": "feds"}, {"defense": "secagg"}])
 def test_a_saved_run_is_the_run(
-    changes: dict[str, str], uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    changes: dict[str, str], uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     chosen = replace(options, **changes)
     make = {"make_transport": make_transport} if changes.get("defense") else {}
@@ -42,7 +43,7 @@ def test_a_saved_run_is_the_run(
 
 
 def test_a_finished_run_is_read_without_the_loop(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_federation(uneven, options, tmp_path)
     monkeypatch.delattr(loop, "train_and_upload")
@@ -55,9 +56,7 @@ def test_a_finished_run_is_read_without_the_loop(
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu", "collective"])
-def test_ranking_leaves_live_models_as_they_are(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_ranking_leaves_live_models_as_they_are(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     task = KgeTask(uneven, replace(options, algorithm=algorithm))
     first = task.snapshot()
     task.train(1, range(len(task.names)), lambda: None)
@@ -69,7 +68,7 @@ def test_ranking_leaves_live_models_as_they_are(
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
 def test_a_checkpoint_of_schema_1_is_read(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    algorithm: str, uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     """By the names that its tensors had, and by the identity that a setting given at its default made."""
     chosen = replace(options, algorithm=algorithm)
@@ -93,7 +92,7 @@ def test_a_checkpoint_of_schema_1_is_read(
     assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen), result)
 
 
-def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_what_it_says_of_itself(uneven: FederatedGraph, options: KgeOptions) -> None:
     result = run_federation(uneven, options)
     assert len(repr(result)) < 200
     assert repr(result).startswith("KgeResult(fede, transe, dimension 8, 3 clients of uneven: round ")
@@ -107,7 +106,7 @@ def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptio
 
 
 def test_a_damaged_file_and_a_foreign_tensor_are_refused(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     result = run_federation(uneven, options)
     (tmp_path / "bad").write_bytes(b"nothing")
@@ -120,15 +119,13 @@ def test_a_damaged_file_and_a_foreign_tensor_are_refused(
         KgeResult.load(tmp_path / "extra", smaller, options)
 
 
-def test_a_graph_without_clients_is_to_be_divided(options: FederationOptions) -> None:
+def test_a_graph_without_clients_is_to_be_divided(options: KgeOptions) -> None:
     graph = KnowledgeGraph.__new__(KnowledgeGraph)
     with pytest.raises(DataError, match=r"KnowledgeGraph has no clients; divide it by fkgsec.partition\(\) first"):
         run_federation(graph, options)  # type: ignore[arg-type]
 
 
-def test_files_of_when_there_was_one_task_are_read(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
-) -> None:
+def test_files_of_when_there_was_one_task_are_read(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     result = run_federation(uneven, options, tmp_path)
     result.save(tmp_path / "run")
     for path, key in ((tmp_path / "run", "result"), (tmp_path / CHECKPOINT, "progress")):

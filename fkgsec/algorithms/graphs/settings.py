@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import Recipe, Table, register
+from fkgsec.federation.recipes import Recipe, Table
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.gnn.options import DropoutSettings, GnnSettings, Share
 from fkgsec.randomness import generator
@@ -295,6 +295,3 @@ CEFGL = Recipe(
     aggregation="truncated-svd",
     local="fkgsec.algorithms.graphs.cefgl:CEFGLRule",
 )
-
-for _recipe in (LOCAL, FEDAVG, FEDPER, FEDGCN, FEDPROX, GCFL, GCFL_PLUS, GCFL_PLUS_DWS, FEDSTAR, SPREADGNN, CEFGL):
-    register(_recipe)

@@ -20,7 +20,7 @@ from attacks.reconstruction.inference import rank_pairs
 from attacks.reconstruction.leakage import Leakage
 from attacks.registry import build_view
 from attacks.view import ALL, View
-from fkgsec import ClientGraph, FederationOptions, generate_consortium
+from fkgsec import ClientGraph, KgeOptions, generate_consortium
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
@@ -62,7 +62,7 @@ class Hoard(Observer):
 @functools.cache
 def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> tuple[KgeResult, Hoard]:
     """Three hospitals; in the first case the best round comes before the last."""
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm="feds", dim=16, gamma=4, rounds=ROUNDS, local_epochs=1, eval_every=1, patience=0, batch_size=64,
         num_negatives=8, learning_rate=0.05, settings={"sparsity": 0.2, "sparse_rounds": sparse_rounds},
         participation=participation, seed=seed, device="cpu",

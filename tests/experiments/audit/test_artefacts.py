@@ -33,7 +33,7 @@ from experiments.audit.table_files import (
 from experiments.cli.console import expected_errors
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
-from fkgsec import FederatedGraph, FederationOptions
+from fkgsec import FederatedGraph, KgeOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
@@ -330,7 +330,7 @@ def test_rows_of_pykeen_mean_what_they_mean_there(model: ModelName, tmp_path: Pa
     factory.to_path_binary(tmp_path / "a" / "training_triples")
     torch.save(there.state_dict(), tmp_path / "a" / "model.pt")
     tables = read_tables(tmp_path, model)["a"]
-    kge = FederationOptions(model=model, dim=infer_dim({"a": tables}, model), gamma=5).kge_model()
+    kge = KgeOptions(model=model, dim=infer_dim({"a": tables}, model), gamma=5).kge_model()
     assert kge.dim == 6
     entities = pick_rows(tables["entities"], list(factory.entity_to_id), kge, "entities", "")
     relations = pick_rows(tables["relations"], list(factory.relation_to_id), kge, "relations", "")

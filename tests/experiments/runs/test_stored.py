@@ -21,7 +21,8 @@ from experiments.runs.stored import decode_stored
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_identity
-from fkgsec.federation.options import FederationOptions, nested
+from fkgsec.federation.options import nested
+from fkgsec.kge.options import KgeOptions
 
 RESULTS = Path(__file__).parents[3] / "results"
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
@@ -60,7 +61,7 @@ class TestTemperature:
         ],
     )
     def test_that_is_used(self, settings: dict[str, object], used: float) -> None:
-        assert FederationOptions(**nested(settings)).sampling_temperature == used
+        assert KgeOptions(**nested(settings)).sampling_temperature == used
 
     @pytest.mark.parametrize("settings", [{}, {"variant": "published"}, {"variant": "published", "model": "complex"}])
     def test_that_would_be_ignored_is_refused(self, settings: dict[str, str]) -> None:
@@ -111,7 +112,7 @@ class TestEarlierVersions:
     )
     def test_their_runs_keep_their_identity(self, settings: dict[str, object], identity: str) -> None:
         """The digests are those that 0.1 printed for these options, `init_epsilon` by its old name."""
-        options = FederationOptions(**settings)  # type: ignore[arg-type]
+        options = KgeOptions(**settings)  # type: ignore[arg-type]
         assert run_identity(generate_consortium(clients=2, size=200, seed=0), options).startswith(identity)
 
     @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
