@@ -190,26 +190,16 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
 
 
 class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of attacks; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
+    """Options of attacks on knowledge graphs; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
 
-    Attributes (beside those of `BaseAttackOptions`):
+    Attributes (beside those of `BaseAttackOptions`; each field has its line of help):
         leak: leak ratios in (0, 1]; which share leaks follows from `seed`, as the sampled heads do.
-        inference: how relations are inferred, several of `INFERENCES`, see `attacks.reconstruction.inference`; empty takes all
-            that fit. One name may stand for a list of one.
+        inference: several of `attacks.reconstruction.leakage.INFERENCES`; one name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
-        unlinked_heads: heads sampled for the attack without linked pairs; 0 leaves it out.
-        auxiliary: share of each victim's training triples, in (0, 1), that the server has where the threat model gives it some.
-        probes: entities that an active client moves at once; where these are most of its entities, nobody follows any one.
-        probe_size: how far, in each number of their rows.
-        probe_round: when it begins; None: so late that the answer crosses in the last of its rounds.
-        probe_rounds: in how many of its rounds it makes the same moves; several say more where changes are clipped.
-        guesses: names of each victim that a client guesses, beside as many that nobody holds.
-        poison_triples: false triples that an active adversary plants. poison_copies: how often each stands in its training.
-        attack_rounds: in how many of the last rounds an adversary that poisons acts, and one that watches many rounds looks;
-            None: in all. Few are replayed in seconds, and say less (docs/poisoning.md).
-        boost: what a malicious client multiplies the change of their rows by.
-        shadows: federations that the adversary of membership trains, each as long as the attacked one: 0, or an even number from
-            4 on. shadow_knowledge: what it trains them on, see `attacks.membership.shadows`.
+        probes: where these are most of its entities, nobody follows any one.
+        probe_round: None: so late that the answer crosses in the last of its rounds.
+        attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
+        shadow_knowledge: see `attacks.membership.shadows`.
     """
 
     task: ClassVar[str] = KGE
@@ -309,15 +299,10 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What attacks on graph classification can be set to.
+    """Options of attacks on graph classification; each field has its line of help.
 
     Attributes (beside those of `BaseAttackOptions`):
-        shadows: federations that the adversary trains for membership, each as long as the attacked one, on random halves of the
-            candidates; 0 trains none, otherwise an even number from 4 on.
-        malicious: clients that plant a backdoor: the colluder, and those that follow it.
-        poisoned: share of its training graphs that each of them poisons.
-        trigger_size: nodes of the trigger, as a share of the colluder's mean number. trigger_density: probability of its edges.
-        target_class: what triggered graphs are to be classified as.
+        shadows: federations that the adversary trains for membership, on random halves of the candidates; 0 or an even number.
     """
 
     task: ClassVar[str] = GRAPH

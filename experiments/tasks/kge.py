@@ -167,7 +167,7 @@ def _reached(result: KgeResult) -> Reached:
 
     from experiments.tasks.items import TestItems
     from fkgsec.data.split_leaks import NEW, OTHER_TRAIN, OWN_TRAIN, seen_in_training
-    from fkgsec.kge.local.evaluation import utility
+    from fkgsec.kge.ranking import utility
 
     graph, seed = result.graph, result.options.seed
     of_all, by_client = result.utility()
